@@ -1,0 +1,28 @@
+"""What can go wrong, each with its sentence and its cure."""
+
+__all__ = ["ConvergenceWarning", "InvalidDataError", "NumericalError", "UnsupportedModelError"]
+
+
+class UnsupportedModelError(ValueError):
+    """The model, or a part of it, is not of a form that the method accepts.
+
+    The message names the variable, says what was found there and what would be accepted.
+    """
+
+
+class InvalidDataError(ValueError):
+    """Observed data or inputs lie outside what the likelihood allows.
+
+    The message names the variable, the first bad index, the value found there and the cure.
+    """
+
+
+class NumericalError(ArithmeticError):
+    """A computation left the finite numbers.
+
+    The message names the site, the datum and the cavity at which it happened.
+    """
+
+
+class ConvergenceWarning(UserWarning):
+    """An iteration stopped before it met its tolerance; the result says how far it came."""
