@@ -1,0 +1,85 @@
+"""The package as a whole: its names, its version, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pymc_ep
+
+PACKAGE = Path(pymc_ep.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path):
+    """Yield the dotted name of every module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_public_names_exist_and_are_unique():
+    assert len(set(pymc_ep.__all__)) == len(pymc_ep.__all__)
+    assert all(hasattr(pymc_ep, name) for name in pymc_ep.__all__)
+
+
+def test_nothing_public_beside_all():
+    """What is neither in ``__all__`` nor a room of the package has no business at its top."""
+    rooms = {path.stem for path in PACKAGE.iterdir()}
+    public = {name for name in vars(pymc_ep) if not name.startswith("_")}
+    assert public - rooms <= set(pymc_ep.__all__)
+
+
+def test_every_public_name_is_documented():
+    without = [name for name in pymc_ep.__all__ if not (getattr(pymc_ep, name).__doc__ or "").strip()]
+    assert not without
+
+
+def test_every_public_name_is_in_the_api_page():
+    page = (PACKAGE.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    assert not [name for name in pymc_ep.__all__ if f"`{name}" not in page]
+
+
+def test_version_is_that_of_the_distribution():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert pymc_ep.__version__ == project["version"]
+
+
+@pytest.mark.parametrize("library", ["jax", "numba"])
+def test_accelerators_are_imported_in_their_rooms_only(library):
+    """JAX and Numba, and PyTensor's bridges to them, appear in files called after them, nowhere else."""
+    roots = (library, f"pytensor.link.{library}")
+    strangers = [
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if path.stem != library and not path.stem.endswith(f"_{library}")
+        if any(name == root or name.startswith(f"{root}.") for name in imported(path) for root in roots)
+    ]
+    assert not strangers
+
+
+# PyMC and ArviZ may import JAX on their own account, so what counts is who asks for it.
+WHO_IMPORTS_JAX = """
+import builtins
+plain_import = builtins.__import__
+def watched(name, globals=None, *rest, **more):
+    importer = (globals or {}).get("__name__", "")
+    if name.split(".")[0] == "jax" or name.startswith("pytensor.link.jax"):
+        if importer.split(".")[0] == "pymc_ep":
+            print(importer, "imports", name)
+    return plain_import(name, globals, *rest, **more)
+builtins.__import__ = watched
+import pymc_ep
+"""
+
+
+def test_importing_the_package_imports_no_jax():
+    done = subprocess.run(
+        [sys.executable, "-c", WHO_IMPORTS_JAX], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    assert done.stdout == ""
