@@ -1,0 +1,151 @@
+"""Every difference between PyMC 5 with ArviZ 0.x and PyMC 6 with ArviZ 1, and nothing else.
+
+The switch is the installed version of PyMC, never that of Python: a user on a new Python who pins
+ArviZ below 1 gets PyMC 5.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+__all__ = [
+    "PYMC_6",
+    "Cholesky",
+    "c_mode",
+    "group",
+    "group_names",
+    "has_group",
+    "make_container",
+    "progress",
+    "random_draw",
+    "to_dataset",
+]
+
+PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
+"""Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""
+
+if PYMC_6:
+    from arviz_base import dict_to_dataset
+    from pytensor.tensor.linalg import Cholesky
+else:
+    from arviz import InferenceData, dict_to_dataset
+    from pytensor.tensor.slinalg import Cholesky
+
+
+# PyTensor
+
+
+def c_mode() -> str:
+    """Return the name of PyTensor's mode that compiles to C (the default of the older stack only)."""
+    return "CVM" if PYMC_6 else "FAST_RUN"
+
+
+def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:
+    """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`."""
+    if PYMC_6:
+        next_rng, draws = rv_op(*parameters, size=size, rng=rng, return_next_rng=True)
+    else:
+        next_rng, draws = rv_op(*parameters, size=size, rng=rng).owner.outputs
+    return next_rng, draws
+
+
+# Containers
+
+
+def to_dataset(
+    variables: Mapping[str, np.ndarray],
+    *,
+    coords: Mapping[str, Any],
+    dims: Mapping[str, Sequence[str | None]],
+    sample_dims: Sequence[str] = (),
+    skip_event_dims: bool = False,
+    attrs: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Label arrays as ArviZ does for `pymc.sample`: dims that are not given are called ``<name>_dim_<i>``.
+
+    Parameters
+    ----------
+    variables : mapping of str to ndarray
+        Arrays of shape ``(*sample_dims, *shape)``; scalars stay scalars.
+    coords, dims : mapping
+        As in `arviz.dict_to_dataset`; `dims` without `sample_dims`.
+    sample_dims : sequence of str
+        Leading dims that all variables share.
+    skip_event_dims : bool
+        Cut `dims` to those that an array has, for log-likelihoods of multivariate observations.
+    attrs : mapping, optional
+        Attributes in addition to ArviZ's own.
+    """
+    options = {"coords": dict(coords), "skip_event_dims": skip_event_dims, "attrs": attrs}
+    options["dims"] = {name: list(dims[name]) for name in variables if name in dims}
+    if PYMC_6:
+        return dict_to_dataset(variables, sample_dims=list(sample_dims), **options)
+    dataset = dict_to_dataset(variables, default_dims=list(sample_dims), **options)
+    # ArviZ 0.x gives a scalar a dim of length one.
+    scalars = [f"{name}_dim_0" for name, values in variables.items() if np.ndim(values) == 0]
+    return dataset.squeeze(scalars, drop=True)
+
+
+def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
+    """Return an `arviz.InferenceData` or an `xarray.DataTree`, whichever `pymc.sample` returns here."""
+    if PYMC_6:
+        return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in groups.items()})
+    return InferenceData(**groups)
+
+
+def group_names(container: Any) -> tuple[str, ...]:
+    """Return the names of the groups of a container, without the root."""
+    return tuple(container.children) if PYMC_6 else tuple(container.groups())
+
+
+def has_group(container: Any, name: str) -> bool:
+    """Return whether the container has a group of that name."""
+    return name in group_names(container)
+
+
+def group(container: Any, name: str) -> xr.Dataset:
+    """Return one group of a container; a KeyError if there is none of that name."""
+    return container[name].to_dataset() if PYMC_6 else container[name]
+
+
+# Progress
+
+
+@contextmanager
+def progress(description: str, total: int, *, enabled: bool = True) -> Iterator[Callable[[float, float], None]]:
+    """Show a progress bar in PyMC's style with the evidence and its change.
+
+    Parameters
+    ----------
+    description : str
+        Name of what runs.
+    total : int
+        Largest number of iterations.
+    enabled : bool
+        With False nothing is shown and the function does nothing.
+
+    Yields
+    ------
+    callable
+        ``advance(evidence, change)``, to be called once an iteration.
+    """
+    columns = (
+        *Progress.get_default_columns(),
+        TextColumn("{task.fields[evidence]}"),
+        TextColumn("{task.fields[change]}"),
+    )
+    console = Console(theme=default_progress_theme, stderr=True)
+    with CustomProgress(*columns, console=console, disable=not enabled) as bar:
+        task = bar.add_task(description, total=total, evidence="", change="")
+
+        def advance(evidence: float, change: float) -> None:
+            bar.update(task, advance=1, evidence=f"evidence {evidence:.6g}", change=f"change {change:.2g}")
+
+        yield advance

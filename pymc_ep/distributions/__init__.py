@@ -1,0 +1,6 @@
+"""Distributions for the model block, one a file."""
+
+from pymc_ep.distributions.rectified_poisson import RectifiedPoisson, RectifiedPoissonRV
+from pymc_ep.distributions.softplus_poisson import SoftplusPoisson, SoftplusPoissonRV
+
+__all__ = ["RectifiedPoisson", "RectifiedPoissonRV", "SoftplusPoisson", "SoftplusPoissonRV"]

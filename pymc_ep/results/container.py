@@ -1,0 +1,135 @@
+"""The container that a fit returns: groups, dims, coordinates and attributes. Nothing is computed here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+
+from pymc_ep.compat import make_container, to_dataset
+from pymc_ep.exceptions import UnsupportedModelError
+
+__all__ = ["build_container", "check_dims", "model_dims"]
+
+_OWN_DIMS = ("iteration", "hyper_iteration")
+_SAMPLE_DIMS = ("chain", "draw")
+
+
+def build_container(
+    model: pm.Model,
+    *,
+    posterior: Mapping[str, np.ndarray] | None,
+    log_likelihood: Mapping[str, np.ndarray] | None,
+    fit: Mapping[str, tuple[Sequence[str], Any]],
+    fit_attrs: Mapping[str, Any],
+    fit_state: Mapping[str, np.ndarray],
+) -> Any:
+    """Put the parts of a solution into the container that `pymc.sample` returns on this stack.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Gives dims, coordinates, observed and constant data.
+    posterior : mapping of str to ndarray, shape (chain, draw, *shape), or None
+        Joint draws of the free variables and Deterministics; with None there is no such group.
+    log_likelihood : mapping of str to ndarray, shape (chain, draw, *shape), or None
+        Log density of every observation at every draw.
+    fit : mapping of str to (dims, values)
+        Variables of the group ``fit``; `model_dims` gives the dims of what belongs to a model variable.
+        Model coordinates are attached; scalars have no dims.
+    fit_attrs : mapping
+        Attributes of the group ``fit``: str, int or float, and ``settings``, a mapping that is stored as
+        one JSON string (netCDF knows neither None nor bool nor mappings).
+    fit_state : mapping of str to ndarray
+        The engine's state, one array a field.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    UnsupportedModelError
+        When a dim of the model has a name that the container needs, see `check_dims`.
+    TypeError
+        When an attribute cannot be stored.
+    """
+    check_dims(model)
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    shared = _library()
+
+    def labelled(variables: Mapping[str, np.ndarray], **options: Any) -> xr.Dataset:
+        return to_dataset(variables, coords=coords, attrs=shared, **{"dims": dims, **options})
+
+    groups = {}
+    if posterior is not None:
+        groups["posterior"] = labelled(posterior, sample_dims=_SAMPLE_DIMS)
+    if log_likelihood is not None:
+        groups["log_likelihood"] = labelled(log_likelihood, sample_dims=_SAMPLE_DIMS, skip_event_dims=True)
+    groups["observed_data"] = labelled(find_observations(model))
+    if constants := find_constants(model):
+        groups["constant_data"] = labelled(constants)
+    groups["fit"] = labelled(
+        {name: np.asarray(values) for name, (_, values) in fit.items()},
+        dims={name: list(own) for name, (own, _) in fit.items()},
+    ).assign_attrs(_storable(fit_attrs))
+    groups["fit_state"] = xr.Dataset(
+        {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()},
+        attrs=shared,
+    )
+    return make_container(groups)
+
+
+def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
+    """Return the dims that the model variable `name` has in the container, as `pymc.sample` names them."""
+    _, dims = coords_and_dims_for_inferencedata(model)
+    shape = (1,) * model[name].ndim
+    return tuple(to_dataset({name: np.zeros(shape)}, coords={}, dims=dims)[name].dims)
+
+
+def check_dims(model: pm.Model) -> None:
+    """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations.
+
+    Call it before a long computation; `build_container` does so again.
+    """
+    for dim in _OWN_DIMS:
+        if dim in model.coords:
+            raise UnsupportedModelError(
+                f"The model has a dim {dim!r}, which names the iterations of the fit in the result; "
+                f"rename that dim in the model."
+            )
+
+
+def _library() -> dict[str, str]:
+    """Return the attributes that say who made a group."""
+    try:
+        installed = version("pymc_ep")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        installed = "unknown"
+    return {"inference_library": "pymc_ep", "inference_library_version": installed}
+
+
+def _storable(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return attributes that netCDF takes, with ``settings`` as JSON."""
+    stored: dict[str, str | int | float] = {}
+    for name, value in attrs.items():
+        if name == "settings":
+            stored[name] = json.dumps(value, default=_plain)
+            continue
+        value = _plain(value) if isinstance(value, np.generic) else value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise TypeError(
+                f"The attribute {name!r} is a {type(value).__name__}, but attributes are str, int or float; "
+                f"put it into 'settings' or make it a variable of the group 'fit'."
+            )
+        stored[name] = value
+    return stored
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy values as Python's own and everything else that JSON does not know as text."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
