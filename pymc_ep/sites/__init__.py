@@ -1,0 +1,16 @@
+"""Likelihood sites, one a file; importing this package registers them all."""
+
+from pymc_ep.sites import normal, poisson
+from pymc_ep.sites.base import Site, Tilted, get_site, register_site, sites
+from pymc_ep.sites.compiled import CompiledSite, check_finite, compile_site
+
+__all__ = [
+    "CompiledSite",
+    "Site",
+    "Tilted",
+    "check_finite",
+    "compile_site",
+    "get_site",
+    "register_site",
+    "sites",
+]

@@ -56,9 +56,14 @@ class Site:
     tilted : callable, optional
         ``tilted(y, mean, variance, power, *parameters)``: PyTensor graphs, as a `Tilted`, of the closed
         form. Without it the moments come from quadrature of `logp`.
+    any_power : bool
+        Whether the closed form holds for every power in (0, 1]; otherwise for one only, and quadrature does the rest.
     knots : callable, optional
         ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
-        the site's own scale lives there however wide the cavity is.
+        the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
+        log-concave the first knot is its maximum.
+    nodes : int
+        Quadrature nodes in each panel.
     options : dict
         Static keyword options of the functions above with their values, for example ``zero_mass``.
     """
@@ -69,7 +74,9 @@ class Site:
     log_concave: bool
     logp: Callable[..., Any]
     tilted: Callable[..., Tilted] | None = None
+    any_power: bool = True
     knots: Callable[..., Sequence[Any]] | None = None
+    nodes: int = 32
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def validate(self, y: np.ndarray, name: str) -> None:

@@ -1,0 +1,269 @@
+"""Moments of Gaussian times likelihood by composite Gauss-Legendre quadrature, for any log density.
+
+The tilted density is proportional to ``N(f; m, v) t(f)**p``. Gauss-Hermite rules fail here as soon as the cavity is
+wide against the scale of t, so the interval that holds all but ``exp(-40)`` of the mass is found first and cut into
+panels: at the mode, and at the knots where the site's own scale lives.
+
+Nothing is differenced. With ``g = p * d log t / d f`` integration by parts gives, for every t,
+
+    d log Z / d m          = E[g],
+    1 / Var[f] - 1 / v     = -Cov[f, g] / Var[f],
+
+expectations under the tilted density. (The first is Stein's identity for the Gaussian factor. The second follows from
+``E[(f - E f)(g - (f - m) / v)] = -1``: the bracket is the derivative of the log of the tilted density.)
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.linalg.iterate import while_loop
+from pymc_ep.linalg.namespace import namespace
+
+__all__ = ["TiltedNodes", "moments_from_nodes", "tilted_nodes"]
+
+DROP = 40.0
+"""Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
+
+_WIDE_DROP = 60.0
+"""An edge whose drop lies between DROP and this is good enough: the panel is then at most 1.22 times too long."""
+
+_MODE_LOSS = 0.5
+"""The mode is only a place to cut: a point less than this many nats below the maximum will do."""
+
+_MODE_SECTIONS = 8
+_EDGE_SECTIONS = 5
+_MAX_SEARCH = 60
+"""Ends a search on non-finite values; seven rounds are the most that finite ones were seen to need."""
+
+_GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
+"""Cavity standard deviations at which panels break when the density may have several modes; exp(-9.5**2 / 2) = 3e-20."""
+
+
+class TiltedNodes(NamedTuple):
+    """A quadrature rule for the tilted density of n sites.
+
+    Attributes
+    ----------
+    centre : array, shape (n,)
+    offset : array, shape (nodes, n)
+        Nodes minus `centre`.
+    weight : array, shape (nodes, n)
+        Probabilities; each column sums to one.
+    slope : array, shape (nodes, n)
+        ``power * d log t / d f`` at the nodes.
+    log_z : array, shape (n,)
+    """
+
+    centre: Any
+    offset: Any
+    weight: Any
+    slope: Any
+    log_z: Any
+
+
+LogDensity = Callable[..., tuple[Any, Any]]
+
+
+def tilted_nodes(
+    log_density: LogDensity,
+    y: Any,
+    mean: Any,
+    variance: Any,
+    power: Any,
+    parameters: Sequence[Any] = (),
+    *,
+    knots: Sequence[Any] = (),
+    log_concave: bool = True,
+    nodes: int = 32,
+) -> TiltedNodes:
+    """Place and weigh the nodes of a composite Gauss-Legendre rule.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(f, y, *parameters)`` with f of shape (k, n) and the others of shape (n,) returns log t and its
+        derivative in f, both (k, n). NumPy or JAX arrays, as the arguments are.
+    y, mean, variance, power : array, shape (n,)
+        Observations, cavity moments and the power of t.
+    parameters : sequence of array, shape (n,)
+    knots : sequence of array, shape (n,)
+        Points at which panels must break, in any order; those outside the interval are ignored. When t is not
+        log-concave the first one is where t is largest.
+    log_concave : bool
+        Whether log t is concave: the interval is then found from the mode. Otherwise it reaches 9.5 cavity
+        standard deviations beyond the cavity mean and the first knot.
+    nodes : int
+        Nodes in each panel.
+
+    Returns
+    -------
+    TiltedNodes
+    """
+    xp = namespace(mean, variance, y)
+
+    def density(f):
+        return log_density(f, y, *parameters)
+
+    if log_concave:
+        centre, log_centre, low, high = _peak_interval(density, mean, variance, power, xp)
+        cuts = [xp.zeros_like(mean)]
+    else:
+        centre, log_centre = mean, density(mean[None])[0][0]
+        low, high, cuts = _hull_interval(mean, variance, knots, xp)
+    inner = xp.stack([*cuts, *(knot - centre for knot in knots)])
+    breaks = _panels(low, high, inner, xp)
+    unit_node, unit_weight = _legendre(nodes)
+    width = (breaks[1:] - breaks[:-1])[:, None, :]
+    place = breaks[:-1, None, :] + width * unit_node[:, None]
+    # The offset is what the rounded node really is, so that both factors are taken at the same point.
+    node = (centre + place).reshape((-1, mean.shape[0]))
+    offset = node - centre
+    log_t, slope = density(node)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        log_weight = power * (log_t - log_centre) - offset * (offset + 2 * (centre - mean)) / (2 * variance)
+        top = xp.max(log_weight, axis=0)
+        weight = xp.exp(log_weight - top) * (width * unit_weight[:, None]).reshape(node.shape)
+        total = xp.sum(weight, axis=0)
+        log_peak = top + power * log_centre - (centre - mean) ** 2 / (2 * variance)
+        log_z = log_peak + xp.log(total) - 0.5 * xp.log(2 * np.pi * variance)
+        return TiltedNodes(centre, offset, weight / total, power * slope, log_z)
+
+
+def moments_from_nodes(
+    rule: TiltedNodes, log_density: LogDensity, y: Any, power: Any, parameters: Sequence[Any] = ()
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return log Z, mean, variance, d log Z / d mean and site precision, each of shape (n,).
+
+    The covariance of f with the slope is summed as ``(f - E f)(g(f) - g(E f))``: for a log-concave t every term
+    has one sign, so the site precision keeps its relative accuracy, and its sign, where t is almost flat.
+    """
+    xp = namespace(rule.centre)
+    shift = xp.sum(rule.weight * rule.offset, axis=0)
+    mean = rule.centre + shift
+    slope_at_mean = power * log_density(mean[None], y, *parameters)[1][0]
+    deviation = rule.offset - (mean - rule.centre)
+    weighted = rule.weight * deviation
+    variance = xp.sum(weighted * deviation, axis=0)
+    gradient = xp.sum(rule.weight * rule.slope, axis=0)
+    precision = -xp.sum(weighted * (rule.slope - slope_at_mean), axis=0) / variance
+    return rule.log_z, mean, variance, gradient, precision
+
+
+@lru_cache
+def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of the Gauss-Legendre rule on (0, 1)."""
+    node, weight = np.polynomial.legendre.leggauss(nodes)
+    return (node + 1) / 2, weight / 2
+
+
+def _panels(low: Any, high: Any, inner: Any, xp: Any) -> Any:
+    """Sort the break points; what falls outside joins the upper end, where its panels have no width."""
+    inside = (inner > low) & (inner < high)
+    inner = xp.sort(xp.where(inside, inner, high), axis=0)
+    if xp is np:
+        # Every site has its active panels first, so those that no site uses are dropped.
+        inner = inner[: int(inside.sum(axis=0).max(initial=0))]
+    return xp.concatenate([low[None], inner, high[None]])
+
+
+def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
+    """Interval and cuts, as offsets from the cavity mean, that miss no mode of a density with several."""
+    deviation = xp.sqrt(variance)
+    peak = knots[0] - mean if len(knots) else xp.zeros_like(mean)
+    reach = _GAUSSIAN_CUTS[-1] * deviation
+    low, high = xp.minimum(peak, 0.0) - reach, xp.maximum(peak, 0.0) + reach
+    return low, high, [cut * deviation for cut in _GAUSSIAN_CUTS]
+
+
+def _peak_interval(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> tuple[Any, Any, Any, Any]:
+    """Return a point near the mode, log t there, and the offsets at which the integrand has dropped by `DROP`."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        centre = _mode(density, mean, variance, power, xp)
+        log_centre = density(centre[None])[0][0]
+        left, right = _edges(density, centre, log_centre, mean, variance, power, xp)
+    return centre, log_centre, -left, right
+
+
+def _mode(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> Any:
+    """Find a point less than `_MODE_LOSS` nats below the maximum of the tilted density.
+
+    Along the direction in which the density rises from the cavity mean, ``rise(d) = |d log density / d f|`` at
+    distance d falls from ``g0 = rise(0) >= 0`` and is negative beyond ``v * g0``, because the slope of log t can
+    only fall. The bracket is cut into several sections in each round, in distance, or in log distance while it
+    spans orders of magnitude. By concavity its ends are at most ``|rise| * width`` below the maximum.
+    """
+    slope = power * density(mean[None])[1][0]
+    deviation = xp.sqrt(variance)
+    way = xp.where(slope < 0, -1.0, 1.0)
+    rise = xp.abs(slope)
+    # The cap keeps the first points finite where the slope at the cavity mean overflows.
+    high = xp.minimum(variance * rise, 1e100 * deviation)
+    low = xp.zeros_like(mean)
+    part = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
+
+    def loss(low, high, rise_low, rise_high):
+        return xp.minimum(rise_low, rise_high) * (high - low)
+
+    def cond(state):
+        *bracket, count = state
+        return xp.any(loss(*bracket) > _MODE_LOSS) & (count < _MAX_SEARCH)
+
+    def body(state):
+        low, high, rise_low, rise_high, count = state
+        start = xp.maximum(low, deviation / 8)
+        ratio = high / start
+        point = xp.where(ratio > 16, start * xp.maximum(ratio, 1.0) ** (part - part[0]), low + (high - low) * part)
+        rise = way * power * density(mean + way * point)[1] - point / variance
+        beyond = ~(rise > 0)
+        low, high = xp.max(xp.where(beyond, low, point), axis=0), xp.min(xp.where(beyond, point, high), axis=0)
+        rise_low = xp.min(xp.where(beyond, rise_low, rise), axis=0)
+        rise_high = xp.min(xp.where(beyond, -rise, rise_high), axis=0)
+        return low, high, rise_low, rise_high, count + 1
+
+    state = low, high, rise, xp.full_like(mean, np.inf), 0
+    low, high, rise_low, rise_high, _ = while_loop(cond, body, state)
+    return mean + way * xp.where(rise_low <= rise_high, low, high)
+
+
+def _edges(
+    density: Callable, centre: Any, log_centre: Any, mean: Any, variance: Any, power: Any, xp: Any
+) -> tuple[Any, Any]:
+    """Find the distances left and right of `centre` at which the log integrand has dropped by `DROP`.
+
+    The Gaussian alone drops that far within ``sqrt(2 * DROP * v)``. The drop is convex in the distance, so if it is
+    D > DROP there, it is less than DROP within the fraction DROP / D of that distance.
+    """
+    n = mean.shape[0]
+    way = np.array([-1.0, 1.0])[:, None]
+
+    def drop(distance):
+        """Drop at distances of shape (k, 2, n)."""
+        offset = way * distance
+        log_t = density((centre + offset).reshape((-1, n)))[0].reshape(distance.shape)
+        fall = offset * (offset + 2 * (centre - mean)) / (2 * variance) - power * (log_t - log_centre)
+        return xp.where(xp.isnan(fall), np.inf, fall)
+
+    high = xp.sqrt(2 * DROP * variance) * np.ones((2, 1))
+    drop_high = drop(high[None])[0]
+    low = high * xp.clip(DROP / drop_high, 1e-12, 1.0)
+    part = (np.arange(1, _EDGE_SECTIONS + 1) / (_EDGE_SECTIONS + 1))[:, None, None]
+
+    def cond(state):
+        _, _, drop_high, count = state
+        return xp.any(drop_high > _WIDE_DROP) & (count < _MAX_SEARCH)
+
+    def body(state):
+        low, high, drop_high, count = state
+        point = low * (high / low) ** part
+        fall = drop(point)
+        beyond = fall >= DROP
+        low = xp.max(xp.where(beyond, low, point), axis=0)
+        high = xp.min(xp.where(beyond, point, high), axis=0)
+        drop_high = xp.min(xp.where(beyond, fall, drop_high), axis=0)
+        return low, high, drop_high, count + 1
+
+    low, high, drop_high, _ = while_loop(cond, body, (low, high, drop_high, 0))
+    return high[0], high[1]

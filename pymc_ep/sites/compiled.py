@@ -1,0 +1,266 @@
+"""Sites as functions of arrays: what engines call.
+
+`compile_site` turns the graphs of a `Site` into compiled functions, once per site, options and compile mode, on first
+use. Closed forms are one elementwise function; everything else is quadrature around one compiled function that
+returns log t and its slope.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
+
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.linalg.namespace import is_jax
+from pymc_ep.linalg.quadrature import TiltedNodes, moments_from_nodes, tilted_nodes
+from pymc_ep.sites.base import Site, Tilted, get_site
+
+__all__ = ["CompiledSite", "check_finite", "compile_site"]
+
+_BLOCK = 2**16
+"""Numbers in one block of quadrature nodes on the CPU: with its temporaries it stays in the cache."""
+
+
+def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
+    """Return the functions of arrays of a site; equal arguments return the same object.
+
+    Parameters
+    ----------
+    site : Site or str
+        A site, or its name in the registry.
+    mode : PyTensor mode or str, optional
+        By default that of the stack (C or Numba). With ``"JAX"`` all functions return JAX arrays and can be traced.
+    **options
+        Static options of the site, for example ``zero_mass=False``.
+
+    Returns
+    -------
+    CompiledSite
+        Nothing is compiled until a function is called.
+
+    Raises
+    ------
+    ValueError
+        For an unknown site or option.
+    """
+    site = get_site(site) if isinstance(site, str) else site
+    unknown = sorted(set(options) - set(site.options))
+    if unknown:
+        known = ", ".join(site.options) or "none"
+        raise ValueError(f"The site {site.name!r} has no option {unknown[0]!r}; its options: {known}.")
+    return _compiled(site, mode, tuple(sorted((site.options | options).items())))
+
+
+@lru_cache(maxsize=None)
+def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
+    return CompiledSite(site, mode, dict(options))
+
+
+class CompiledSite:
+    """The functions of arrays of one site. Made by `compile_site`.
+
+    Arguments broadcast against each other and results have the broadcast shape; y may be of any real dtype.
+
+    Attributes
+    ----------
+    site : Site
+    options : dict
+        The static options in force.
+    """
+
+    def __init__(self, site: Site, mode: Any, options: dict[str, Any]) -> None:
+        self.site = site
+        self.options = options
+        self._mode = mode
+        self._jax = isinstance(get_mode(mode).linker, JAXLinker)
+        if self._jax:
+            from pymc_ep.sites.compiled_jax import jit
+
+            self._closed, self._quadrature = jit(self._closed), jit(self._quadrature)
+            self._quadrature_gradient = jit(self._quadrature_gradient)
+
+    def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
+        """Return the moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
+
+        Parameters
+        ----------
+        y, mean, variance : array_like
+            Observations and cavity moments.
+        power : array_like
+            In (0, 1]. A traced JAX value is taken to be other than one.
+        *parameters : array_like
+            In the order of ``site.parameters``.
+
+        Returns
+        -------
+        Tilted
+            Nothing is checked; see `check_finite`.
+        """
+        evaluate = self._closed if self._has_closed_form(power) else self._quadrature
+        shape, arrays = self._flatten(y, mean, variance, power, *parameters)
+        return Tilted(*(_shaped(part, shape) for part in evaluate(*arrays)))
+
+    def parameter_gradient(
+        self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
+    ) -> tuple[Any, ...]:
+        """Return the derivative of log Z in each parameter at fixed cavity, one array a parameter.
+
+        Arguments are those of `moments`. A site without parameters gives an empty tuple. For a closed form the graph
+        of log Z is differentiated; otherwise this is ``E[power * d log t / d parameter]`` under the tilted density.
+        """
+        if not self.site.parameters:
+            return ()
+        closed = self._has_closed_form(power)
+        evaluate = self._closed_gradient_function if closed else self._quadrature_gradient
+        shape, arrays = self._flatten(y, mean, variance, power, *parameters)
+        return tuple(_shaped(part, shape) for part in evaluate(*arrays))
+
+    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+        """Return log t(eta; y, parameters)."""
+        shape, (y, eta, *parameters) = self._flatten(y, eta, *parameters)
+        return _shaped(self._density_function(eta[None], y, *parameters)[0][0], shape)
+
+    def _has_closed_form(self, power: Any) -> bool:
+        if self.site.tilted is None or self.site.any_power:
+            return self.site.tilted is not None
+        if is_jax(power):
+            from pymc_ep.sites.compiled_jax import is_tracer
+
+            if is_tracer(power):
+                return False
+        return bool(np.all(np.asarray(power) == 1.0))
+
+    def _flatten(self, *arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
+        """Return the common shape, and the arguments as contiguous double vectors of that size."""
+        if self._jax:
+            from pymc_ep.sites.compiled_jax import flatten
+
+            return flatten(*arrays)
+        arrays = [np.asarray(array, dtype=np.float64) for array in arrays]
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        return shape, [
+            np.ascontiguousarray(array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1)
+            for array in arrays
+        ]
+
+    # Graphs of vectors, compiled on first use.
+
+    def _vectors(self, *names: str) -> list[Any]:
+        return [pt.vector(name, dtype="float64") for name in (*names, *self.site.parameters)]
+
+    def _function(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        if self._jax:
+            from pymc_ep.sites.compiled_jax import jax_function
+
+            return jax_function(inputs, outputs)
+        function = pytensor.function(inputs, outputs, mode=self._mode, on_unused_input="ignore")
+        function.trust_input = True
+        return function
+
+    @cached_property
+    def _density_function(self) -> Callable[..., Sequence[Any]]:
+        """``(f, y, *parameters) -> log t, slope`` with f of shape (k, n) and the rest (n,)."""
+        eta = pt.matrix("eta", dtype="float64")
+        y, *parameters = self._vectors("y")
+        log_t = self._log_t(y, eta, parameters)
+        return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
+
+    @cached_property
+    def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
+        """``(f, w, y, *parameters) -> sum_k w_k d log t(f_k) / d parameter``, f and w of shape (k, n)."""
+        eta, weight = pt.matrix("eta", dtype="float64"), pt.matrix("weight", dtype="float64")
+        y, *parameters = self._vectors("y")
+        total = (weight * self._log_t(y, eta, parameters)).sum()
+        return self._function([eta, weight, y, *parameters], pytensor.grad(total, parameters))
+
+    def _log_t(self, y: Any, eta: Any, parameters: Sequence[Any]) -> Any:
+        return pt.broadcast_to(self.site.logp(y, eta, *parameters, **self.options), eta.shape)
+
+    def _tilted_graph(self) -> tuple[list[Any], Tilted]:
+        inputs = self._vectors("y", "mean", "variance", "power")
+        return inputs, self.site.tilted(*inputs, **self.options)
+
+    @cached_property
+    def _closed_function(self) -> Callable[..., Sequence[Any]]:
+        inputs, tilted = self._tilted_graph()
+        return self._function(inputs, list(tilted))
+
+    @cached_property
+    def _closed_gradient_function(self) -> Callable[..., Sequence[Any]]:
+        inputs, tilted = self._tilted_graph()
+        return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
+
+    def _closed(self, *arrays: Any) -> Sequence[Any]:
+        return self._closed_function(*arrays)
+
+    def _rule(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> TiltedNodes:
+        knots = () if self.site.knots is None else self.site.knots(y, *parameters)
+        return tilted_nodes(
+            self._density_function,
+            y,
+            mean,
+            variance,
+            power,
+            parameters,
+            knots=knots,
+            log_concave=self.site.log_concave,
+            nodes=self.site.nodes,
+        )
+
+    def _quadrature(self, *arrays: Any) -> Sequence[Any]:
+        def block(y, mean, variance, power, *parameters):
+            rule = self._rule(y, mean, variance, power, *parameters)
+            return moments_from_nodes(rule, self._density_function, y, power, parameters)
+
+        return self._by_blocks(block, arrays)
+
+    def _quadrature_gradient(self, *arrays: Any) -> Sequence[Any]:
+        def block(y, mean, variance, power, *parameters):
+            rule = self._rule(y, mean, variance, power, *parameters)
+            nodes = rule.centre + rule.offset
+            return self._density_gradient_function(nodes, power * rule.weight, y, *parameters)
+
+        return self._by_blocks(block, arrays)
+
+    def _by_blocks(self, block: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Sequence[Any]:
+        """Apply `block` to pieces of the vectors, so that (nodes, n) arrays stay small; JAX fuses them away."""
+        size = max(1, _BLOCK // (2 * self.site.nodes))
+        n = arrays[0].shape[0]
+        if self._jax or n <= size:
+            return block(*arrays)
+        pieces = [block(*(array[start : start + size] for array in arrays)) for start in range(0, n, size)]
+        return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+
+
+def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:
+    """Raise `NumericalError` at the first site whose moments are not finite.
+
+    Parameters
+    ----------
+    tilted : Tilted
+        What `CompiledSite.moments` returned.
+    y, mean, variance : array_like
+        What it was called with.
+    name : str
+        What the message calls the sites: the name of the site or of the observed variable.
+    """
+    finite = np.logical_and.reduce([np.isfinite(np.asarray(part)) for part in tilted])
+    if finite.all():
+        return
+    index = tuple(int(i) for i in np.argwhere(~finite)[0])
+    y, mean, variance = (np.broadcast_to(np.asarray(array), finite.shape)[index] for array in (y, mean, variance))
+    where = index[0] if len(index) == 1 else index
+    raise NumericalError(
+        f"The moments of the {name} site at index {where} (y = {y}) are not finite for the cavity mean {mean} and "
+        f"variance {variance}. Scale the predictor or its prior so that the likelihood is finite there."
+    )
+
+
+def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+    return array if array.shape == shape else array.reshape(shape)
+

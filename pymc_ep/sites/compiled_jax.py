@@ -1,0 +1,36 @@
+"""The part of `pymc_ep.sites.compiled` that needs JAX."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytensor.link.jax.dispatch  # noqa: F401  (switches JAX to float64 as PyTensor's floatX asks)
+from pytensor.compile.mode import get_mode
+from pytensor.graph.fg import FunctionGraph
+from pytensor.link.jax.dispatch import jax_funcify
+
+__all__ = ["flatten", "is_tracer", "jax_function", "jit"]
+
+jit = jax.jit
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether `value` is a JAX value that is only known by its shape."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def jax_function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    """Return the traceable function that a PyTensor graph becomes under JAX."""
+    graph = FunctionGraph(list(inputs), list(outputs), clone=True)
+    get_mode("JAX").optimizer.rewrite(graph)
+    # The constants of the graph become arrays here, which must outlive a trace that is under way.
+    with jax.ensure_compile_time_eval():
+        return jax_funcify(graph)
+
+
+def flatten(*arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the common shape, and the arguments as double vectors of that size."""
+    arrays = [jnp.asarray(array, dtype=jnp.float64) for array in arrays]
+    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    return shape, [jnp.broadcast_to(array, shape).reshape(-1) for array in arrays]

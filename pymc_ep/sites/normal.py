@@ -1,0 +1,32 @@
+"""Real observations with Gaussian noise."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_ep.sites.base import Site, Tilted, register_site
+
+__all__ = ["NORMAL"]
+
+
+def logp(y: Any, eta: Any, sigma: Any) -> Any:
+    """log N(y; eta, sigma**2)."""
+    return pm.logp(pm.Normal.dist(eta, sigma), y)
+
+
+def tilted(y: Any, mean: Any, variance: Any, power: Any, sigma: Any) -> Tilted:
+    """``N(y; f, sigma**2)**power`` is ``N(y; f, sigma**2 / power)`` times a constant, so all is Gaussian."""
+    noise = sigma**2 / power
+    total = variance + noise
+    residual = y - mean
+    constant = 0.5 * (1 - power) * pt.log(2 * np.pi * sigma**2) - 0.5 * pt.log(power)
+    log_z = constant - 0.5 * pt.log(2 * np.pi * total) - 0.5 * residual**2 / total
+    weight = variance / total
+    return Tilted(log_z, mean + weight * residual, variance * (noise / total), residual / total, 1 / noise)
+
+
+NORMAL = register_site(
+    Site(name="normal", parameters=("sigma",), domain="real", log_concave=True, logp=logp, tilted=tilted)
+)
