@@ -6,12 +6,19 @@ ArviZ below 1 gets PyMC 5.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.link.vm import VMLinker
+from pytensor.scalar.basic import Add, Clip, Mul
+from pytensor.tensor import maximum, minimum
+from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
@@ -23,6 +30,7 @@ __all__ = [
     "group_names",
     "has_group",
     "make_container",
+    "numpy_mode",
     "progress",
     "random_draw",
     "to_dataset",
@@ -45,6 +53,29 @@ else:
 def c_mode() -> str:
     """Return the name of PyTensor's mode that compiles to C (the default of the older stack only)."""
     return "CVM" if PYMC_6 else "FAST_RUN"
+
+
+def numpy_mode() -> Mode:
+    """Return a mode that rewrites as PyTensor's default does but runs each op by NumPy, compiling nothing.
+
+    A model's own functions are called some dozens of times on large arrays: NumPy runs them about as fast
+    as compiled code would, and the tens of seconds of a first compilation are saved. Elementwise ops must
+    then not be fused, since a fused op would be run element by element in Python.
+    """
+    mode = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer="fast_run").excluding("fusion", "inplace")
+    return mode if PYMC_6 else mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+@node_rewriter([Elemwise])
+def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
+    """Split what PyTensor 2 would run element by element in Python: sums and products of several terms, and clips."""
+    scalar_op = node.op.scalar_op
+    if isinstance(scalar_op, Clip):
+        x, low, high = node.inputs
+        return [minimum(maximum(x, low), high).astype(node.outputs[0].dtype)]
+    if isinstance(scalar_op, Add | Mul) and len(node.inputs) > 2:
+        return [reduce(node.op, node.inputs).astype(node.outputs[0].dtype)]
+    return None
 
 
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:

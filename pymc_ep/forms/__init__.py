@@ -1,0 +1,1 @@
+"""Forms: what a model is, mathematically, with its hyperparameters still symbolic."""

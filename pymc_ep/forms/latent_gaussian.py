@@ -1,0 +1,153 @@
+"""The form "Gaussian vector times univariate sites on affine maps of it" (Seeger and Nickisch 2011, eq. 1).
+
+Every latent variable is written as its conditional mean plus a zero-mean Gaussian noise block, so that a
+hierarchy of Gaussians, centred or not, is one linear map of independent blocks w_j ~ N(0, C_j):
+
+    eta = m0 + sum_j A_j w_j,        K = Cov(eta) = sum_j A_j C_j A_j^T,
+
+with m0, A_j and C_j depending on the hyperparameters theta. Covariances are formed by pushing the rows of
+C_j through the graph of A_j twice; A_j itself is never formed, and an identity map costs nothing.
+"""
+
+from dataclasses import dataclass, field
+
+import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.sites.base import Site
+
+__all__ = ["AffineVariable", "LatentGaussian", "NoiseBlock", "SiteGroup"]
+
+
+@dataclass(frozen=True)
+class NoiseBlock:
+    """One independent zero-mean Gaussian block w.
+
+    Attributes
+    ----------
+    name : str
+        The latent random variable that it stands for.
+    noise : TensorVariable
+        Stand-in for w in all graphs of the form.
+    shape : tuple of TensorVariable
+        Shape of w, free of w itself.
+    covariance : TensorVariable, (d, d)
+        Prior covariance of the ravelled block.
+    factor : TensorVariable, (d, k), optional
+        Where the model's variable is a standard normal v and only L v is used (a non-centred GP): L. The
+        block is then w = L v, with covariance L L^T, and v is recovered from it through Cov(v, w) = L^T.
+    origin : TensorVariable, optional
+        Stand-in for v, where `factor` is given.
+    """
+
+    name: str
+    noise: TensorVariable
+    shape: tuple[TensorVariable, ...]
+    covariance: TensorVariable
+    factor: TensorVariable | None = None
+    origin: TensorVariable | None = None
+
+
+@dataclass(frozen=True)
+class SiteGroup:
+    """The sites of one observed variable.
+
+    Attributes
+    ----------
+    name : str
+        The observed variable.
+    site : Site
+    options : dict
+        Static options of the site, such as ``zero_mass``.
+    observed : TensorVariable
+        Observations, any shape; shared data stay shared.
+    predictor : TensorVariable
+        eta in terms of hyperparameters and noise, of the shape of `observed`.
+    parameters : tuple of TensorVariable
+        Site parameters in terms of hyperparameters, each of the shape of `observed`.
+    link : str
+        How the model's own distribution parameter follows from eta, for `explain`.
+    """
+
+    name: str
+    site: Site
+    options: dict
+    observed: TensorVariable
+    predictor: TensorVariable
+    parameters: tuple[TensorVariable, ...]
+    link: str
+
+
+@dataclass(frozen=True)
+class AffineVariable:
+    """A model variable that is affine in the noise blocks, and so Gaussian given the hyperparameters.
+
+    Attributes
+    ----------
+    name : str
+    expression : TensorVariable
+        In terms of hyperparameters and noise.
+    block : NoiseBlock, optional
+        Where the variable is the origin v of a block rather than a function of its noise.
+    extra : TensorVariable, (d, d), optional
+        Covariance of the variable's own noise, where it is a random variable outside the form (a prediction).
+    """
+
+    name: str
+    expression: TensorVariable
+    block: NoiseBlock | None = None
+    extra: TensorVariable | None = None
+
+
+@dataclass(frozen=True)
+class LatentGaussian:
+    """A Gaussian vector, univariate sites on affine maps of it, and symbolic hyperparameters.
+
+    Attributes
+    ----------
+    hyper_names : tuple of str
+        Free random variables that are hyperparameters.
+    hyper_values : tuple of TensorVariable
+        Their value variables on PyMC's unconstrained scale; all graphs below are in terms of these and of
+        the blocks' noise.
+    hyper_constrained : tuple of TensorVariable
+        The hyperparameters themselves as functions of `hyper_values`.
+    log_prior : TensorVariable, ()
+        Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
+    blocks : tuple of NoiseBlock
+    groups : tuple of SiteGroup
+    affine : tuple of AffineVariable
+        Latent random variables and affine Deterministics, for reporting.
+    deterministics : dict of str to TensorVariable
+        The Deterministics that are not affine in the noise.
+    ignored : tuple of str
+        Random variables of the model that no observed variable depends on.
+    """
+
+    hyper_names: tuple[str, ...]
+    hyper_values: tuple[TensorVariable, ...]
+    hyper_constrained: tuple[TensorVariable, ...]
+    log_prior: TensorVariable
+    blocks: tuple[NoiseBlock, ...]
+    groups: tuple[SiteGroup, ...]
+    affine: tuple[AffineVariable, ...]
+    deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Names of the random variables that are integrated out."""
+        return tuple(b.name for b in self.blocks)
+
+    @property
+    def predictor(self) -> TensorVariable:
+        """All predictors, ravelled and joined, (n,)."""
+        parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.groups]
+        return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+
+    def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:
+        """Set all noise to zero: the prior mean of an affine expression; any other use of noise is its shape."""
+        zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in self.blocks}
+        zeros |= {b.origin: pt.zeros((b.factor.shape[1],), dtype=b.origin.dtype) for b in self.blocks if b.factor is not None}
+        return graph_replace([expression], zeros, strict=False)[0]

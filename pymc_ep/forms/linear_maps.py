@@ -1,0 +1,57 @@
+"""The linear part of an affine graph, as a map on batches of vectors, read off the graph itself."""
+
+from collections.abc import Callable
+
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["LinearMap", "batch", "linear_map", "pullback"]
+
+LinearMap = Callable[[TensorVariable], TensorVariable]
+"""Maps a batch (b, *input shape) to (b, *output shape)."""
+
+
+def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVariable) -> TensorVariable:
+    """Vector-Jacobian product of `output` with respect to `wrt`; zero where they are not connected."""
+    return pytensor.grad(
+        None,
+        wrt=wrt,
+        known_grads={output: cotangent},
+        disconnected_inputs="ignore",
+        return_disconnected="zero",
+    )
+
+
+def linear_map(output: TensorVariable, variable: TensorVariable) -> LinearMap:
+    """Return the linear part of an affine `output` with respect to `variable`, acting on batches.
+
+    The pushforward is the pullback of the pullback, so that whatever graph computes `output` is reused:
+    an identity costs nothing, an index is an index.
+    """
+    if variable not in ancestors([output]):
+        return lambda rows: pt.zeros((rows.shape[0], *output.shape), dtype=output.dtype)
+    cotangent = output.type("cotangent")
+    tangent = variable.type("tangent")
+    pulled = pullback(output, variable, cotangent)
+    pushed = pullback(pulled, cotangent, tangent)
+    # `pushed` is free of the cotangent's value; like the variable itself it may remain for its shape.
+    pushed = graph_replace([pushed], {cotangent: pt.zeros_like(output)}, strict=False)[0]
+
+    def apply(rows: TensorVariable) -> TensorVariable:
+        if pushed is tangent:
+            return rows
+        return batch(pushed, {tangent: rows})
+
+    return apply
+
+
+def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
+    """Evaluate `expression` for each row of the given inputs; a constant expression is repeated."""
+    out = vectorize_graph(expression, inputs)
+    if out.ndim == expression.ndim:
+        rows = next(iter(inputs.values())).shape[0]
+        out = pt.broadcast_to(out, (rows, *expression.shape))
+    return out

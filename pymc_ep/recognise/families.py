@@ -1,0 +1,97 @@
+"""Which PyMC distribution, under which link, is which site; and which distributions are Gaussian.
+
+Links are told by value, not by pattern: the distribution's parameter is evaluated at several values of the
+affine predictor and compared with each known link. PyMC and PyTensor write the same link in many ways, and
+differently on either stack; its values stay the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.special
+from pymc.distributions.multivariate import MvNormal
+from pytensor.tensor.random.basic import BernoulliRV, LaplaceRV, NormalRV, PoissonRV, StudentTRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
+from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
+
+__all__ = ["LINKS", "Family", "family_of", "gaussian_moments", "register_family"]
+
+LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda x: x,
+    "exp": np.exp,
+    "softplus": lambda x: np.logaddexp(0.0, x),
+    "rectified linear": lambda x: np.maximum(x, 0.0),
+    "logistic": scipy.special.expit,
+    "probit": scipy.special.ndtr,
+}
+"""Inverse links: the distribution's parameter as a function of eta."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one PyMC distribution maps to sites.
+
+    Attributes
+    ----------
+    predictor : int
+        Position, among the distribution's parameters, of the one that carries eta.
+    links : dict of str to str
+        Site name by the name of the link that leads from eta to that parameter.
+    parameters : dict of str to int
+        Position of each site parameter among the distribution's parameters.
+    options : callable
+        Static site options read off the random variable's Op.
+    """
+
+    predictor: int
+    links: dict[str, str]
+    parameters: dict[str, int] = field(default_factory=dict)
+    options: Callable[[Any], dict[str, Any]] = lambda op: {}
+
+
+_FAMILIES: dict[type, Family] = {}
+
+
+def register_family(op_type: type, family: Family) -> None:
+    """Register the sites of a random variable's Op type."""
+    _FAMILIES[op_type] = family
+
+
+def family_of(rv: TensorVariable) -> Family | None:
+    """Return the family of a random variable, or None where its distribution has no site."""
+    return next((_FAMILIES[t] for t in type(rv.owner.op).__mro__ if t in _FAMILIES), None)
+
+
+register_family(
+    PoissonRV,
+    Family(0, {"exp": "poisson", "softplus": "softplus_poisson", "rectified linear": "rectified_poisson"}),
+)
+register_family(BernoulliRV, Family(0, {"logistic": "logit", "probit": "probit"}))
+register_family(NormalRV, Family(0, {"identity": "normal"}, {"sigma": 1}))
+register_family(LaplaceRV, Family(0, {"identity": "laplace"}, {"b": 1}))
+register_family(StudentTRV, Family(1, {"identity": "student_t"}, {"nu": 0, "sigma": 2}))
+register_family(
+    RectifiedPoisson.rv_type,
+    Family(0, {"identity": "rectified_poisson"}, options=lambda op: {"zero_mass": op.zero_mass}),
+)
+register_family(SoftplusPoisson.rv_type, Family(0, {"identity": "softplus_poisson"}))
+
+
+def gaussian_moments(rv: TensorVariable) -> tuple[TensorVariable, Callable[[Sequence], TensorVariable]] | None:
+    """Return the conditional mean of a Gaussian random variable and a maker of its covariance.
+
+    The maker takes the shape of `rv` and returns the (d, d) covariance of the ravelled variable. None where the distribution is not Gaussian, or batched over matrices.
+    """
+    op = rv.owner.op
+    if isinstance(op, NormalRV):
+        mean, sigma = op.dist_params(rv.owner)
+        return mean, lambda shape: pt.diag(pt.broadcast_to(sigma**2, shape).ravel().astype(rv.dtype))
+    if isinstance(op, MvNormal.rv_type) and rv.ndim == 1:
+        mean, covariance = op.dist_params(rv.owner)
+        return mean, lambda shape: covariance
+    return None

@@ -1,0 +1,258 @@
+"""Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.recognise.families import family_of, gaussian_moments
+from pymc_ep.recognise.graph import depends_on
+from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
+from pymc_ep.recognise.predictor import AffineTest, find_predictor
+from pymc_ep.sites.base import get_site
+
+__all__ = ["recognise_latent_gaussian"]
+
+
+def recognise_latent_gaussian(model: Model, latent: Sequence[str] | None = None) -> LatentGaussian:
+    """Read a model as a Gaussian vector times univariate sites.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latent : sequence of str, optional
+        Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is
+        affine.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Names the variable, what was found and what would make it fit.
+    """
+    relevant = _relevant(model)
+    candidates = _candidates(model, relevant)
+    if latent is not None:
+        return _build(model, relevant, _resolve(model, latent, candidates))
+    if not candidates:
+        raise UnsupportedModelError(
+            "The model has no Gaussian latent variable (Normal or MvNormal) that enters its observed variables "
+            "through a mean or a predictor, so there is nothing to integrate out; use pm.sample or pm.find_MAP."
+        )
+    try:
+        return _build(model, relevant, candidates)
+    except UnsupportedModelError:
+        return _build(model, relevant, _affine_alone(model, relevant, candidates))
+
+
+def _relevant(model: Model) -> list[TensorVariable]:
+    """Free random variables that some observed variable or potential depends on, in the model's order."""
+    if not model.observed_RVs:
+        raise UnsupportedModelError(
+            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
+        )
+    for rv in model.observed_RVs:
+        if family_of(rv) is None:
+            raise UnsupportedModelError(
+                f"The observed variable {rv.name!r} has the distribution {_kind(rv)}, for which no site is registered; "
+                f"pymc_ep.supported() lists those there are."
+            )
+    roots = [*model.observed_RVs, *model.potentials]
+    relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]
+    for rv in relevant:
+        if not rv.dtype.startswith("float"):
+            raise UnsupportedModelError(
+                f"{rv.name!r} is discrete; Gaussian approximations need continuous unknowns. Sum it out or replace it "
+                f"by a continuous variable."
+            )
+    return relevant
+
+
+def _kind(rv: TensorVariable) -> str:
+    return rv.owner.op.name or type(rv.owner.op).__name__
+
+
+def _candidates(model: Model, relevant: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors."""
+    candidates = [rv for rv in relevant if model.rvs_to_transforms.get(rv) is None and gaussian_moments(rv)]
+    while True:
+        barred = _graphs_without_latents(model, relevant, candidates)
+        kept = [rv for rv in candidates if not depends_on(barred, [rv], blockers=model.basic_RVs)]
+        if len(kept) == len(candidates):
+            return kept
+        candidates = kept
+
+
+def _graphs_without_latents(model, relevant, candidates) -> list[TensorVariable]:
+    graphs = []
+    for rv in relevant:
+        mean = gaussian_moments(rv)[0] if rv in candidates else None
+        graphs += [p for p in rv.owner.op.dist_params(rv.owner) if p is not mean]
+    for rv in model.observed_RVs:
+        predictor = family_of(rv).predictor
+        graphs += [p for i, p in enumerate(rv.owner.op.dist_params(rv.owner)) if i != predictor]
+    return graphs
+
+
+def _affine_alone(model: Model, relevant, candidates) -> list[TensorVariable]:
+    """Drop the candidates in which some predictor is not affine; a tie is the user's to break."""
+    alone, refusal = [], None
+    for rv in candidates:
+        try:
+            _build(model, relevant, [rv])
+            alone.append(rv)
+        except UnsupportedModelError as error:
+            refusal = error
+    if not alone:
+        raise refusal
+    if len(alone) == len(candidates):
+        raise UnsupportedModelError(
+            f"Predictors are affine in each of {[rv.name for rv in alone]} but not in all of them together (a product "
+            f"of Gaussian variables). Say which to integrate out with latent=[...]; the others become hyperparameters."
+        )
+    return alone
+
+
+def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Turn the user's names into Gaussian variables; a Deterministic stands for what it is made of."""
+    chosen: set[TensorVariable] = set()
+    for name in [names] if isinstance(names, str) else names:
+        if name not in model.named_vars:
+            raise UnsupportedModelError(f"latent= names {name!r}, which the model does not have.")
+        variable = model[name]
+        if variable in model.deterministics:
+            made_of = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
+            # A scalar beside arrays is the level of the field, not the field.
+            found = [c for c in made_of if c.ndim > 0] or made_of
+        else:
+            found = [c for c in candidates if c is variable]
+        if not found:
+            raise UnsupportedModelError(_why_not_latent(model, variable))
+        chosen.update(found)
+    return [c for c in candidates if c in chosen]
+
+
+def _why_not_latent(model: Model, variable: TensorVariable) -> str:
+    name = variable.name
+    if variable in model.deterministics:
+        return f"latent= names the Deterministic {name!r}, which is made of no Gaussian variable."
+    if variable not in model.free_RVs:
+        return f"latent= names {name!r}, which is not a free random variable of the model."
+    if not gaussian_moments(variable):
+        return (
+            f"latent= names {name!r}, a {_kind(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave it "
+            f"out and it becomes a hyperparameter."
+        )
+    return (
+        f"latent= names {name!r}, which enters a scale, a covariance or a non-Gaussian variable (or no observed "
+        f"variable at all), so the model is not jointly Gaussian in it. Leave it out and it becomes a hyperparameter."
+    )
+
+
+def _build(model: Model, relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> LatentGaussian:
+    """Assemble the form for a given set of latent variables, or say why it is none."""
+    for potential in model.potentials:
+        if depends_on([potential], latents):
+            raise UnsupportedModelError(
+                f"The potential {potential.name!r} depends on a latent variable, and a potential has no site. Write it "
+                f"as an observed distribution, or leave that variable out of latent=."
+            )
+    hyper = [rv for rv in relevant if rv not in latents]
+    deterministics = [d for d in model.deterministics if _follows_from(model, d, relevant)]
+    graphs = NoiseGraphs(model, latents)
+    # One call for all graphs, so that what they share stays shared.
+    carriers = [rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor] for rv in model.observed_RVs]
+    first = len(carriers)
+    blocks, outputs = _absorb(graphs, latents, graphs([*carriers, *latents, *deterministics]), first)
+
+    test = _working_point(model, graphs, blocks, hyper)
+    for rv, graph in zip(latents, outputs[first:]):
+        if not test(graph):
+            raise UnsupportedModelError(
+                f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
+                f"latent= so that it becomes a hyperparameter."
+            )
+    groups = [
+        _group(model, graphs, rv, *find_predictor(rv.name, parameter, family_of(rv).links, test))
+        for rv, parameter in zip(model.observed_RVs, outputs)
+    ]
+    origins = {b.name: b for b in blocks if b.origin is not None}
+    named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
+    affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
+    return LatentGaussian(
+        hyper_names=tuple(rv.name for rv in hyper),
+        hyper_values=tuple(model.rvs_to_values[rv] for rv in hyper),
+        hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
+        log_prior=_log_prior(model, hyper),
+        blocks=tuple(blocks),
+        groups=tuple(groups),
+        affine=tuple(affine),
+        deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
+        ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
+    )
+
+
+def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
+    """Whether a Deterministic is made of the variables that take part, and of nothing else random."""
+    made_of = [rv for rv in model.basic_RVs if depends_on([variable], [rv])]
+    return bool(made_of) and all(rv in relevant for rv in made_of)
+
+
+def _group(
+    model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str
+) -> SiteGroup:
+    """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
+    family = family_of(rv)
+    observed = model.rvs_to_values[rv]
+    if predictor.type.broadcastable != observed.type.broadcastable:
+        predictor = pt.broadcast_to(predictor, observed.shape)
+    parameters = graphs([rv.owner.op.dist_params(rv.owner)[i] for i in family.parameters.values()])
+    return SiteGroup(
+        name=rv.name,
+        site=get_site(family.links[link]),
+        options=family.options(rv.owner.op),
+        observed=observed,
+        predictor=predictor,
+        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in parameters),
+        link=link,
+    )
+
+
+def _absorb(
+    graphs: NoiseGraphs, latents: Sequence[TensorVariable], outputs: list[TensorVariable], first: int
+) -> tuple[list[NoiseBlock], list[TensorVariable]]:
+    """Absorb the factors of non-centred blocks; `outputs[first + i]` is the graph of latent variable i itself."""
+    blocks = graphs.blocks()
+    for i, rv in enumerate(latents):
+        if not graphs.is_standard(rv):
+            continue
+        others = [o for k, o in enumerate(outputs) if k != first + i]
+        absorbed = absorb_factor(blocks[i], others, [b.noise for b in blocks])
+        if absorbed is not None:
+            blocks[i], replacement = absorbed
+            outputs = graph_replace(outputs, replacement, strict=False)
+    return blocks, outputs
+
+
+def _working_point(model: Model, graphs: NoiseGraphs, blocks: Sequence[NoiseBlock], hyper) -> AffineTest:
+    """Return the affine test at PyMC's initial point."""
+    start = model.initial_point()
+    point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
+    shapes = {}
+    for rv, block in zip(graphs.latents, blocks):
+        shape = np.shape(start[model.rvs_to_values[rv].name])
+        if block.factor is not None and not is_cholesky(block.factor):
+            shape = (int(AffineTest({}, point).compile(block.factor.shape[0], [])()),)
+        shapes[block.noise] = shape
+    return AffineTest(shapes, point)
+
+
+def _log_prior(model: Model, hyper: Sequence[TensorVariable]) -> TensorVariable:
+    """Return the log density of hyperparameters and potentials, without Jacobian terms, as `pm.find_MAP` takes it."""
+    terms = [model.logp(vars=list(hyper), jacobian=False)] if hyper else []
+    terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
+    return sum(terms, start=pt.constant(0.0))

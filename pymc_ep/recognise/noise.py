@@ -1,0 +1,156 @@
+"""Rewrite a model's graphs in terms of its hyperparameters' values and independent Gaussian noise blocks."""
+
+from collections.abc import Sequence
+
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.compile.builders import infer_shape
+from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import applys_between
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.math import Dot
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import Cholesky
+from pymc_ep.forms.latent_gaussian import NoiseBlock
+from pymc_ep.recognise.families import gaussian_moments
+from pymc_ep.recognise.graph import depends_on
+
+__all__ = ["NoiseGraphs", "absorb_factor", "is_cholesky"]
+
+
+class NoiseGraphs:
+    """Graphs of a model with each latent variable written as conditional mean plus noise.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latents : sequence of TensorVariable
+        Gaussian random variables, in the model's order.
+
+    Attributes
+    ----------
+    noise : dict
+        The noise stand-in of each latent variable.
+    """
+
+    def __init__(self, model: Model, latents: Sequence[TensorVariable]):
+        self.model = model
+        self.latents = list(latents)
+        self.values = [model.rvs_to_values[rv] for rv in self.latents]
+        self.noise = {rv: value.type(name=f"{rv.name}_noise") for rv, value in zip(self.latents, self.values)}
+        self._in_noise: dict = {}
+        means = [gaussian_moments(rv)[0] for rv in self.latents]
+        for rv, value, mean in zip(self.latents, self.values, self._by_values(means)):
+            noise = self.noise[rv]
+            if _is_constant_zero(mean):
+                self._in_noise[value] = noise
+            else:
+                self._in_noise[value] = pt.add(self._replace([mean])[0].astype(noise.dtype), noise)
+
+    def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Rewrite graphs of random variables as graphs of hyperparameter values and noise."""
+        return self._replace(self._by_values(expressions))
+
+    def _by_values(self, expressions) -> list[TensorVariable]:
+        return self.model.replace_rvs_by_values(list(expressions))
+
+    def _replace(self, expressions) -> list[TensorVariable]:
+        return graph_replace(list(expressions), self._in_noise, strict=False) if self._in_noise else list(expressions)
+
+    def blocks(self) -> list[NoiseBlock]:
+        """Return the noise block of each latent variable."""
+        blocks = []
+        for rv in self.latents:
+            shape = infer_shape([rv], (), ())[0]
+            _, covariance = gaussian_moments(rv)
+            *shape, graph = self([*shape, covariance(shape)])
+            blocks.append(NoiseBlock(rv.name, self.noise[rv], tuple(shape), graph))
+        return blocks
+
+    def is_standard(self, rv: TensorVariable) -> bool:
+        """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""
+        op = rv.owner.op
+        if rv.ndim != 1 or op.name != "normal":
+            return False
+        mean, sigma = op.dist_params(rv.owner)
+        return _is_constant_zero(mean) and _constant(sigma) == 1
+
+
+def _constant(variable: TensorVariable) -> float | None:
+    try:
+        return float(get_underlying_scalar_constant_value(variable))
+    except NotScalarConstantError:
+        return None
+
+
+def _is_constant_zero(variable: TensorVariable) -> bool:
+    return _constant(variable) == 0
+
+
+def absorb_factor(
+    block: NoiseBlock, outputs: Sequence[TensorVariable], noise: Sequence[TensorVariable]
+) -> tuple[NoiseBlock, dict] | None:
+    """Replace a standard normal v that only enters as L v by w = L v, whose covariance is L L^T.
+
+    A non-centred GP computes L as the Cholesky factor of its covariance; with w in its place, neither the
+    factorisation nor its derivative is needed to form the covariance of the predictors.
+
+    Parameters
+    ----------
+    block : NoiseBlock
+        Block of v.
+    outputs : sequence of TensorVariable
+        All graphs in which v appears.
+    noise : sequence of TensorVariable
+        The noise of all blocks: L must not depend on them.
+
+    Returns
+    -------
+    block and replacement, or None where v enters in any other way
+    """
+    v = block.noise
+    nodes = list(applys_between(list(noise), outputs))
+    product, column = _only_product(v, nodes)
+    if product is None or v in outputs:
+        return None
+    factor = product.owner.inputs[0]
+    if depends_on([factor], noise):
+        return None
+    w = pt.vector(f"{v.name}_factored", dtype=v.dtype)
+    covariance = _product_with_transpose(factor)
+    replacement = {product: w[:, None] if column else w}
+    return NoiseBlock(block.name, w, (factor.shape[0],), covariance, factor, v), replacement
+
+
+def _only_product(v: TensorVariable, nodes) -> tuple[TensorVariable | None, bool]:
+    """Follow v, through at most one new axis, to the one matrix product that uses it."""
+    users = [n for n in nodes if v in n.inputs]
+    column = False
+    if len(users) == 1 and users[0].outputs[0].ndim == 2 and users[0].outputs[0].type.shape[1] == 1:
+        column, v = True, users[0].outputs[0]
+        users = [n for n in nodes if v in n.inputs]
+    if len(users) != 1:
+        return None, column
+    if isinstance(_core(users[0].op), Dot) and users[0].inputs[1] is v and users[0].inputs[0].ndim == 2:
+        return users[0].outputs[0], column
+    return None, column
+
+
+def is_cholesky(factor: TensorVariable) -> bool:
+    """Whether a factor is a lower Cholesky factor, as that of a non-centred GP."""
+    if factor.owner is None:
+        return False
+    op = _core(factor.owner.op)
+    return isinstance(op, Cholesky) and op.lower
+
+
+def _product_with_transpose(factor: TensorVariable) -> TensorVariable:
+    return factor.owner.inputs[0] if is_cholesky(factor) else factor @ factor.T
+
+
+def _core(op: Op) -> Op:
+    return op.core_op if isinstance(op, Blockwise) else op
