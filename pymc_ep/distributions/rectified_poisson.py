@@ -4,9 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.distributions.distribution import Discrete
 
-from pymc_ep.distributions._counts import PoissonLinkRV, poisson_logcdf, poisson_logp, poisson_support_point
+from pymc_ep.distributions.counts import (
+    CountDistribution,
+    PoissonLinkRV,
+    poisson_logcdf,
+    poisson_logp,
+    poisson_support_point,
+)
 
 __all__ = ["RectifiedPoisson", "RectifiedPoissonRV"]
 
@@ -30,13 +35,14 @@ class _PositiveRectifiedPoissonRV(RectifiedPoissonRV):
     zero_mass = False
 
 
-class RectifiedPoisson(Discrete):
+class RectifiedPoisson(CountDistribution):
     r"""Poisson distribution with rate max(0, eta).
 
     .. math:: p(y \mid \eta) = \frac{\max(0, \eta)^y\, e^{-\max(0, \eta)}}{y!}, \qquad 0^0 = 1
 
     The log density is concave in eta, zero for y = 0 and eta <= 0 (with gradient zero), and -inf for
-    y > 0 and eta <= 0. A latent field that starts at zero therefore needs initial values for NUTS.
+    y > 0 and eta <= 0. Where the model starts at eta = 0, NUTS therefore needs positive initial values: give
+    them as `pymc.sample(initvals=...)` (after an `initval` in the model PyMC refuses to compute log-likelihoods).
 
     Parameters
     ----------
@@ -55,7 +61,7 @@ class RectifiedPoisson(Discrete):
     Examples
     --------
     >>> with pm.Model(coords={"bin": range(5)}):
-    ...     f = pm.Normal("f", 2.0, 1.0, dims="bin", initval=np.ones(5))
+    ...     f = pm.Normal("f", 2.0, 1.0, dims="bin")
     ...     y = RectifiedPoisson("y", f, observed=[1, 0, 3, 2, 4], dims="bin")
     """
 
@@ -69,28 +75,33 @@ class RectifiedPoisson(Discrete):
             return _PositiveRectifiedPoisson.dist([eta], **kwargs)
         return super().dist([eta], **kwargs)
 
-    def support_point(rv, size, eta):
+    def support_point(rv: Any, size: Any, eta: Any) -> Any:
+        """Return the graph of the initial value: the largest integer below the rate."""
         return poisson_support_point(size, RectifiedPoissonRV.rate(eta))
 
-    def logp(value, eta):
+    def logp(value: Any, eta: Any) -> Any:
+        """Return the graph of the log density of counts `value`."""
         none = pt.le(eta, 0)
         # Where the rate is zero the other branch sees the rate 1, so that its gradient is finite.
         safe = pt.switch(none, 1, eta)
         empty = pt.switch(pt.eq(value, 0), 0.0, -np.inf)
         return pt.switch(none, empty, poisson_logp(value, safe, pt.log(safe)))
 
-    def logcdf(value, eta):
+    def logcdf(value: Any, eta: Any) -> Any:
+        """Return the graph of ``log P(y <= value)``."""
         return poisson_logcdf(value, RectifiedPoissonRV.rate(eta))
 
 
-class _PositiveRectifiedPoisson(Discrete):
+class _PositiveRectifiedPoisson(CountDistribution):
     """`RectifiedPoisson` with ``zero_mass=False``: the same density, cut to eta >= 0."""
 
     rv_type = _PositiveRectifiedPoissonRV
     rv_op = _PositiveRectifiedPoissonRV.rv_op
 
-    def logp(value, eta):
+    def logp(value: Any, eta: Any) -> Any:
+        """Return the graph of the log density of counts `value`."""
         return pt.switch(pt.lt(eta, 0), -np.inf, RectifiedPoisson.logp(value, eta))
 
-    def logcdf(value, eta):
+    def logcdf(value: Any, eta: Any) -> Any:
+        """Return the graph of ``log P(y <= value)``."""
         return pt.switch(pt.lt(eta, 0), -np.inf, RectifiedPoisson.logcdf(value, eta))

@@ -3,9 +3,14 @@
 from typing import Any
 
 import pytensor.tensor as pt
-from pymc.distributions.distribution import Discrete
 
-from pymc_ep.distributions._counts import PoissonLinkRV, poisson_logcdf, poisson_logp, poisson_support_point
+from pymc_ep.distributions.counts import (
+    CountDistribution,
+    PoissonLinkRV,
+    poisson_logcdf,
+    poisson_logp,
+    poisson_support_point,
+)
 
 __all__ = ["SoftplusPoisson", "SoftplusPoissonRV"]
 
@@ -25,7 +30,7 @@ class SoftplusPoissonRV(PoissonLinkRV):
         return pt.softplus(eta)
 
 
-class SoftplusPoisson(Discrete):
+class SoftplusPoisson(CountDistribution):
     r"""Poisson distribution with rate log(1 + e^eta).
 
     .. math:: p(y \mid \eta) = \frac{\lambda^y e^{-\lambda}}{y!}, \qquad \lambda = \log(1 + e^\eta)
@@ -53,14 +58,17 @@ class SoftplusPoisson(Discrete):
         """Return a variable of this distribution outside of any model."""
         return super().dist([eta], **kwargs)
 
-    def support_point(rv, size, eta):
+    def support_point(rv: Any, size: Any, eta: Any) -> Any:
+        """Return the graph of the initial value: the largest integer below the rate."""
         return poisson_support_point(size, SoftplusPoissonRV.rate(eta))
 
-    def logp(value, eta):
+    def logp(value: Any, eta: Any) -> Any:
+        """Return the graph of the log density of counts `value`."""
         tail = pt.lt(eta, _EXPONENTIAL_BELOW)
         # The rate underflows below eta = -745 and takes its logarithm with it, which is eta itself in the tail.
         log_rate = pt.switch(tail, eta, pt.log(pt.softplus(pt.switch(tail, 0, eta))))
         return poisson_logp(value, SoftplusPoissonRV.rate(eta), log_rate)
 
-    def logcdf(value, eta):
+    def logcdf(value: Any, eta: Any) -> Any:
+        """Return the graph of ``log P(y <= value)``."""
         return poisson_logcdf(value, SoftplusPoissonRV.rate(eta))

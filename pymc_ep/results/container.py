@@ -88,7 +88,7 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
     """Return the dims that the model variable `name` has in the container, as `pymc.sample` names them."""
     _, dims = coords_and_dims_for_inferencedata(model)
     shape = (1,) * model[name].ndim
-    return tuple(to_dataset({name: np.zeros(shape)}, coords={}, dims=dims)[name].dims)
+    return tuple(map(str, to_dataset({name: np.zeros(shape)}, coords={}, dims=dims)[name].dims))
 
 
 def check_dims(model: pm.Model) -> None:

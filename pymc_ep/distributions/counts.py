@@ -1,22 +1,31 @@
-"""What the Poisson distributions with a predictor share: graphs of log density and distribution function, and the Op."""
+"""What the Poisson distributions with a predictor share: the Op and the graphs of log density and distribution."""
 
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.distribution import Discrete, SymbolicRandomVariable
 from pymc.distributions.moments.means import _mean
 from pymc.distributions.shape_utils import maybe_resize, rv_size_is_none
 from pymc.pytensorf import normalize_rng_param
 from pytensor import config
+from pytensor.graph.basic import Variable
 from pytensor.scalar import upcast
 from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_ep.compat import random_draw
+from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["PoissonLinkRV", "as_real", "poisson_logcdf", "poisson_logp", "poisson_support_point"]
+__all__ = [
+    "CountDistribution",
+    "PoissonLinkRV",
+    "as_real",
+    "log_poisson_at_mean",
+    "poisson_logcdf",
+    "poisson_logp",
+    "poisson_support_point",
+]
 
-# From this count on log y! comes from Stirling's series: its first neglected term is 691 / (360360 y^11), 1e-16 here.
 _STIRLING_FROM = 16
 
 
@@ -55,6 +64,26 @@ def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any
     return maybe_resize(op.rate(eta), size)
 
 
+class CountDistribution(Discrete):
+    """A discrete distribution that refuses fractional observations, which PyMC would cut to integers silently.
+
+    Missing values (NaN or masked) are PyMC's to impute, and symbolic observations are not looked into.
+    """
+
+    def __new__(cls, name: str, *args: Any, observed: Any = None, **kwargs: Any) -> Any:
+        """Check the observations, then add the variable to the model as PyMC does."""
+        if observed is not None and not isinstance(observed, Variable):
+            values = np.ma.filled(np.ma.asarray(observed).astype(float), np.nan)
+            fractional = np.isfinite(values) & (values != np.floor(values))
+            if fractional.any():
+                index = tuple(int(i) for i in np.argwhere(fractional)[0])
+                raise InvalidDataError(
+                    f"{name!r} has the observation {values[index]} at index {index}, but counts are whole numbers; "
+                    f"correct or remove that observation."
+                )
+        return super().__new__(cls, name, *args, observed=observed, **kwargs)
+
+
 def poisson_support_point(size: Any, rate: Any) -> Any:
     """Return the graph of a typical count: the largest integer below the rate."""
     point = pt.floor(rate)
@@ -64,14 +93,13 @@ def poisson_support_point(size: Any, rate: Any) -> Any:
 def poisson_logp(value: Any, rate: Any, log_rate: Any) -> Any:
     """Return the graph of the Poisson log density, accurate for large counts and with finite gradients.
 
-    Small counts use the textbook form. In large ones ``y log(rate)``, the rate and ``log y!`` cancel each
-    other (of 2e9 each at y = 1e8 a few units remain), so the saddle-point form is used [1]_::
+    In the textbook form ``y log(rate)``, the rate and ``log y!`` cancel each other (at y = 1e8 they are 2e9
+    each, and ten is left), so the saddle-point form is used [1]_::
 
-        -deviance(y, rate) - correction(y) - log(2 pi y) / 2,   deviance = y log(y / rate) + rate - y
+        log Poisson(y; y) - deviance,   deviance = y log(y / rate) + rate - y
 
-    where `correction` is the remainder of Stirling's formula. With d = (rate - y) / y the deviance is
-    ``y (d - log1p(d))``, whose rounding error is of the order of ``eps |rate - y|`` as long as 1 + d keeps the
-    digits of the rate, that is for rate > y / 2.
+    With d = (rate - y) / y the deviance is ``y (d - log1p(d))``, whose rounding error is of the order of
+    ``eps |rate - y|`` as long as 1 + d keeps the digits of the rate, that is for rate > y / 2.
 
     Parameters
     ----------
@@ -87,24 +115,31 @@ def poisson_logp(value: Any, rate: Any, log_rate: Any) -> Any:
     """
     valid = pt.and_(pt.ge(value, 0), pt.eq(value, pt.floor(value)))
     y = as_real(pt.switch(valid, value, 0))
-    small = y * log_rate - rate - pt.gammaln(y + 1)
-
-    large_y = pt.maximum(y, _STIRLING_FROM)
-    near = pt.gt(rate, large_y / 2)
-    d = pt.switch(near, (rate - large_y) / large_y, 0)
+    positive_y = pt.maximum(y, 1)
+    near = pt.gt(rate, positive_y / 2)
+    d = pt.switch(near, (rate - positive_y) / positive_y, 0)
     deviance = pt.switch(
         near,
-        large_y * (d - pt.log1p(d)),
-        large_y * (pt.log(large_y) - log_rate) + rate - large_y,
+        positive_y * (d - pt.log1p(d)),
+        positive_y * (pt.log(positive_y) - log_rate) + rate - positive_y,
     )
-    large = -deviance - _stirling_correction(large_y) - 0.5 * pt.log(2 * np.pi * large_y)
-    return pt.switch(valid, pt.switch(pt.lt(y, _STIRLING_FROM), small, large), -np.inf)
+    logp = log_poisson_at_mean(y) - pt.switch(pt.gt(y, 0), deviance, rate)
+    return pt.switch(valid, logp, -np.inf)
 
 
-def _stirling_correction(y: Any) -> Any:
-    """Return ``log y! - (y + 1/2) log y + y - log(2 pi) / 2`` by its asymptotic series, for y >= 16."""
-    r = 1.0 / pt.square(y)
-    return (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / y
+def log_poisson_at_mean(y: Any) -> Any:
+    """Return the graph of the log Poisson probability of `y` at the rate `y`, ``y log y - y - log y!``; 0 at y = 0.
+
+    From 16 on Stirling's formula leaves ``-log(2 pi y) / 2 - 1 / (12 y) + 1 / (360 y^3) - ...``; the first
+    neglected term is 691 / (360360 y^11), 1e-16 at 16.
+    """
+    small = pt.clip(y, 1, _STIRLING_FROM)
+    direct = small * (pt.log(small) - 1) - pt.gammaln(small + 1)
+    large = pt.maximum(y, _STIRLING_FROM)
+    r = 1.0 / pt.square(large)
+    remainder = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r * (1 / 1680 - r / 1188)))) / large
+    series = -0.5 * pt.log(2 * np.pi * large) - remainder
+    return pt.switch(pt.lt(y, _STIRLING_FROM), pt.switch(pt.gt(y, 0), direct, 0), series)
 
 
 def poisson_logcdf(value: Any, rate: Any) -> Any:

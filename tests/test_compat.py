@@ -1,0 +1,56 @@
+"""The compat layer does on this stack what its callers rely on."""
+
+import io
+from contextlib import redirect_stderr
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc_ep import compat
+
+
+def test_container_is_what_pymc_returns():
+    with pm.Model():
+        pm.Normal("x")
+        prior = pm.sample_prior_predictive(2, random_seed=0)
+    container = compat.make_container({"posterior": xr.Dataset({"x": ("draw", np.zeros(2))})})
+    assert type(container) is type(prior)
+    assert compat.group_names(container) == ("posterior",)
+    assert compat.has_group(container, "posterior") and not compat.has_group(container, "fit")
+    assert isinstance(compat.group(container, "posterior"), xr.Dataset)
+
+
+def test_scalars_stay_scalars_and_dims_are_named_after_the_variable():
+    dataset = compat.to_dataset(
+        {"a": np.float64(2.0), "b": np.zeros((3, 2)), "c": np.zeros(3)}, coords={"k": list("uvw")}, dims={"c": ["k"]}
+    )
+    assert dataset["a"].dims == ()
+    assert dataset["b"].dims == ("b_dim_0", "b_dim_1")
+    assert dataset["c"].dims == ("k",) and dataset["k"].values.tolist() == ["u", "v", "w"]
+
+
+def test_random_draw_returns_the_next_generator():
+    rng = pytensor.shared(np.random.default_rng(0))
+    next_rng, draws = compat.random_draw(pt.random.poisson, 3.0, size=(4,), rng=rng)
+    assert next_rng.type == rng.type and draws.type.shape == (4,)
+    draw = pytensor.function([], draws, updates={rng: next_rng}, mode=compat.c_mode())
+    assert not all(np.array_equal(draw(), draw()) for _ in range(5))
+
+
+def test_c_mode_compiles_to_c():
+    x = pt.dvector("x")
+    function = pytensor.function([x], pt.exp(x), mode=compat.c_mode())
+    assert "VMLinker" in type(function.maker.linker).__name__
+    assert function.maker.linker.c_thunks is not False
+
+
+def test_progress_shows_columns_or_nothing():
+    with redirect_stderr(io.StringIO()) as shown, compat.progress("EP", 3) as advance:
+        advance(-12.5, 1e-3)
+    assert "evidence -12.5" in shown.getvalue() and "change 0.001" in shown.getvalue()
+    with redirect_stderr(io.StringIO()) as shown, compat.progress("EP", 3, enabled=False) as advance:
+        advance(-12.5, 1e-3)
+    assert shown.getvalue() == ""
