@@ -28,7 +28,7 @@ with pm.Model(coords={"year": years}) as model:
 
     idata = pmep.fit(method="ep", random_seed=1)
 
-print(az.summary(idata, var_names=["ell", "amp", "level"]))
+print(az.summary(idata, var_names=["ell", "amp", "level"]).to_string())
 print(f"log evidence {float(idata['fit']['log_evidence']):.2f}")
 print(idata["fit"].attrs["status"])
 
