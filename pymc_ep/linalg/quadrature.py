@@ -42,21 +42,52 @@ _GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break when the density may have several modes; exp(-9.5**2 / 2) = 3e-20."""
 
 
+class Panels(NamedTuple):
+    """The panels of all sites in one row, those of a site side by side.
+
+    Attributes
+    ----------
+    left, width : array, shape (panels,)
+    site : array of int, shape (panels,)
+        The site of each panel.
+    first : array of int, shape (n,)
+        The first panel of each site.
+    """
+
+    left: Any
+    width: Any
+    site: np.ndarray
+    first: np.ndarray
+
+    def reduce(self, values: Any, function: str) -> Any:
+        """Reduce values of shape (panels,) to one a site by ``"add"`` or ``"maximum"``, with shape (n,)."""
+        if namespace(values) is np:
+            return getattr(np, function).reduceat(values, self.first)
+        # Under JAX every site has the same number of panels.
+        return getattr(namespace(values), function).reduce(values.reshape((len(self.first), -1)), axis=1)
+
+    def total(self, values: Any) -> Any:
+        """Sum values of shape (nodes, panels) for each site, to shape (n,)."""
+        return self.reduce(values.sum(axis=0), "add")
+
+
 class TiltedNodes(NamedTuple):
     """A quadrature rule for the tilted density of n sites.
 
     Attributes
     ----------
+    panels : Panels
     centre : array, shape (n,)
-    offset : array, shape (nodes, n)
-        Nodes minus `centre`.
-    weight : array, shape (nodes, n)
-        Probabilities; each column sums to one.
-    slope : array, shape (nodes, n)
+    offset : array, shape (nodes, panels)
+        Nodes minus the `centre` of their site.
+    weight : array, shape (nodes, panels)
+        Probabilities; those of a site sum to one.
+    slope : array, shape (nodes, panels)
         ``power * d log t / d f`` at the nodes.
     log_z : array, shape (n,)
     """
 
+    panels: Panels
     centre: Any
     offset: Any
     weight: Any
@@ -76,8 +107,9 @@ def tilted_nodes(
     parameters: Sequence[Any] = (),
     *,
     knots: Sequence[Any] = (),
+    knots_beyond: float = 0.0,
     log_concave: bool = True,
-    nodes: int = 32,
+    nodes: int = 24,
 ) -> TiltedNodes:
     """Place and weigh the nodes of a composite Gauss-Legendre rule.
 
@@ -92,6 +124,8 @@ def tilted_nodes(
     knots : sequence of array, shape (n,)
         Points at which panels must break, in any order; those outside the interval are ignored. When t is not
         log-concave the first one is where t is largest.
+    knots_beyond : float
+        Knots count only where the interval of integration is longer than this; saves panels in narrow cavities.
     log_concave : bool
         Whether log t is concave: the interval is then found from the mode. Otherwise it reaches 9.5 cavity
         standard deviations beyond the cavity mean and the first knot.
@@ -101,6 +135,7 @@ def tilted_nodes(
     Returns
     -------
     TiltedNodes
+        On the CPU only panels that have a width are in it; under JAX, whose shapes are fixed, all are.
     """
     xp = namespace(mean, variance, y)
 
@@ -113,23 +148,29 @@ def tilted_nodes(
     else:
         centre, log_centre = mean, density(mean[None])[0][0]
         low, high, cuts = _hull_interval(mean, variance, knots, xp)
-    inner = xp.stack([*cuts, *(knot - centre for knot in knots)])
-    breaks = _panels(low, high, inner, xp)
+    wide = high - low > knots_beyond
+    inner = xp.stack([*cuts, *(xp.where(wide, knot - centre, high) for knot in knots)])
+    panels = _panels(low, high, inner, xp)
     unit_node, unit_weight = _legendre(nodes)
-    width = (breaks[1:] - breaks[:-1])[:, None, :]
-    place = breaks[:-1, None, :] + width * unit_node[:, None]
-    # The offset is what the rounded node really is, so that both factors are taken at the same point.
-    node = (centre + place).reshape((-1, mean.shape[0]))
-    offset = node - centre
-    log_t, slope = density(node)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        log_weight = power * (log_t - log_centre) - offset * (offset + 2 * (centre - mean)) / (2 * variance)
-        top = xp.max(log_weight, axis=0)
-        weight = xp.exp(log_weight - top) * (width * unit_weight[:, None]).reshape(node.shape)
-        total = xp.sum(weight, axis=0)
-        log_peak = top + power * log_centre - (centre - mean) ** 2 / (2 * variance)
-        log_z = log_peak + xp.log(total) - 0.5 * xp.log(2 * np.pi * variance)
-        return TiltedNodes(centre, offset, weight / total, power * slope, log_z)
+    offset = panels.left + panels.width * unit_node[:, None]
+    y, mean, variance, power, base, log_base, *parameters = (
+        array[panels.site] for array in (y, mean, variance, power, centre, log_centre, *parameters)
+    )
+    node = base + offset
+    log_t, slope = log_density(node, y, *parameters)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
+        log_t = log_t - log_base + slope * (offset - (node - base))
+        log_weight = power * log_t - offset * (offset + 2 * (base - mean)) / (2 * variance)
+        top = panels.reduce(xp.max(log_weight, axis=0), "maximum")
+        weight = xp.exp(log_weight - top[panels.site]) * (panels.width * unit_weight[:, None])
+        total = panels.total(weight)
+        # The constants belong to the site, not the panel: they are the same for all of its panels.
+        peak = (power * log_base - (base - mean) ** 2 / (2 * variance) - 0.5 * xp.log(2 * np.pi * variance))[
+            panels.first
+        ]
+        log_z = top + peak + xp.log(total)
+        return TiltedNodes(panels, centre, offset, weight / total[panels.site], power * slope, log_z)
 
 
 def moments_from_nodes(
@@ -140,15 +181,15 @@ def moments_from_nodes(
     The covariance of f with the slope is summed as ``(f - E f)(g(f) - g(E f))``: for a log-concave t every term
     has one sign, so the site precision keeps its relative accuracy, and its sign, where t is almost flat.
     """
-    xp = namespace(rule.centre)
-    shift = xp.sum(rule.weight * rule.offset, axis=0)
+    panels, site = rule.panels, rule.panels.site
+    shift = panels.total(rule.weight * rule.offset)
     mean = rule.centre + shift
     slope_at_mean = power * log_density(mean[None], y, *parameters)[1][0]
-    deviation = rule.offset - (mean - rule.centre)
+    deviation = rule.offset - shift[site]
     weighted = rule.weight * deviation
-    variance = xp.sum(weighted * deviation, axis=0)
-    gradient = xp.sum(rule.weight * rule.slope, axis=0)
-    precision = -xp.sum(weighted * (rule.slope - slope_at_mean), axis=0) / variance
+    variance = panels.total(weighted * deviation)
+    gradient = panels.total(rule.weight * rule.slope)
+    precision = -panels.total(weighted * (rule.slope - slope_at_mean[site])) / variance
     return rule.log_z, mean, variance, gradient, precision
 
 
@@ -159,14 +200,20 @@ def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return (node + 1) / 2, weight / 2
 
 
-def _panels(low: Any, high: Any, inner: Any, xp: Any) -> Any:
-    """Sort the break points; what falls outside joins the upper end, where its panels have no width."""
+def _panels(low: Any, high: Any, inner: Any, xp: Any) -> Panels:
+    """Cut the intervals at the inner points, of shape (points, n), that lie inside them."""
     inside = (inner > low) & (inner < high)
-    inner = xp.sort(xp.where(inside, inner, high), axis=0)
+    breaks = xp.concatenate([low[None], xp.sort(xp.where(inside, inner, high), axis=0), high[None]])
+    left, width = breaks[:-1].T, (breaks[1:] - breaks[:-1]).T
+    n, count = left.shape
     if xp is np:
-        # Every site has its active panels first, so those that no site uses are dropped.
-        inner = inner[: int(inside.sum(axis=0).max(initial=0))]
-    return xp.concatenate([low[None], inner, high[None]])
+        # Points outside went to the upper end, where their panels have no width.
+        used = width != 0
+        used[:, 0] = True
+        site = np.nonzero(used)[0]
+        return Panels(left[used], width[used], site, np.searchsorted(site, np.arange(n)))
+    site = np.repeat(np.arange(n), count)
+    return Panels(left.reshape(-1), width.reshape(-1), site, np.arange(0, n * count, count))
 
 
 def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:

@@ -62,6 +62,8 @@ class Site:
         ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
         the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
         log-concave the first knot is its maximum.
+    knots_beyond : float
+        Width in eta of an interval of integration up to which panels need not break at the knots.
     nodes : int
         Quadrature nodes in each panel.
     options : dict
@@ -76,7 +78,8 @@ class Site:
     tilted: Callable[..., Tilted] | None = None
     any_power: bool = True
     knots: Callable[..., Sequence[Any]] | None = None
-    nodes: int = 32
+    knots_beyond: float = 0.0
+    nodes: int = 24
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def validate(self, y: np.ndarray, name: str) -> None:

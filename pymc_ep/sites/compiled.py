@@ -22,7 +22,7 @@ from pymc_ep.sites.base import Site, Tilted, get_site
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
 
-_BLOCK = 2**16
+_BLOCK = 2**15
 """Numbers in one block of quadrature nodes on the CPU: with its temporaries it stays in the cache."""
 
 
@@ -208,6 +208,7 @@ class CompiledSite:
             power,
             parameters,
             knots=knots,
+            knots_beyond=self.site.knots_beyond,
             log_concave=self.site.log_concave,
             nodes=self.site.nodes,
         )
@@ -222,8 +223,10 @@ class CompiledSite:
     def _quadrature_gradient(self, *arrays: Any) -> Sequence[Any]:
         def block(y, mean, variance, power, *parameters):
             rule = self._rule(y, mean, variance, power, *parameters)
-            nodes = rule.centre + rule.offset
-            return self._density_gradient_function(nodes, power * rule.weight, y, *parameters)
+            panels, site = rule.panels, rule.panels.site
+            y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
+            parts = self._density_gradient_function(centre + rule.offset, power * rule.weight, y, *parameters)
+            return [panels.reduce(part, "add") for part in parts]
 
         return self._by_blocks(block, arrays)
 
@@ -263,4 +266,3 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
 
 def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if array.shape == shape else array.reshape(shape)
-

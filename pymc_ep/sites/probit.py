@@ -1,0 +1,54 @@
+"""Binary observations with the probit link."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.kernels.truncated_normal.op import truncated_normal
+from pymc_ep.sites.base import Site, Tilted, register_site
+
+__all__ = ["PROBIT"]
+
+
+def logp(y: Any, eta: Any) -> Any:
+    """log Phi(eta) for y = 1, log Phi(-eta) for y = 0."""
+    return truncated_normal((1 - 2 * y) * eta)[0]
+
+
+def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
+    """Closed form for power one: the marginal of a Gaussian in f plus unit noise, cut at zero.
+
+    With ``k = -z``, ``z = sign * m / sqrt(1 + v)`` and h, r, V the hazard, mean and variance of N(z, 1) on x > 0 the
+    tilted variance is ``v (1 + v V) / (1 + v)``, and ``1 - V = h r`` makes the site precision a positive expression.
+    For z < 0 the mean is written with ``r = h + z``, since ``m + v * gradient`` would cancel.
+    """
+    sign = 2 * y - 1
+    total = 1 + variance
+    scale = pt.sqrt(total)
+    k = -sign * mean / scale
+    log_z, hazard, cut_mean, cut_variance = truncated_normal(k)
+    gradient = sign * hazard / scale
+    left = mean / total + sign * variance * cut_mean / scale
+    tilted_mean = pt.switch(k > 0, left, mean + variance * gradient)
+    spread = 1 + variance * cut_variance
+    return Tilted(log_z, tilted_mean, variance * spread / total, gradient, hazard * cut_mean / spread)
+
+
+def knots(y: Any) -> tuple[Any, ...]:
+    """Around 0, where log Phi turns from quadratic to flat within a few units."""
+    return tuple(0.0 * y + knot for knot in (-12.0, -4.0, 0.0, 4.0, 12.0))
+
+
+PROBIT = register_site(
+    Site(
+        name="probit",
+        parameters=(),
+        domain="binary",
+        log_concave=True,
+        logp=logp,
+        tilted=tilted,
+        any_power=False,
+        knots=knots,
+        knots_beyond=10.0,
+    )
+)

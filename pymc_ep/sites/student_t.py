@@ -1,0 +1,43 @@
+"""Real observations with Student-t noise: robust, and not log-concave."""
+
+from typing import Any
+
+import pymc as pm
+
+from pymc_ep.linalg.namespace import namespace
+from pymc_ep.sites.base import Site, register_site
+
+__all__ = ["STUDENT_T"]
+
+_GRADES = 17
+"""Factors of three: the last knot is 3**16 = 4e7 units away from the observation."""
+
+
+def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
+    """log of the Student-t density with nu degrees of freedom and scale sigma around eta."""
+    return pm.logp(pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma), y)
+
+
+def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
+    """Knots around the observation, graded by factors of three.
+
+    Their unit is ``sqrt(nu) sigma``, the distance of the poles of the density, but at most ``3 sigma``: with many
+    degrees of freedom the density is Gaussian well beyond that, and the tilted one may be narrow there.
+    """
+    xp = namespace(nu)
+    unit = xp.minimum(xp.sqrt(nu), 3.0) * sigma
+    steps = [unit * 3.0**grade for grade in range(_GRADES)]
+    return (y, *(y - step for step in steps), *(y + step for step in steps))
+
+
+STUDENT_T = register_site(
+    Site(
+        name="student_t",
+        parameters=("nu", "sigma"),
+        domain="real",
+        log_concave=False,
+        logp=logp,
+        knots=knots,
+        nodes=20,
+    )
+)
