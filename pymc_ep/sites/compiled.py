@@ -6,7 +6,7 @@ returns log t and its slope.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "Compile
     return _compiled(site, mode, tuple(sorted((site.options | options).items())))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
     return CompiledSite(site, mode, dict(options))
 
@@ -157,8 +157,8 @@ class CompiledSite:
         if self._jax:
             from pymc_ep.sites.compiled_jax import jax_function
 
-            return jax_function(inputs, outputs)
-        function = pytensor.function(inputs, outputs, mode=self._mode, on_unused_input="ignore")
+            return jax_function(inputs, outputs, _without_checks("JAX"))
+        function = pytensor.function(inputs, outputs, mode=_without_checks(self._mode), on_unused_input="ignore")
         function.trust_input = True
         return function
 
@@ -238,6 +238,11 @@ class CompiledSite:
             return block(*arrays)
         pieces = [block(*(array[start : start + size] for array in arrays)) for start in range(0, n, size)]
         return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+
+
+def _without_checks(mode: Any) -> Any:
+    """Drop PyMC's assertions on parameters: bad ones end as moments that are not finite, found by `check_finite`."""
+    return get_mode(mode).including("local_remove_check_parameter")
 
 
 def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:

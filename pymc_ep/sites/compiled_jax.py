@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytensor.link.jax.dispatch  # noqa: F401  (switches JAX to float64 as PyTensor's floatX asks)
-from pytensor.compile.mode import get_mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
 
@@ -20,10 +19,10 @@ def is_tracer(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def jax_function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    """Return the traceable function that a PyTensor graph becomes under JAX."""
+def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Any) -> Callable[..., Sequence[Any]]:
+    """Return the traceable function that a PyTensor graph becomes under JAX, with the rewrites of `mode`."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
-    get_mode("JAX").optimizer.rewrite(graph)
+    mode.optimizer.rewrite(graph)
     # The constants of the graph become arrays here, which must outlive a trace that is under way.
     with jax.ensure_compile_time_eval():
         return jax_funcify(graph)

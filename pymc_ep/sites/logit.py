@@ -16,7 +16,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 def knots(y: Any) -> tuple[Any, ...]:
     """Around 0: the density has poles at +-i pi, so its scale there is fixed however wide the cavity is."""
-    return tuple(0.0 * y + knot for knot in (-30.0, -10.0, -3.0, 3.0, 10.0, 30.0))
+    return tuple(0.0 * y + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0))
 
 
 LOGIT = register_site(

@@ -23,7 +23,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 def knots(y: Any) -> tuple[Any, ...]:
     """Around 0, where the rate turns from exponential to linear over a few units however wide the cavity is."""
-    return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -4.0, 0.0, 4.0, 16.0, 64.0))
+    return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -4.0, 4.0, 16.0, 64.0))
 
 
 SOFTPLUS_POISSON = register_site(
