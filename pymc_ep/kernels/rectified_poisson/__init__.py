@@ -1,0 +1,1 @@
+"""Tilted moments of the rectified-linear Poisson site."""

@@ -1,0 +1,281 @@
+"""Scalar body of `rectified_poisson`: plain Python, and what Numba compiles.
+
+Notation. The site is t(f) = max(0, f)^y exp(-max(0, f)) / y!, the cavity N(mu, s^2), the power eta. With a = eta y,
+kappa = eta s - mu / s and x = f / s the tilted density on f > 0 is proportional to x^a exp(-x^2 / 2 - kappa x),
+whose integral is J_a; J_(a+1) = a J_(a-1) - kappa J_a, and r_a = J_(a+1) / J_a is the tilted mean of x. Its mode is
+x0 = (sqrt(kappa^2 + 4 a) - kappa) / 2, where the curvature of the exponent is N / x0^2 with N = a + x0^2.
+The recursion over counts of Ko and Seeger (2015) runs forward and loses all digits for kappa > 0, where J is the
+minimal solution; so there are four regimes, each free of cancellation:
+
+- a = 0: truncated Gaussians (`flat_zero`, `cut_zero`);
+- N >= 100: the saddle-point (Laplace) series in 1 / N, uniform in p = a / N (`saddle`);
+- N < 100, kappa >= 0: the recursion run backward from a + n >= 100, where the saddle series starts it (`backward`);
+- N < 100, kappa < 0: the power series of J in |kappa|, all of whose terms are positive (`power_series`).
+
+Gradient and precision are never differences of moments, which keep no digit of them when s is small:
+d log Z / d mu = E[eta d log t / d f], and 1 / var - 1 / s^2 = -Cov(f, eta d log t / d f) / var.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_ep.kernels.rectified_poisson import coefficients
+from pymc_ep.kernels.truncated_normal import body as truncated
+from pymc_ep.kernels.truncated_normal.body import truncated_normal
+
+__all__ = ["FUNCTIONS", "rectified_poisson"]
+
+LOG_MASS = np.array(coefficients.SADDLE_LOG_MASS)
+MEAN = np.array(coefficients.SADDLE_MEAN)
+VARIANCE = np.array(coefficients.SADDLE_VARIANCE)
+HALF_LOG_TWO_PI = truncated.HALF_LOG_TWO_PI
+
+SADDLE_FROM = 100.0
+"""The saddle series is used from this N on: with 8 terms its error there is 3e-13 (mean) and 5e-12 (variance)."""
+
+
+def saddle_sums(p, size):
+    """Return the corrections of log mass, relative mean and relative variance about the mode, given p and N.
+
+    The number of terms falls with N so that what is left out stays below 1e-12.
+    """
+    terms = 8 if size < 200.0 else 6 if size < 1e3 else 4 if size < 1e4 else 3 if size < 1e6 else 2
+    inverse = 1.0 / size
+    log_mass = 0.0
+    mean = 0.0
+    variance = 0.0
+    for order in range(terms, 0, -1):
+        start = order * (order - 1)
+        log_term = 0.0
+        mean_term = 0.0
+        variance_term = 0.0
+        for i in range(start, start + 2 * order):
+            log_term = log_term * p + LOG_MASS[i]
+            mean_term = mean_term * p + MEAN[i]
+            variance_term = variance_term * p + VARIANCE[i]
+        log_mass = (log_mass + log_term * p) * inverse
+        mean = (mean + mean_term * p) * inverse
+        variance = (variance + variance_term * p) * inverse
+    return log_mass, mean, variance
+
+
+def negative_log_site(y, f, difference):
+    """Return -log t_y(f) for f > 0, where difference = y - f is known to full relative accuracy.
+
+    For large y this is f - y log f + log y! = bd0(y, f) + stirlerr(y) + log(2 pi y) / 2, the saddle-point form of
+    Loader (2000, "Fast and accurate computation of binomial probabilities"), in which nothing of size y is left.
+    """
+    if y < 16.0:
+        return f - y * math.log(f) + math.lgamma(y + 1.0)
+    ratio = difference / (y + f)
+    if abs(ratio) < 0.1:
+        # y log(y / f) = 2 y artanh(ratio); its first term and f - y = -difference combine.
+        square = ratio * ratio
+        series = 0.0
+        for j in range(8, 0, -1):
+            series = (series + 1.0 / (2 * j + 1)) * square
+        deviance = difference * ratio + 2.0 * y * ratio * series
+    else:
+        deviance = y * math.log(y / f) - difference
+    inverse = 1.0 / (y * y)
+    tail = 1.0 / 1260.0 + inverse * (-1.0 / 1680.0 + inverse / 1188.0)
+    stirling = (1.0 / 12.0 + inverse * (-1.0 / 360.0 + inverse * tail)) / y
+    return deviance + stirling + HALF_LOG_TWO_PI + 0.5 * math.log(y)
+
+
+def saddle(y, mean, variance, power, sd, root, mode, size):
+    """Saddle-point series about the mode, for N >= 100.
+
+    slope = (f0 - mu) / s^2 = eta (y - f0) / f0 at the mode f0 solves a quadratic whose only difference is y - mu,
+    so that it, and with it y - f0, keeps its relative accuracy where f0, y and mu agree to many digits.
+    """
+    a = power * y
+    centre = mode * sd
+    fraction = a / size
+    log_sum, mean_sum, variance_sum = saddle_sums(fraction, size)
+    total = mean / sd + power * sd
+    if total >= 0.0:
+        slope = 2.0 * power * (y - mean) / (sd * (total + root))
+    else:
+        slope = 0.5 * (root - total) / sd
+    log_z = (
+        -power * negative_log_site(y, centre, slope * centre / power)
+        - 0.5 * slope * slope * variance
+        + 0.5 * math.log(mode * mode / size)
+        + log_sum
+    )
+    return (
+        log_z,
+        centre * (1.0 + mean_sum),
+        centre * centre / size * (1.0 + variance_sum),
+        slope + mode * mean_sum / sd,
+        # every term of variance_sum has a factor p = a / N, so the two terms are of the same small order in a
+        (a - mode * mode * variance_sum) / (centre * centre * (1.0 + variance_sum)),
+    )
+
+
+def log_prefactor(y, mean, power, sd):
+    """Return log Z - log J_a; in this form terms of opposite sign, s^2 / 2 and -mu, have been completed away."""
+    standard = mean / sd
+    a = power * y
+    return -0.5 * standard * standard + a * math.log(sd) - HALF_LOG_TWO_PI - power * math.lgamma(y + 1.0)
+
+
+def backward(y, mean, power, sd, kappa):
+    """r_(k-1) = k / (kappa + r_k) from k = a + n >= 100 down to a, for kappa >= 0; J_(k-1) = J_k / r_(k-1)."""
+    a = power * y
+    steps = math.ceil(SADDLE_FROM - a)
+    order = a + steps
+    mode = 2.0 * order / (kappa + math.sqrt(kappa * kappa + 4.0 * order))
+    size = order + mode * mode
+    log_sum, mean_sum, _ = saddle_sums(order / size, size)
+    log_j = order * math.log(mode) - order + 0.5 * mode * mode + log_sum
+    log_j += math.log(mode) + HALF_LOG_TWO_PI - 0.5 * math.log(size)
+    ratio = mode * (1.0 + mean_sum)
+    following = ratio
+    product = 1.0
+    for i in range(steps):
+        following = ratio
+        ratio = (order - i) / (kappa + ratio)
+        product *= ratio
+        if product < 1e-200:
+            log_j -= math.log(product)
+            product = 1.0
+    log_j -= math.log(product)
+    scaled_variance = ratio * (following - ratio)
+    return (
+        log_prefactor(y, mean, power, sd) + log_j,
+        sd * ratio,
+        sd * sd * scaled_variance,
+        (ratio - mean / sd) / sd,
+        (1.0 - scaled_variance) / (sd * sd * scaled_variance),
+    )
+
+
+def power_series(y, mean, power, sd, kappa):
+    """J_a and a J_(a-1) by their series in |kappa|, for kappa < 0.
+
+    J_b = sum_k |kappa|^k / k! 2^((b+k-1)/2) Gamma((b+k+1)/2), even and odd k apart, over the term k = 0 of J_a.
+    With u = a J_(a-1) / J_a = a E[1 / x] the mean is r = |kappa| + u and the variance 1 - (r u - a), and r u - a
+    = a Cov(-x, 1 / x) loses at most a factor kappa^2 < 100.
+    """
+    a = power * y
+    drift = -kappa
+    square = kappa * kappa
+    half = math.lgamma(0.5 * (a + 1.0))
+    # 2^(a/2) Gamma(a/2 + 1) over 2^((a-1)/2) Gamma((a+1)/2)
+    gamma_ratio = math.sqrt(2.0) * math.exp(math.lgamma(0.5 * a + 1.0) - half)
+    even = 1.0
+    odd = drift * gamma_ratio
+    lower_even = gamma_ratio
+    lower_odd = drift * a
+    total = even + odd
+    lower_total = lower_even + lower_odd
+    k = 0.0
+    while even + odd > 1e-18 * total or lower_even + lower_odd > 1e-18 * lower_total:
+        to_even = square / ((k + 1.0) * (k + 2.0))
+        to_odd = square / ((k + 2.0) * (k + 3.0))
+        even *= to_even * (a + k + 1.0)
+        odd *= to_odd * (a + k + 2.0)
+        lower_even *= to_even * (a + k)
+        lower_odd *= to_odd * (a + k + 1.0)
+        total += even + odd
+        lower_total += lower_even + lower_odd
+        k += 2.0
+    inverse = lower_total / total
+    ratio = drift + inverse
+    reduction = ratio * inverse - a
+    log_j = math.log(total) + half + 0.5 * (a - 1.0) * math.log(2.0)
+    return (
+        log_prefactor(y, mean, power, sd) + log_j,
+        sd * ratio,
+        sd * sd * (1.0 - reduction),
+        inverse / sd - power,
+        reduction / (sd * sd * (1.0 - reduction)),
+    )
+
+
+def flat_zero(mean, power, sd, kappa):
+    """y = 0 with t = 1 on f <= 0: a mixture of two truncated Gaussians.
+
+    With k = mu / s the weights are Phi(-k) and phi(k) / phi(kappa) Phi(-kappa), in the ratio of the hazards h(kappa)
+    to h(k) whatever the signs; k + kappa = eta s > 0, so at most one hazard underflows. d log t / d f is -1 on f > 0
+    and 0 elsewhere: the gradient is -eta P(f > 0), the precision eta Cov(f, 1(f > 0)) / var, a product of
+    positive numbers.
+    """
+    k = mean / sd
+    log_below, hazard_below, mean_below, variance_below = truncated_normal(k)
+    log_above, hazard_above, mean_above, variance_above = truncated_normal(kappa)
+    above = hazard_below / (hazard_below + hazard_above)
+    below = hazard_above / (hazard_below + hazard_above)
+    gap = mean_above + mean_below
+    variance = below * variance_below + above * variance_above + below * above * gap * gap
+    if k <= 0.0:
+        # Phi(-k) is near 1: log(Phi(-k) (1 + h(k) / h(kappa))) with both logarithms small
+        log_z = log_below + math.log1p(hazard_below / hazard_above)
+    elif kappa >= 0.0:
+        log_z = -0.5 * k * k - HALF_LOG_TWO_PI + math.log(1.0 / hazard_below + 1.0 / hazard_above)
+    else:
+        log_z = -power * (mean - 0.5 * power * sd * sd) + log_above + math.log1p(hazard_above / hazard_below)
+    return (
+        log_z,
+        sd * (above * mean_above - below * mean_below),
+        sd * sd * variance,
+        -power * above,
+        power * below * above * gap / (sd * variance),
+    )
+
+
+def cut_zero(mean, power, sd, kappa):
+    """y = 0 with t = 0 on f <= 0: one truncated Gaussian; 1 - V = h r."""
+    log_mass, hazard, ratio, scaled_variance = truncated_normal(kappa)
+    k = mean / sd
+    if kappa >= 0.0:
+        log_z = -0.5 * k * k - HALF_LOG_TWO_PI - math.log(hazard)
+        gradient = (ratio - k) / sd
+    else:
+        log_z = -power * (mean - 0.5 * power * sd * sd) + log_mass
+        gradient = hazard / sd - power
+    return (
+        log_z,
+        sd * ratio,
+        sd * sd * scaled_variance,
+        gradient,
+        hazard * ratio / (sd * sd * scaled_variance),
+    )
+
+
+def rectified_poisson(y, mean, variance, power, zero_mass):
+    """Return log_z, mean, variance, gradient and precision; all nan for arguments outside the domain."""
+    if not (y >= 0.0 and variance > 0.0 and power > 0.0 and math.isfinite(y + mean + variance + power)):
+        return math.nan, math.nan, math.nan, math.nan, math.nan
+    sd = math.sqrt(variance)
+    kappa = power * sd - mean / sd
+    if y == 0.0:
+        if zero_mass:
+            return flat_zero(mean, power, sd, kappa)
+        return cut_zero(mean, power, sd, kappa)
+    a = power * y
+    root = math.sqrt(kappa * kappa + 4.0 * a)
+    mode = 2.0 * a / (kappa + root) if kappa > 0.0 else 0.5 * (root - kappa)
+    size = a + mode * mode
+    if size >= SADDLE_FROM:
+        return saddle(y, mean, variance, power, sd, root, mode, size)
+    if kappa >= 0.0:
+        return backward(y, mean, power, sd, kappa)
+    return power_series(y, mean, power, sd, kappa)
+
+
+FUNCTIONS = (
+    *truncated.FUNCTIONS,
+    saddle_sums,
+    negative_log_site,
+    saddle,
+    log_prefactor,
+    backward,
+    power_series,
+    flat_zero,
+    cut_zero,
+    rectified_poisson,
+)

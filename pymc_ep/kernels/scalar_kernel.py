@@ -1,0 +1,120 @@
+"""What all elementwise kernels share: their bodies in Python, C, Numba and JAX behind one PyTensor scalar Op."""
+
+import inspect
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar
+
+from pytensor.gradient import DisconnectedType
+from pytensor.scalar.basic import ScalarOp, float64
+
+__all__ = ["ScalarKernel", "c_tables", "jit_body"]
+
+
+def _five_float64(*_types: Any) -> tuple[Any, ...]:
+    return (float64,) * 5
+
+
+def _four_float64(*_types: Any) -> tuple[Any, ...]:
+    return (float64,) * 4
+
+
+# PyTensor pickles the function that names the output types, so there is one importable function for each number.
+_FLOAT64 = {4: _four_float64, 5: _five_float64}
+
+
+class ScalarKernel(ScalarOp):
+    """A scalar function with several outputs and a body for each backend.
+
+    Inputs of any real type are widened to double precision, the outputs are float64: the tails that the
+    kernels exist for do not survive single precision, so with float32 inputs only their rounding is lost.
+
+    Subclasses set `nin`, `nout`, `body` (the module of the Python body), `c_sources`, `c_function` and `__props__`,
+    and define `impl` and `pullback`.
+    """
+
+    body: ModuleType
+    """Module with the Python body and, in FUNCTIONS, all that the body calls, callees first."""
+    tables: ClassVar[dict[str, Sequence[float] | float]]
+    """Constants of the C body, by their C names."""
+    c_sources: tuple[Path, ...]
+    c_fields: tuple[str, ...]
+    """Fields of the C struct that the body returns, in the order of the outputs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(_FLOAT64[self.nout], name=name)
+
+    def c_call(self, arguments: list[str]) -> tuple[str, str]:
+        """Return the type and the expression of the C body's value at `arguments`."""
+        raise NotImplementedError
+
+    def c_support_code(self, **kwargs: Any) -> str:
+        """Return tables and bodies as C text."""
+        return c_tables(self.tables) + "\n".join(path.read_text() for path in self.c_sources)
+
+    def c_headers(self, **kwargs: Any) -> list[str]:
+        """Return the headers that the bodies include."""
+        return ["<math.h>"]
+
+    def c_code(self, node: Any, name: str, inputs: list[str], outputs: list[str], sub: dict[str, Any]) -> str:
+        """Assign the fields of the body's struct to the outputs."""
+        kind, call = self.c_call([f"(double)({argument})" for argument in inputs])
+        lines = [f"const {kind} {name}_value = {call};"]
+        lines += [f"{out} = {name}_value.{field};" for out, field in zip(outputs, self.c_fields, strict=True)]
+        return "{ " + "\n".join(lines) + " }"
+
+    def c_code_cache_version(self) -> tuple[int, ...]:
+        """Return a version that follows the text of the body, so that no edit can meet an old binary."""
+        return (1, zlib.crc32(self.c_support_code().encode()))
+
+    def numba_cache_key(self, dispatch: str) -> str:
+        """Key under which PyTensor keeps the compiled Numba body: it changes whenever the text does.
+
+        Parameters
+        ----------
+        dispatch : str
+            Path of the module that compiles the body.
+        """
+        modules = dict.fromkeys(inspect.getfile(function) for function in self.body.FUNCTIONS)
+        texts = [Path(path).read_text() for path in (*modules, dispatch)]
+        content = "".join([*texts, str(self.tables)])
+        return f"pymc_ep.{self!r}.{zlib.crc32(content.encode())}"
+
+    def differentiable_outputs(self, cotangents: Sequence[Any], allowed: Sequence[int], outputs: Sequence[str]) -> None:
+        """Raise when a cotangent arrives at an output whose derivative is not implemented."""
+        for i, cotangent in enumerate(cotangents):
+            if i not in allowed and not isinstance(cotangent.type, DisconnectedType):
+                raise NotImplementedError(
+                    f"{self} has no derivative of its output {outputs[i]!r}; only "
+                    f"{', '.join(repr(outputs[j]) for j in allowed)} can be differentiated. Build the objective from "
+                    f"those, or wrap the other output in pytensor.gradient.disconnected_grad."
+                )
+
+
+def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
+    """Format numbers as C constants; 17 digits give each double back exactly."""
+    lines = []
+    for name, values in tables.items():
+        # Two kernels that share a table may meet in one fused C function.
+        guard = f"#ifndef {name}_DEFINED\n#define {name}_DEFINED\n"
+        if isinstance(values, Sequence):
+            text = ", ".join(f"{value:.17g}" for value in values)
+            lines.append(f"{guard}static const double {name}[] = {{{text}}};\n#endif\n")
+        else:
+            lines.append(f"{guard}static const double {name} = {values:.17g};\n#endif\n")
+    return "".join(lines)
+
+
+def jit_body(functions: Sequence[FunctionType], jit: Callable[[FunctionType], Any]) -> Any:
+    """Compile a body, given callees first, and return the compiled last function.
+
+    A compiled function can call only compiled ones, so each is rebound to a namespace that holds the
+    compiled versions; the Python functions themselves stay as they are.
+    """
+    compiled: dict[str, Any] = {}
+    for function in functions:
+        namespace = {**function.__globals__, **compiled}
+        compiled[function.__name__] = jit(FunctionType(function.__code__, namespace, function.__name__))
+    return compiled[functions[-1].__name__]

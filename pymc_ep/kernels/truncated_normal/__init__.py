@@ -1,0 +1,1 @@
+"""Mass and moments of a truncated normal distribution."""

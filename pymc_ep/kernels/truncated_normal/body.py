@@ -1,0 +1,57 @@
+"""Scalar body of `truncated_normal`: plain Python, and what Numba compiles.
+
+Derivation. Let h(k) = phi(k) / Phi(-k) be the hazard of the standard normal. X ~ N(-k, 1) given X > 0 has mean
+r = h - k and variance V = 1 - h r. For k > 0 both differences cancel (r ~ 1/k, V ~ 1/k^2), so r and V are not
+formed from h: (1 + k) r and (1 + k)^2 V are smooth and between 0.36 and 1 on [0, inf], and are expanded in
+Chebyshev polynomials of t = (k - c) / (k + c), the change of variable that Shepherd and Laframboise (1981,
+Math. Comp. 36, 249) use for exp(x^2) erfc(x). h = k + r is then a sum of positive terms. For k < 0 nothing
+cancels in r and V once the tail beyond the cut, Phi(k) = phi(k) / h(-k), is known.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_ep.kernels.truncated_normal import coefficients
+
+__all__ = ["FUNCTIONS", "HALF_LOG_TWO_PI", "gaussian", "truncated_normal"]
+
+SCALE = float(coefficients.SCALE)
+SCALED_MEAN = np.array(coefficients.SCALED_MEAN)
+SCALED_VARIANCE = np.array(coefficients.SCALED_VARIANCE)
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+def gaussian(k):
+    """exp(-k^2 / 2); the square is split, since its rounding alone would cost k^2 / 2 units in the last place."""
+    if abs(k) > 40.0:
+        return 0.0
+    high = math.floor(16.0 * k) / 16.0
+    return math.exp(-0.5 * high * high) * math.exp(-0.5 * (k - high) * (k + high))
+
+
+def truncated_normal(k):
+    """Return log mass, hazard, mean and variance; nan for a k that is not finite."""
+    if not math.isfinite(k):
+        return math.nan, math.nan, math.nan, math.nan
+    size = abs(k)
+    t = (size - SCALE) / (size + SCALE)
+    mean = 0.0
+    variance = 0.0
+    for i in range(SCALED_MEAN.shape[0]):
+        mean = mean * t + SCALED_MEAN[i]
+        variance = variance * t + SCALED_VARIANCE[i]
+    mean /= 1.0 + size
+    if k >= 0.0:
+        hazard = k + mean
+        log_mass = -0.5 * k * k - HALF_LOG_TWO_PI - math.log(hazard)
+        return log_mass, hazard, mean, variance / ((1.0 + size) * (1.0 + size))
+    density = INV_SQRT_TWO_PI * gaussian(k)
+    tail = density / (size + mean)
+    hazard = density / (1.0 - tail)
+    mean = hazard + size
+    return math.log1p(-tail), hazard, mean, 1.0 - hazard * mean
+
+
+FUNCTIONS = (gaussian, truncated_normal)

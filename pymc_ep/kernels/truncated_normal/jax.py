@@ -1,0 +1,66 @@
+"""JAX body of `truncated_normal`; body.py has the derivation."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_ep.kernels.truncated_normal.body import (
+    HALF_LOG_TWO_PI,
+    INV_SQRT_TWO_PI,
+    SCALE,
+    SCALED_MEAN,
+    SCALED_VARIANCE,
+)
+from pymc_ep.kernels.truncated_normal.op import TruncatedNormal
+
+__all__ = ["require_float64", "truncated_normal"]
+
+
+def require_float64() -> None:
+    """Raise unless JAX computes in double precision, without which the bodies' tails are meaningless."""
+    if not jax.config.jax_enable_x64:
+        raise RuntimeError(
+            "The kernels of pymc_ep need double precision in JAX; call jax.config.update('jax_enable_x64', True)."
+        )
+
+
+def gaussian(k: jax.Array) -> jax.Array:
+    """exp(-k^2 / 2) with the square split into a part that is exact and a small one."""
+    near = jnp.abs(k) <= 40.0
+    k = jnp.where(near, k, 0.0)
+    high = jnp.floor(16.0 * k) / 16.0
+    return jnp.where(near, jnp.exp(-0.5 * high * high) * jnp.exp(-0.5 * (k - high) * (k + high)), 0.0)
+
+
+def truncated_normal(k: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return log mass, hazard, mean and variance, elementwise; traceable."""
+    k = jnp.asarray(k, dtype=jnp.float64)
+    valid = jnp.isfinite(k)
+    k = jnp.where(valid, k, 0.0)
+    size = jnp.abs(k)
+    t = (size - SCALE) / (size + SCALE)
+    mean = jnp.zeros_like(t)
+    variance = jnp.zeros_like(t)
+    for mean_term, variance_term in zip(SCALED_MEAN.tolist(), SCALED_VARIANCE.tolist(), strict=True):
+        mean = mean * t + mean_term
+        variance = variance * t + variance_term
+    mean = mean / (1.0 + size)
+    variance = variance / ((1.0 + size) * (1.0 + size))
+    density = INV_SQRT_TWO_PI * gaussian(k)
+    tail = density / (size + mean)
+
+    # For k >= 0 the tail is at most 1/2 as well, so that neither branch can leave the finite numbers.
+    upper = k >= 0.0
+    hazard = jnp.where(upper, k + mean, density / (1.0 - tail))
+    log_mass = jnp.where(upper, -0.5 * k * k - HALF_LOG_TWO_PI - jnp.log(size + mean), jnp.log1p(-tail))
+    mean = jnp.where(upper, mean, hazard + size)
+    variance = jnp.where(upper, variance, 1.0 - hazard * mean)
+    return tuple(jnp.where(valid, value, jnp.nan) for value in (log_mass, hazard, mean, variance))
+
+
+@jax_funcify.register(TruncatedNormal)
+def jax_funcify_truncated_normal(op: TruncatedNormal, **kwargs: Any) -> Any:
+    require_float64()
+    return truncated_normal
