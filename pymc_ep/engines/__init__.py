@@ -1,0 +1,1 @@
+"""Algorithms, one a file, and the one loop that drives them."""

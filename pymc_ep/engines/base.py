@@ -1,0 +1,98 @@
+"""What an engine is, how it ends, and the registry of engines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["Engine", "EngineEntry", "Status", "engines", "get_engine", "register_engine"]
+
+
+class Status(NamedTuple):
+    """How an iteration ended.
+
+    Attributes
+    ----------
+    converged : bool
+    sentence : str
+        For people, kept in the result.
+    """
+
+    converged: bool
+    sentence: str
+
+
+class Engine(Protocol):
+    """One algorithm. Problems and states are NamedTuples of arrays."""
+
+    def init(self, problem: Any, start: Any = None) -> Any:
+        """Return the first state, from an earlier state's arrays where given."""
+
+    def step(self, problem: Any, state: Any) -> Any:
+        """Return the next state: a pure function of arrays."""
+
+    def objective(self, state: Any) -> float:
+        """Return the quantity that is reported for each iteration, such as log Z."""
+
+    def change(self, state: Any) -> float:
+        """Return the size of the last change, as the stopping test takes it."""
+
+    def finished(self, state: Any) -> Status | None:
+        """Return how the iteration ended, or None while it goes on."""
+
+
+@dataclass(frozen=True)
+class EngineEntry:
+    """An engine in the registry.
+
+    Attributes
+    ----------
+    name : str
+        What `pymc_ep.fit` calls ``method``.
+    form : type
+        The form it solves.
+    solve : callable
+        ``solve(model, form, request) -> Solution``.
+    options : tuple of str
+        Options it takes beyond those of `pymc_ep.fit`.
+    hyper : tuple of str
+        Treatments of hyperparameters it offers.
+    """
+
+    name: str
+    form: type
+    solve: Callable[..., Any]
+    options: tuple[str, ...]
+    hyper: tuple[str, ...]
+
+
+_ENGINES: dict[tuple[str, type], EngineEntry] = {}
+
+
+def register_engine(entry: EngineEntry) -> EngineEntry:
+    """Register an engine for a form under the name users give as ``method``."""
+    key = (entry.name, entry.form)
+    if key in _ENGINES:
+        raise ValueError(f"An engine {entry.name!r} for {entry.form.__name__} is registered already.")
+    _ENGINES[key] = entry
+    return entry
+
+
+def engines() -> tuple[EngineEntry, ...]:
+    """Return all registered engines."""
+    return tuple(_ENGINES.values())
+
+
+def get_engine(name: str | None, form: type) -> EngineEntry:
+    """Return the engine of that name for a form, or the form's first one for None.
+
+    Raises
+    ------
+    ValueError
+        Lists the methods there are for the form.
+    """
+    fitting = [e for e in _ENGINES.values() if e.form is form]
+    for entry in fitting:
+        if name in (None, entry.name):
+            return entry
+    names = ", ".join(repr(e.name) for e in fitting)
+    raise ValueError(f"method={name!r} does not exist for this model ({form.__name__}); use one of: {names}.")

@@ -1,0 +1,369 @@
+"""Expectation propagation on the latent Gaussian form (Minka 2001; Ko and Seeger 2015).
+
+Sites exp(b f - pi f^2 / 2) replace the likelihood factors t(f). A sweep removes (a fraction eta of) each site
+from the posterior, matches the moments of the cavity times t^eta, and reads off the new site. A fixed point of
+all n updates is sought; the sweep is one pure function of arrays, run by NumPy or jitted by JAX.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.linalg.anderson import anderson
+from pymc_ep.linalg.dense import DensePosterior, dense_posterior
+from pymc_ep.linalg.namespace import is_jax, namespace
+from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite, check_finite
+
+__all__ = ["EP", "Problem", "State", "Sweep", "cavities", "sweep"]
+
+_DEPTH = 5
+"""Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
+_NEAR = 1.0
+"""Change, in posterior standard deviations, below which steps are extrapolated."""
+_GROWTH = 3.0
+"""Factor by which the change may grow in one accepted step."""
+_LEAST_DAMPING = 1e-3
+
+
+class Problem(NamedTuple):
+    """What EP sees of a model at one value of the hyperparameters.
+
+    Attributes
+    ----------
+    mean : array, (n,)
+        Prior mean of the predictors.
+    covariance : array, (n, n)
+        Prior covariance, possibly singular.
+    observed : tuple of array
+        Observations of each group of sites, ravelled; they add up to n.
+    parameters : tuple of tuple of array
+        Site parameters of each group, each of the group's length.
+    """
+
+    mean: Any
+    covariance: Any
+    observed: tuple[Any, ...]
+    parameters: tuple[tuple[Any, ...], ...]
+
+
+class Sweep(NamedTuple):
+    """One evaluation of all site updates at given sites.
+
+    Attributes
+    ----------
+    shift, precision : array, (n,)
+        The updated sites.
+    posterior : DensePosterior
+        Under the given sites.
+    cavity_mean, cavity_variance : array, (n,)
+    tilted : Tilted
+    log_z : scalar
+        EP's log evidence for the given sites; stationary in them at a fixed point.
+    change : scalar
+        Largest change of a site, in units that do not depend on the scale of the predictor: of pi_i V_i, and
+        of the slope at the mean times the standard deviation.
+    proper : bool scalar
+        Whether posterior and cavities are proper and the tilted moments finite.
+    """
+
+    shift: Any
+    precision: Any
+    posterior: DensePosterior
+    cavity_mean: Any
+    cavity_variance: Any
+    tilted: Tilted
+    log_z: Any
+    change: Any
+    proper: Any
+
+
+class State(NamedTuple):
+    """Sites, the sweep at them, and what the choice of the next step needs.
+
+    Attributes
+    ----------
+    shift, precision : ndarray, (n,)
+    sweep : Sweep
+    points, residuals : ndarray, (k, 2 n)
+        History for the extrapolation.
+    damping : float
+        Fraction of a plain update that is taken.
+    best : float
+        Least change so far.
+    stale : int
+        Steps since then.
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
+    sweep: Sweep
+    points: np.ndarray
+    residuals: np.ndarray
+    damping: float
+    best: float
+    stale: int
+
+
+def cavities(posterior: DensePosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
+    """Return mean and variance of the posterior without a fraction `power` of each site."""
+    kept = (1.0 - power) + power * posterior.remainder
+    variance = posterior.variance / kept
+    return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
+
+
+def log_evidence(problem: Problem, shift: Any, precision: Any, power: float, at: tuple) -> Any:
+    """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
+
+    Everything is written about the prior mean, with g = b - Pi m0 and d = cavity mean - m0, so that no pair of
+    large terms has to cancel (Rasmussen and Williams 2006, section 3.6.3, reworked for natural parameters).
+    """
+    posterior, cavity_mean, cavity_variance, log_z = at
+    xp = namespace(posterior.mean)
+    gain = shift - precision * problem.mean
+    distance = cavity_mean - problem.mean
+    widened = 1.0 + power * precision * cavity_variance
+    slope = shift - precision * cavity_mean
+    terms = (
+        (log_z + 0.5 * xp.log(widened)) / power
+        - distance * (gain - 0.5 * precision * distance)
+        - 0.5 * power * slope**2 * cavity_variance / widened
+    )
+    return terms.sum() - 0.5 * posterior.log_det + 0.5 * (gain * (posterior.mean - problem.mean)).sum()
+
+
+def sweep(
+    problem: Problem,
+    shift: Any,
+    precision: Any,
+    *,
+    moments: Callable[..., Tilted],
+    power: float,
+    log_concave: bool,
+) -> Sweep:
+    """Evaluate all site updates at the given sites: one cubic factorisation and n tilted moments."""
+    xp = namespace(problem.covariance)
+    posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
+    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
+    proper = posterior.proper & xp.all(posterior.variance > 0) & xp.all(cavity_variance > 0)
+    safe = xp.where(proper & (cavity_variance > 0), cavity_variance, 1.0)
+    tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
+    new_shift, new_precision = tilted.shift / power, tilted.precision / power
+    log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
+    d_precision = new_precision - precision
+    d_slope = new_shift - shift - d_precision * posterior.mean
+    change = xp.maximum(
+        xp.max(xp.abs(d_precision) * posterior.variance), xp.max(xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance)))
+    )
+    return Sweep(
+        new_shift, new_precision, posterior, cavity_mean, cavity_variance, tilted, log_z, change, proper
+    )
+
+
+class EP:
+    """Expectation propagation.
+
+    Parameters
+    ----------
+    sites : sequence of CompiledSite
+        One for each group of observations.
+    power : float
+        Fraction of a site that is removed and matched at a time, in (0, 1]; 1 is plain EP.
+    damping : float or "auto"
+        Fraction of an update that is taken; "auto" starts at 1, extrapolates once near the fixed point, and
+        halves it whenever the change grows or a posterior is improper.
+    tol : float
+        Largest change of a site at which the iteration ends.
+    schedule : {"parallel", "sequential"}
+        Update all sites from one posterior, or one after another with a rank-one update after each.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[CompiledSite],
+        *,
+        power: float = 1.0,
+        damping: float | str = "auto",
+        tol: float = 1e-8,
+        schedule: str = "parallel",
+    ):
+        self.sites = list(sites)
+        self.power = float(power)
+        self.automatic = damping == "auto"
+        self.damping = 1.0 if self.automatic else float(damping)
+        self.tol = tol
+        self.schedule = schedule
+        self.log_concave = all(s.site.log_concave for s in self.sites)
+        self._jitted: Callable[..., Sweep] | None = None
+
+    def moments(self, cavity_mean: Any, cavity_variance: Any, observed: Sequence, parameters: Sequence) -> Tilted:
+        """Return the tilted moments of all sites, joined."""
+        parts, start = [], 0
+        for site, y, values in zip(self.sites, observed, parameters):
+            here = slice(start, start + y.shape[0])
+            parts.append(site.moments(y, cavity_mean[here], cavity_variance[here], self.power, *values))
+            start = here.stop
+        if len(parts) == 1:
+            return parts[0]
+        return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
+
+    def sweep(self, problem: Problem, shift: Any, precision: Any) -> Sweep:
+        """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
+        options = {"moments": self.moments, "power": self.power, "log_concave": self.log_concave}
+        if not is_jax(problem.covariance):
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+                return sweep(problem, shift, precision, **options)
+        if self._jitted is None:
+            from pymc_ep.sites.compiled_jax import jit
+
+            self._jitted = jit(lambda *arrays: sweep(*arrays, **options))
+        return self._jitted(problem, shift, precision)
+
+    def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
+        """Start from given sites (shift, precision), or from the prior and one update of all sites.
+
+        From the prior, sites that pull far (a count of zero under a rectified link, say) overshoot together,
+        as each is updated for itself. Where the first update does not reduce the change, the tilted marginals
+        are taken for independent observations instead: their consensus cannot overshoot.
+        """
+        n = problem.mean.shape[0]
+        if start is not None:
+            shift, precision = (np.array(part) for part in start)
+            first = self.sweep(problem, shift, precision)
+            if bool(first.proper):
+                return self._accept(shift, precision, first, None)
+        zero = np.zeros(n)
+        prior = self.sweep(problem, zero, zero)
+        self._require_finite(problem, prior)
+        state = self._accept(zero, zero, prior, None)
+        if self.change(state) <= self.tol:
+            return state
+        plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
+        if plain is not None and self.change(plain) < 0.5 * self.change(state):
+            return plain
+        inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
+        observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
+        return state if observed is None else observed._replace(points=observed.points[-1:], residuals=observed.residuals[-1:])
+
+    def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
+        """Evaluate the sites; None where they do not give a proper posterior."""
+        at = self.sweep(problem, shift, precision)
+        if not bool(at.proper):
+            return None
+        self._require_finite(problem, at)
+        return self._accept(shift, precision, at, before)
+
+    def step(self, problem: Problem, state: State) -> State:
+        """Take one damped or extrapolated step, or stay and damp more where it led astray."""
+        if self.schedule == "sequential":
+            shift, precision = sequential_pass(self, problem, state)
+        else:
+            shift, precision = self._propose(state)
+        trial = self._trial(problem, shift, precision, state)
+        if trial is not None:
+            grown = self.change(trial) > _GROWTH * max(self.change(state), _NEAR * 1e-2)
+            if not (self.automatic and grown and state.damping > 0.1):
+                return trial
+        return state._replace(
+            points=state.points[-1:],
+            residuals=state.residuals[-1:],
+            damping=state.damping / 2,
+            stale=state.stale + 1,
+        )
+
+    def objective(self, state: State) -> float:
+        """Return EP's log evidence."""
+        return float(state.sweep.log_z)
+
+    def change(self, state: State) -> float:
+        """Return the largest change that an update of the present sites would make."""
+        return float(state.sweep.change)
+
+    def finished(self, state: State) -> Status | None:
+        """Test the change against the tolerance."""
+        change = self.change(state)
+        if change <= self.tol:
+            return Status(True, f"converged: the largest change of a site is {change:.2g}")
+        if state.damping < _LEAST_DAMPING:
+            return Status(
+                False,
+                f"stalled with a change of {change:.2g}: steps of {state.damping:.1g} still lead to improper posteriors; "
+                f"use a smaller power, or check the model for outliers",
+            )
+        return None
+
+    def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Extrapolate near the fixed point; elsewhere take a damped update."""
+        n = len(state.shift)
+        point, residual = state.points[-1], state.residuals[-1]
+        damped = point + state.damping * residual
+        if self.automatic and float(state.sweep.change) < _NEAR and state.damping == 1.0:
+            variance = np.asarray(state.sweep.posterior.variance)
+            weights = np.concatenate([np.sqrt(variance), variance])
+            extrapolated = anderson(state.points, state.residuals, weights)
+            # Precisions of log-concave sites are positive at the fixed point: where the extrapolation leaves
+            # that set, those sites take the plain update.
+            astray = self.log_concave & (extrapolated[n:] < 0)
+            damped = np.where(np.tile(astray, 2), damped, extrapolated)
+        return damped[:n], damped[n:]
+
+    def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
+        point = np.concatenate([shift, precision])
+        residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
+        points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
+        if before is not None:
+            points = np.concatenate([before.points, points])[-_DEPTH:]
+            residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
+            damping, best, stale = before.damping, before.best, before.stale + 1
+        if float(at.change) < best:
+            best, stale = float(at.change), 0
+        if self.automatic:
+            if stale >= 10:
+                points, residuals, damping, stale = points[-1:], residuals[-1:], max(damping / 2, 0.1), 0
+            elif stale == 0:
+                damping = min(1.0, 2.0 * damping)
+        return State(shift, precision, at, points, residuals, damping, best, stale)
+
+    def _require_finite(self, problem: Problem, at: Sweep) -> None:
+        """Raise at the first site whose moments are not finite."""
+        start = 0
+        for site, y in zip(self.sites, problem.observed):
+            here = slice(start, start + y.shape[0])
+            check_finite(
+                Tilted(*(np.asarray(field)[here] for field in at.tilted)),
+                y,
+                at.cavity_mean[here],
+                at.cavity_variance[here],
+                site.site.name,
+            )
+            start = here.stop
+
+
+def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Update the sites one after another, the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
+    shift, precision = state.shift.copy(), state.precision.copy()
+    covariance = np.asarray(problem.covariance)
+    posterior = covariance - covariance @ np.asarray(state.sweep.posterior.precision_matrix()) @ covariance
+    mean = np.asarray(state.sweep.posterior.mean).copy()
+    index = 0
+    for site, y, values in zip(engine.sites, problem.observed, problem.parameters):
+        for k in range(len(y)):
+            variance = posterior[index, index]
+            kept = 1.0 - engine.power * precision[index] * variance
+            if kept > 0:
+                cavity = variance / kept
+                centre = mean[index] - engine.power * cavity * (shift[index] - precision[index] * mean[index])
+                tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
+                d_shift = state.damping * (float(tilted.shift) / engine.power - shift[index])
+                d_precision = state.damping * (float(tilted.precision) / engine.power - precision[index])
+                grown = 1.0 + d_precision * variance
+                if grown > 0:
+                    column = posterior[:, index].copy()
+                    mean += column * ((d_shift - d_precision * mean[index]) / grown)
+                    posterior -= np.outer(column, column * (d_precision / grown))
+                    shift[index] += d_shift
+                    precision[index] += d_precision
+            index += 1
+    return shift, precision

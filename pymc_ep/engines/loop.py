@@ -1,0 +1,66 @@
+"""The one loop around every engine's step: stopping, history, progress."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.base import Engine, Status
+
+__all__ = ["Run", "run"]
+
+
+class Run(NamedTuple):
+    """The end of an iteration and its history.
+
+    Attributes
+    ----------
+    state : NamedTuple of arrays
+    status : Status
+    objective, change : ndarray, (iterations,)
+    """
+
+    state: Any
+    status: Status
+    objective: np.ndarray
+    change: np.ndarray
+
+
+def run(
+    engine: Engine,
+    problem: Any,
+    start: Any = None,
+    *,
+    max_iter: int,
+    report: Callable[[int, float, float], None] | None = None,
+) -> Run:
+    """Iterate `engine` on `problem` until it says that it is finished, at most `max_iter` times.
+
+    Parameters
+    ----------
+    engine : Engine
+    problem : NamedTuple of arrays
+    start : optional
+        What `engine.init` takes as a warm start.
+    max_iter : int
+    report : callable, optional
+        Called with iteration, objective and change.
+    """
+    state = engine.init(problem, start)
+    objective, change = [engine.objective(state)], [engine.change(state)]
+    status = engine.finished(state)
+    while status is None:
+        if len(objective) >= max_iter:
+            status = Status(
+                False,
+                f"stopped after {max_iter} iterations with a change of {change[-1]:.2g}; raise max_iter or lower "
+                f"damping",
+            )
+            break
+        state = engine.step(problem, state)
+        objective.append(engine.objective(state))
+        change.append(engine.change(state))
+        if report is not None:
+            report(len(objective), objective[-1], change[-1])
+        status = engine.finished(state)
+    return Run(state, status, np.array(objective), np.array(change))

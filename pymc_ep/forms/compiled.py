@@ -1,0 +1,224 @@
+"""The latent Gaussian form as functions of arrays.
+
+One set of compiled functions serves every value of the hyperparameters and, where data are shared variables,
+data of every length.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian
+from pymc_ep.forms.linear_maps import batch
+from pymc_ep.forms.moments import cross_covariance, noise_covariance, predictor_moments, prior_variance
+from pymc_ep.sites.compiled import CompiledSite, compile_site
+
+__all__ = ["AffineMoments", "CompiledLatentGaussian", "NoiseMoments", "Prior"]
+
+
+class Prior(NamedTuple):
+    """The form at one value of the hyperparameters.
+
+    Attributes
+    ----------
+    mean : ndarray, (n,)
+        Prior mean of all predictors.
+    covariance : ndarray, (n, n)
+    parameters : tuple of tuple of ndarray
+        Site parameters, for each group, each (n of the group,).
+    log_prior : float
+        Log density of the hyperparameters.
+    """
+
+    mean: Any
+    covariance: Any
+    parameters: tuple[tuple[Any, ...], ...]
+    log_prior: float
+
+
+class AffineMoments(NamedTuple):
+    """Prior moments of an affine variable x: mean (d,), Cov(x, eta) (d, n) and variances (d,)."""
+
+    mean: np.ndarray
+    cross: np.ndarray
+    variance: np.ndarray
+
+
+class NoiseMoments(NamedTuple):
+    """What draws of a noise block w need.
+
+    Attributes
+    ----------
+    cross : ndarray, (d, n)
+        Cov(w, eta).
+    covariance : ndarray, (d, d)
+        Cov(w).
+    factor : ndarray, (d, k), optional
+        L of an absorbed block w = L v.
+    origin_cross : ndarray, (k, n), optional
+        Cov(v, eta) of an absorbed block.
+    """
+
+    cross: np.ndarray
+    covariance: np.ndarray
+    factor: np.ndarray | None = None
+    origin_cross: np.ndarray | None = None
+
+
+class CompiledLatentGaussian:
+    """Compiled functions of a `LatentGaussian`.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        For `pytensor.function`; ``mode="JAX"`` keeps all arrays on JAX's device.
+    """
+
+    def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
+        self._shapes = [np.shape(v) for v in hyper_start]
+        self._kwargs = {"mode": numpy_mode(), "on_unused_input": "ignore"} | (compile_kwargs or {})
+        mode = (compile_kwargs or {}).get("mode")
+        self.sites: list[CompiledSite] = [compile_site(g.site, mode, **g.options) for g in form.groups]
+        self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
+
+    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
+        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
+        return [part.reshape(s) for part, s in zip(np.split(theta, ends[:-1]), self._shapes)] if self._shapes else []
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the present observations of each group, in the shapes the model gives them."""
+        return [np.asarray(self._function([], g.observed)()) for g in self.form.groups]
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        mean, covariance, log_prior, *parameters = self._prior(*self.unpack(theta))
+        split, parameters = [], list(parameters)
+        for group in self.form.groups:
+            split.append(tuple(parameters.pop(0) for _ in group.parameters))
+        return Prior(mean, covariance, tuple(split), float(log_prior))
+
+    def pullback(self, theta: np.ndarray, mean: Any, covariance: Any, parameters: Sequence[Sequence[Any]]) -> np.ndarray:
+        """Return the gradient in theta, (p,), of log prior plus a function with the given gradients in `Prior`'s arrays."""
+        flat = [p for group in parameters for p in group]
+        parts = self._pullback(*self.unpack(theta), mean, covariance, *flat)
+        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+
+    def affine_moments(
+        self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> dict[str, AffineMoments]:
+        """Evaluate the prior moments of affine variables, by default of all those of the form."""
+        variables = self.form.affine if variables is None else tuple(variables)
+        parts = [np.asarray(p) for p in self._affine_function(variables)(*self.unpack(theta))]
+        return {v.name: AffineMoments(*parts[3 * i : 3 * i + 3]) for i, v in enumerate(variables)}
+
+    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
+        """Evaluate what draws of each noise block need."""
+        parts = list(self._noise(*self.unpack(theta)))
+        out = []
+        for block in self.form.blocks:
+            take = 2 if block.factor is None else 4
+            out.append(NoiseMoments(*(np.asarray(p) for p in parts[:take])))
+            del parts[:take]
+        return out
+
+    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
+        rows = np.atleast_2d(theta)
+        values = self._constrained(*self._unpack_rows(rows))
+        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
+        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
+
+    def evaluate(
+        self, theta: np.ndarray, noise: Sequence[np.ndarray], origin: Sequence[np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return latent variables, Deterministics and hyperparameters for rows of theta, noise and origins.
+
+        Parameters
+        ----------
+        theta : ndarray, (s, p)
+        noise : sequence of ndarray, (s, d)
+            One for each block.
+        origin : sequence of ndarray, (s, k)
+            One for each block that has an origin.
+        """
+        shapes = self._noise_shapes(*self.unpack(theta[0]))
+        noise = [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
+        values = self._evaluate(*self._unpack_rows(theta), *noise, *origin)
+        return self.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in values)))
+
+    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
+        parts = np.split(theta, ends[:-1], axis=1) if self._shapes else []
+        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
+
+    def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _prior(self) -> Callable[..., Any]:
+        mean, covariance = predictor_moments(self.form)
+        parameters = [p for g in self.form.groups for p in g.parameters]
+        return self._function(self.form.hyper_values, [mean, covariance, self.form.log_prior, *parameters])
+
+    @cached_property
+    def _pullback(self) -> Callable[..., Any]:
+        parameters = [p for g in self.form.groups for p in g.parameters]
+        outputs = [*predictor_moments(self.form), *parameters]
+        cotangents = [v.type() for v in outputs]
+        values = list(self.form.hyper_values)
+        total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self._function([*values, *cotangents], gradient)
+
+    def _affine_function(self, variables: tuple[AffineVariable, ...]) -> Callable[..., Any]:
+        if variables not in self._affine_functions:
+            outputs = []
+            for v in variables:
+                mean = self.form.at_zero_noise(v.expression).ravel()
+                outputs += [mean, cross_covariance(self.form, v), prior_variance(self.form, v)]
+            self._affine_functions[variables] = self._function(self.form.hyper_values, outputs)
+        return self._affine_functions[variables]
+
+    @cached_property
+    def _noise(self) -> Callable[..., Any]:
+        outputs = []
+        for block in self.form.blocks:
+            outputs += [noise_covariance(self.form, block), block.covariance]
+            if block.factor is not None:
+                outputs += [block.factor, cross_covariance(self.form, AffineVariable(block.name, block.origin, block))]
+        return self._function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
+
+    @cached_property
+    def _noise_shapes(self) -> Callable[..., Any]:
+        shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
+        return self._function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
+
+    @cached_property
+    def _constrained(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+    @property
+    def _evaluated(self) -> dict[str, Any]:
+        return {v.name: v.expression for v in self.form.affine} | self.form.deterministics
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., Any]:
+        origins = [b.origin for b in self.form.blocks if b.origin is not None]
+        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
+        return self._function(rows.values(), [batch(v, rows) for v in self._evaluated.values()])
+
+    @staticmethod
+    def _row_variables(variables: Sequence) -> dict:
+        return {v: pt.tensor(f"{v.name}_rows", dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables}

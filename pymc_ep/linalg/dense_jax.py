@@ -1,0 +1,27 @@
+"""Dense factorisations under JAX; the counterparts of the LAPACK calls in `pymc_ep.linalg.dense`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+
+__all__ = ["cholesky_jax", "solve_right_jax", "spd_inverse_jax"]
+
+
+def spd_inverse_jax(matrix: Any) -> tuple[Any, Any, Any]:
+    """See `pymc_ep.linalg.dense.spd_inverse`."""
+    factor = jnp.linalg.cholesky(matrix)
+    inverse = jsl.cho_solve((factor, True), jnp.eye(matrix.shape[0]))
+    return inverse, 2.0 * jnp.log(jnp.diagonal(factor)).sum(), jnp.isfinite(factor[-1, -1])
+
+
+def cholesky_jax(matrix: Any) -> tuple[Any, Any]:
+    """Return the lower factor and whether there is one."""
+    factor = jnp.linalg.cholesky(matrix)
+    proper = jnp.isfinite(factor[-1, -1])
+    return jnp.where(proper, factor, jnp.eye(matrix.shape[0])), proper
+
+
+def solve_right_jax(matrix: Any, factor: Any) -> Any:
+    """Return matrix @ inv(factor).T."""
+    return jsl.solve_triangular(factor, matrix.T, lower=True).T
