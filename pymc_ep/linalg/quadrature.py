@@ -28,9 +28,10 @@ DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
 
 _WIDE_DROP = 60.0
-"""An edge whose drop lies between DROP and this is good enough: its panel is then at most 1.5 times too long, if t is linear there."""
+"""An edge whose drop lies between DROP and this will do: a panel is then at most 1.5 times too long (log t linear)."""
 
 _AIM_DROP = 48.0
+"""What the Newton steps to an edge aim at, between the two."""
 
 _MODE_LOSS = 0.5
 """The mode is only a place to cut: a point less than this many nats below the maximum will do."""
@@ -40,7 +41,7 @@ _MAX_SEARCH = 60
 """Ends a search on non-finite values; seven rounds are the most that finite ones were seen to need."""
 
 _GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
-"""Cavity standard deviations at which panels break when the density may have several modes; exp(-9.5**2 / 2) = 3e-20."""
+"""Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
 
 
 class Panels(NamedTuple):
@@ -175,13 +176,21 @@ def tilted_nodes(
 
 
 def moments_from_nodes(
-    rule: TiltedNodes, log_density: LogDensity, y: Any, power: Any, parameters: Sequence[Any] = ()
+    rule: TiltedNodes,
+    log_density: LogDensity,
+    y: Any,
+    power: Any,
+    parameters: Sequence[Any] = (),
+    *,
+    log_concave: bool = True,
 ) -> tuple[Any, Any, Any, Any, Any]:
     """Return log Z, mean, variance, d log Z / d mean and site precision, each of shape (n,).
 
     The covariance of f with the slope is summed as ``(f - E f)(g(f) - g(E f))``: for a log-concave t every term
-    has one sign, so the site precision keeps its relative accuracy, and its sign, where t is almost flat.
+    has one sign, so the site precision keeps its relative accuracy where t is almost flat. Only where g is constant to
+    its last digit can rounding give the other sign; `log_concave` says that this is rounding, and makes it zero.
     """
+    xp = namespace(rule.centre)
     panels, site = rule.panels, rule.panels.site
     shift = panels.total(rule.weight * rule.offset)
     mean = rule.centre + shift
@@ -191,6 +200,8 @@ def moments_from_nodes(
     variance = panels.total(weighted * deviation)
     gradient = panels.total(rule.weight * rule.slope)
     precision = -panels.total(weighted * (rule.slope - slope_at_mean[site])) / variance
+    if log_concave:
+        precision = xp.maximum(precision, 0.0)
     return rule.log_z, mean, variance, gradient, precision
 
 

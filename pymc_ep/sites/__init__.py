@@ -1,20 +1,27 @@
 """Likelihood sites, one a file; importing this package registers them all."""
 
-from pymc_ep.sites import (
-    laplace,
-    logit,
-    normal,
-    poisson,
-    probit,
-    rectified_poisson,
-    softplus_poisson,
-    student_t,
-)
 from pymc_ep.sites.base import Site, Tilted, get_site, register_site, sites
 from pymc_ep.sites.compiled import CompiledSite, check_finite, compile_site
+from pymc_ep.sites.laplace import LAPLACE
+from pymc_ep.sites.logit import LOGIT
+from pymc_ep.sites.normal import NORMAL
+from pymc_ep.sites.poisson import POISSON
+from pymc_ep.sites.probit import PROBIT
+from pymc_ep.sites.rectified_poisson import RECTIFIED_POISSON
+from pymc_ep.sites.softplus_poisson import SOFTPLUS_POISSON
+from pymc_ep.sites.student_t import STUDENT_T
+from pymc_ep.sites.moments import tilted_moments
 
 __all__ = [
     "CompiledSite",
+    "LAPLACE",
+    "LOGIT",
+    "NORMAL",
+    "POISSON",
+    "PROBIT",
+    "RECTIFIED_POISSON",
+    "SOFTPLUS_POISSON",
+    "STUDENT_T",
     "Site",
     "Tilted",
     "check_finite",
@@ -22,4 +29,5 @@ __all__ = [
     "get_site",
     "register_site",
     "sites",
+    "tilted_moments",
 ]

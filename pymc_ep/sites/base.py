@@ -98,9 +98,9 @@ class Site:
         if bad.any():
             index = tuple(int(i) for i in np.argwhere(bad)[0])
             value = np.asarray(y)[index]
-            where = index[0] if len(index) == 1 else index
+            where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
             raise InvalidDataError(
-                f"{name!r} has the value {value} at index {where}, but a {self.name} site takes {wanted}. "
+                f"{name!r} has the value {value}{where}, but a {self.name} site takes {wanted}. "
                 f"Correct or remove that observation."
             )
 

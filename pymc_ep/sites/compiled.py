@@ -216,7 +216,9 @@ class CompiledSite:
     def _quadrature(self, *arrays: Any) -> Sequence[Any]:
         def block(y, mean, variance, power, *parameters):
             rule = self._rule(y, mean, variance, power, *parameters)
-            return moments_from_nodes(rule, self._density_function, y, power, parameters)
+            return moments_from_nodes(
+                rule, self._density_function, y, power, parameters, log_concave=self.site.log_concave
+            )
 
         return self._by_blocks(block, arrays)
 
@@ -262,9 +264,9 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
         return
     index = tuple(int(i) for i in np.argwhere(~finite)[0])
     y, mean, variance = (np.broadcast_to(np.asarray(array), finite.shape)[index] for array in (y, mean, variance))
-    where = index[0] if len(index) == 1 else index
+    where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
     raise NumericalError(
-        f"The moments of the {name} site at index {where} (y = {y}) are not finite for the cavity mean {mean} and "
+        f"The moments of the {name} site{where} (y = {y}) are not finite for the cavity mean {mean} and "
         f"variance {variance}. Scale the predictor or its prior so that the likelihood is finite there."
     )
 
