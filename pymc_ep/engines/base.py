@@ -51,9 +51,11 @@ class EngineEntry:
     form : type
         The form it solves.
     solve : callable
-        ``solve(model, form, request) -> Solution``.
-    options : tuple of str
-        Options it takes beyond those of `pymc_ep.fit`.
+        ``solve(compiled form, hyper=, theta=, start=, options=, report=) -> Solution``.
+    rebuild : callable
+        ``rebuild(compiled form, state) -> posterior``: from the arrays of a saved state.
+    options : dict
+        Options it takes beyond those of `pymc_ep.fit`, with their defaults.
     hyper : tuple of str
         Treatments of hyperparameters it offers.
     """
@@ -61,7 +63,8 @@ class EngineEntry:
     name: str
     form: type
     solve: Callable[..., Any]
-    options: tuple[str, ...]
+    rebuild: Callable[..., Any]
+    options: dict[str, Any]
     hyper: tuple[str, ...]
 
 

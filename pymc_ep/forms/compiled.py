@@ -42,7 +42,7 @@ class Prior(NamedTuple):
 
 
 class AffineMoments(NamedTuple):
-    """Prior moments of an affine variable x: mean (d,), Cov(x, eta) (d, n) and variances (d,)."""
+    """Prior moments of an affine variable x of size d: mean at its own shape, Cov(x, eta) (d, n), variances (d,)."""
 
     mean: np.ndarray
     cross: np.ndarray
@@ -139,6 +139,10 @@ class CompiledLatentGaussian:
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
+    def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
+        """Return all predictors, (s, n), at one theta for rows of noise."""
+        return np.asarray(self._predictors(*self.unpack(theta), *self._shape_noise(theta, noise)))
+
     def evaluate(
         self, theta: np.ndarray, noise: Sequence[np.ndarray], origin: Sequence[np.ndarray]
     ) -> dict[str, np.ndarray]:
@@ -152,10 +156,22 @@ class CompiledLatentGaussian:
         origin : sequence of ndarray, (s, k)
             One for each block that has an origin.
         """
-        shapes = self._noise_shapes(*self.unpack(theta[0]))
-        noise = [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
-        values = self._evaluate(*self._unpack_rows(theta), *noise, *origin)
+        values = self._evaluate(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
         return self.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in values)))
+
+    def log_likelihood(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the log likelihood of each observation, (s, *shape), for rows of theta and noise."""
+        parts = list(self._site_rows(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise)))
+        out = {}
+        for group, site, y in zip(self.form.groups, self.sites, self.observed()):
+            eta = np.asarray(parts.pop(0))
+            parameters = [np.asarray(parts.pop(0)).reshape(eta.shape) for _ in group.parameters]
+            out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
+        return out
+
+    def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
+        shapes = self._noise_shapes(*self.unpack(theta))
+        return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
 
     def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
         ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
@@ -185,7 +201,7 @@ class CompiledLatentGaussian:
         if variables not in self._affine_functions:
             outputs = []
             for v in variables:
-                mean = self.form.at_zero_noise(v.expression).ravel()
+                mean = self.form.at_zero_noise(v.expression)
                 outputs += [mean, cross_covariance(self.form, v), prior_variance(self.form, v)]
             self._affine_functions[variables] = self._function(self.form.hyper_values, outputs)
         return self._affine_functions[variables]
@@ -208,6 +224,17 @@ class CompiledLatentGaussian:
     def _constrained(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
         return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+    @cached_property
+    def _predictors(self) -> Callable[..., Any]:
+        rows = self._row_variables([b.noise for b in self.form.blocks])
+        return self._function([*self.form.hyper_values, *rows.values()], batch(self.form.predictor, rows))
+
+    @cached_property
+    def _site_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
+        outputs = [v for g in self.form.groups for v in (g.predictor, *g.parameters)]
+        return self._function(rows.values(), [batch(v, rows) for v in outputs])
 
     @property
     def _evaluated(self) -> dict[str, Any]:

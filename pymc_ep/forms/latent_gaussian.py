@@ -90,14 +90,11 @@ class AffineVariable:
         In terms of hyperparameters and noise.
     block : NoiseBlock, optional
         Where the variable is the origin v of a block rather than a function of its noise.
-    extra : TensorVariable, (d, d), optional
-        Covariance of the variable's own noise, where it is a random variable outside the form (a prediction).
     """
 
     name: str
     expression: TensorVariable
     block: NoiseBlock | None = None
-    extra: TensorVariable | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +118,8 @@ class LatentGaussian:
         Latent random variables and affine Deterministics, for reporting.
     deterministics : dict of str to TensorVariable
         The Deterministics that are not affine in the noise.
+    predictions : tuple of SiteGroup
+        Likelihoods to predict: sites without observations, which take no part in the posterior.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
     """
@@ -133,6 +132,7 @@ class LatentGaussian:
     groups: tuple[SiteGroup, ...]
     affine: tuple[AffineVariable, ...]
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    predictions: tuple[SiteGroup, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property

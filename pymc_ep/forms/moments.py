@@ -1,6 +1,7 @@
 """Prior means and covariances of the latent Gaussian form, symbolically."""
 
 import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock
@@ -21,15 +22,20 @@ def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -
     return _push(_push(block.covariance, x, block).T, y, block)
 
 
-def _sum(terms: list[TensorVariable]) -> TensorVariable:
+def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
+    """Return Cov(x, y), summed over the blocks that both depend on."""
+    behind_x, behind_y = set(ancestors([x])), set(ancestors([y]))
+    shared = [b for b in form.blocks if b.noise in behind_x and b.noise in behind_y]
+    if not shared:
+        return pt.zeros((x.size, y.size))
+    terms = [_block_covariance(x, y, block) for block in shared]
     return terms[0] if len(terms) == 1 else pt.add(*terms)
 
 
 def predictor_moments(form: LatentGaussian) -> tuple[TensorVariable, TensorVariable]:
     """Return the prior mean m0, (n,), and covariance K, (n, n), of all predictors."""
     eta = form.predictor
-    covariance = _sum([_block_covariance(eta, eta, block) for block in form.blocks])
-    return form.at_zero_noise(eta), form.at_zero_noise(covariance)
+    return form.at_zero_noise(eta), form.at_zero_noise(_covariance(form, eta, eta))
 
 
 def noise_covariance(form: LatentGaussian, block: NoiseBlock) -> TensorVariable:
@@ -42,7 +48,7 @@ def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVa
     eta = form.predictor
     if variable.block is not None:
         return form.at_zero_noise(_push(variable.block.factor.T, eta, variable.block))
-    return form.at_zero_noise(_sum([_block_covariance(variable.expression, eta, b) for b in form.blocks]))
+    return form.at_zero_noise(_covariance(form, variable.expression, eta))
 
 
 def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
@@ -50,5 +56,4 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
     x = variable.expression
     if variable.block is not None:
         return pt.ones(variable.block.factor.shape[1])
-    own = [] if variable.extra is None else [pt.diagonal(variable.extra)]
-    return form.at_zero_noise(_sum([pt.diagonal(_block_covariance(x, x, b)) for b in form.blocks] + own))
+    return form.at_zero_noise(pt.diagonal(_covariance(form, x, x)))

@@ -19,7 +19,9 @@ from pymc_ep.sites.base import get_site
 __all__ = ["recognise_latent_gaussian"]
 
 
-def recognise_latent_gaussian(model: Model, latent: Sequence[str] | None = None) -> LatentGaussian:
+def recognise_latent_gaussian(
+    model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
+) -> LatentGaussian:
     """Read a model as a Gaussian vector times univariate sites.
 
     Parameters
@@ -28,6 +30,9 @@ def recognise_latent_gaussian(model: Model, latent: Sequence[str] | None = None)
     latent : sequence of str, optional
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is
         affine.
+    wanted : sequence of str, optional
+        Variables to predict. Gaussian variables behind them that no observation depends on join the latent ones,
+        and likelihoods among them the form's predictions.
 
     Raises
     ------
@@ -37,16 +42,16 @@ def recognise_latent_gaussian(model: Model, latent: Sequence[str] | None = None)
     relevant = _relevant(model)
     candidates = _candidates(model, relevant)
     if latent is not None:
-        return _build(model, relevant, _resolve(model, latent, candidates))
+        return _build(model, relevant, _resolve(model, latent, candidates), wanted)
     if not candidates:
         raise UnsupportedModelError(
             "The model has no Gaussian latent variable (Normal or MvNormal) that enters its observed variables "
             "through a mean or a predictor, so there is nothing to integrate out; use pm.sample or pm.find_MAP."
         )
     try:
-        return _build(model, relevant, candidates)
+        return _build(model, relevant, candidates, wanted)
     except UnsupportedModelError:
-        return _build(model, relevant, _affine_alone(model, relevant, candidates))
+        return _build(model, relevant, _affine_alone(model, relevant, candidates), wanted)
 
 
 def _relevant(model: Model) -> list[TensorVariable]:
@@ -153,7 +158,9 @@ def _why_not_latent(model: Model, variable: TensorVariable) -> str:
     )
 
 
-def _build(model: Model, relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]) -> LatentGaussian:
+def _build(
+    model: Model, relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable], wanted: Sequence[str] = ()
+) -> LatentGaussian:
     """Assemble the form for a given set of latent variables, or say why it is none."""
     for potential in model.potentials:
         if depends_on([potential], latents):
@@ -162,10 +169,13 @@ def _build(model: Model, relevant: Sequence[TensorVariable], latents: Sequence[T
                 f"as an observed distribution, or leave that variable out of latent=."
             )
     hyper = [rv for rv in relevant if rv not in latents]
-    deterministics = [d for d in model.deterministics if _follows_from(model, d, relevant)]
+    unseen, predicted = _unseen(model, wanted, relevant)
+    latents = [*latents, *unseen]
+    deterministics = [d for d in model.deterministics if _follows_from(model, d, [*relevant, *unseen])]
+    likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that what they share stays shared.
-    carriers = [rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor] for rv in model.observed_RVs]
+    carriers = [rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor] for rv in likelihoods]
     first = len(carriers)
     blocks, outputs = _absorb(graphs, latents, graphs([*carriers, *latents, *deterministics]), first)
 
@@ -178,7 +188,7 @@ def _build(model: Model, relevant: Sequence[TensorVariable], latents: Sequence[T
             )
     groups = [
         _group(model, graphs, rv, *find_predictor(rv.name, parameter, family_of(rv).links, test))
-        for rv, parameter in zip(model.observed_RVs, outputs)
+        for rv, parameter in zip(likelihoods, outputs)
     ]
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
@@ -189,11 +199,33 @@ def _build(model: Model, relevant: Sequence[TensorVariable], latents: Sequence[T
         hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
         log_prior=_log_prior(model, hyper),
         blocks=tuple(blocks),
-        groups=tuple(groups),
+        groups=tuple(groups[: len(model.observed_RVs)]),
+        predictions=tuple(groups[len(model.observed_RVs) :]),
         affine=tuple(affine),
         deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
     )
+
+
+def _unseen(
+    model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable]
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """Return the Gaussian variables behind the wanted ones that no observation informs, and wanted likelihoods."""
+    for name in wanted:
+        if name not in model.named_vars:
+            raise UnsupportedModelError(f"The model has no variable {name!r}.")
+    targets = [model[name] for name in wanted]
+    outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
+    predicted = [rv for rv in outside if rv in targets and not rv.dtype.startswith("float")]
+    unseen = [rv for rv in outside if rv not in predicted]
+    for rv in outside:
+        known = family_of(rv) if rv in predicted else gaussian_moments(rv)
+        if not known:
+            raise UnsupportedModelError(
+                f"{rv.name!r}, a {_kind(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has no "
+                f"Gaussian prediction; use pm.sample_posterior_predictive."
+            )
+    return unseen, predicted
 
 
 def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
@@ -207,7 +239,7 @@ def _group(
 ) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
     family = family_of(rv)
-    observed = model.rvs_to_values[rv]
+    observed = model.rvs_to_values[rv] if rv in model.observed_RVs else predictor
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
     parameters = graphs([rv.owner.op.dist_params(rv.owner)[i] for i in family.parameters.values()])

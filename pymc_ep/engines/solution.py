@@ -1,0 +1,51 @@
+"""What an engine hands to the results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Draws", "Solution"]
+
+Draws = Callable[..., tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+"""``draws(size, rng, log_likelihood=...)`` -> values and log likelihood, each (size, *shape)."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A fitted model, as arrays.
+
+    Attributes
+    ----------
+    moments : dict
+        Name of a variable to its posterior mean and standard deviation, at the variable's own shape.
+    hyper_modes : dict
+        Hyperparameters at the mode, on their own scale.
+    scalars : dict
+        0-d results: log evidence and the like.
+    traces : dict
+        Name to (dim, values): histories.
+    sites : dict
+        Name of an observed variable to a dict of arrays of its shape: precision, shift, loo.
+    state : dict
+        Arrays from which the posterior can be rebuilt.
+    draws : callable
+    numbers_per_draw : int
+        Size of one draw, for the default number of draws.
+    status : str
+    converged : bool
+    settings : dict
+    """
+
+    moments: dict[str, tuple[np.ndarray, np.ndarray]]
+    hyper_modes: dict[str, np.ndarray]
+    scalars: dict[str, Any]
+    traces: dict[str, tuple[str, np.ndarray]]
+    sites: dict[str, dict[str, np.ndarray]]
+    state: dict[str, np.ndarray]
+    draws: Draws
+    numbers_per_draw: int
+    status: str
+    converged: bool
+    settings: dict[str, Any] = field(default_factory=dict)
