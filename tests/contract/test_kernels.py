@@ -60,9 +60,8 @@ def errors(kernel: Kernel, column: str, rows: np.ndarray, value: np.ndarray) -> 
     expected = table(kernel.name)[column][rows]
     scale = table(kernel.name).get(f"{column}_scale", abs(table(kernel.name)[column]))[rows]
     assert value.shape == expected.shape
-    assert np.isfinite(value).all(), (
-        f"{column} is not finite at {[a[~np.isfinite(value)] for a in arguments(kernel, rows)]}"
-    )
+    bad = ~np.isfinite(value)
+    assert not bad.any(), f"{column} is not finite at {[argument[bad] for argument in arguments(kernel, rows)]}"
     return abs(value - expected) / np.maximum(scale, SMALLEST)
 
 

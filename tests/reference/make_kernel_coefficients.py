@@ -162,9 +162,8 @@ def truncated_coefficients() -> tuple[list[float], list[float]]:
         r = truncated_mean(k)
         return (1 + k) ** 2 * (1 - (k + r) * r)
 
-    return [float(c) for c in chebyshev_to_powers(scaled_mean)], [
-        float(c) for c in chebyshev_to_powers(scaled_variance)
-    ]
+    mean, variance = chebyshev_to_powers(scaled_mean), chebyshev_to_powers(scaled_variance)
+    return [float(c) for c in mean], [float(c) for c in variance]
 
 
 # --- writing -----------------------------------------------------------------------------------------------

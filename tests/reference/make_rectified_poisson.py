@@ -11,11 +11,13 @@ Columns `<output>_scale` hold what an error is measured against where that is no
 import csv
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import mpmath as mp
 
 DIGITS = 100
+POWERS = [0.01, 0.1, 0.25, 0.37, 0.5, 0.75, 0.99]
 COLUMNS = ("y", "mean", "variance", "power", "zero_mass")
 OUTPUTS = ("log_z", "tilted_mean", "tilted_variance", "gradient", "precision", "d_log_z_d_variance")
 SCALES = ("log_z_scale", "tilted_mean_scale", "d_log_z_d_variance_scale")
@@ -108,47 +110,64 @@ def check_reference() -> None:
         assert abs(mean * closed(a) / closed(a + 1) - 1) < mp.mpf(10) ** -50, (a, kappa)
 
 
-def at_kappa(y, variance, power, kappa):
+def at_kappa(variance, power, kappa):
     """The cavity mean that gives this kappa."""
     return power * variance - kappa * variance**0.5
 
 
-def cases() -> list[tuple[float, float, float, float, int]]:
-    draw = random.Random(20240611)
+Case = tuple[float, float, float, float, int]
+
+
+def box(draw: random.Random) -> Iterator[Case]:
+    """Draw from the whole range of arguments."""
     variances = [10.0**k for k in range(-8, 7)]
-    counts = [1, 2, 5, 10, 50, 100, 500, 1e3, 1e4, 1e5, 1e6]
     means = [-1e3, -100.0, -10.0, -1.0, 0.0, 0.3, 1.0, 5.0, 30.0, 100.0, 1e3, 1e4, 1e5, 1e6]
-    powers = [0.01, 0.1, 0.25, 0.37, 0.5, 0.75, 0.99]
-    rows = []
-    for y in counts:  # the box at large
+    for y in (1, 2, 5, 10, 50, 100, 500, 1e3, 1e4, 1e5, 1e6):
         for _ in range(11):
             mean = draw.choice([*means, y / 2, y - y**0.5, y, y + y**0.5, 2 * y])
-            rows.append((y, mean, draw.choice(variances), 1.0, 1))
+            yield y, mean, draw.choice(variances), 1.0, 1
         for _ in range(4):
-            rows.append((y, draw.choice([*means, y]), draw.choice(variances), draw.choice(powers), 1))
-    for size in (60.0, 90.0, 99.9, 100.1, 110.0, 199.0, 201.0, 990.0, 1010.0, 9900.0, 10100.0):  # crossovers in N
+            yield y, draw.choice([*means, y]), draw.choice(variances), draw.choice(POWERS), 1
+
+
+def crossovers(draw: random.Random) -> Iterator[Case]:
+    """Stay near where an algorithm may change: in N, the squared distance of the mode from 0, and in kappa."""
+    for size in (60.0, 90.0, 99.9, 100.1, 110.0, 199.0, 201.0, 990.0, 1010.0, 9900.0, 10100.0):
         for share in (0.02, 0.3, 0.7, 0.97):
-            power = draw.choice([1.0, 1.0, *powers])
+            power = draw.choice([1.0, 1.0, *POWERS])
             y = max(1.0, round(share * size / power))
-            a = power * y
-            if a < size and y <= 1e6:
-                mode = (size - a) ** 0.5
+            if power * y < size:
+                mode = (size - power * y) ** 0.5
                 variance = draw.choice([1e-6, 1e-2, 0.3, 5.0, 100.0, 1e4])
-                rows.append((y, at_kappa(y, variance, power, a / mode - mode), variance, power, 1))
-    for kappa in (0.0, 5.0, -5.0, 10.0, -10.0, 38.0, 300.0, 1e-3, -1e-3):  # crossovers in kappa
+                yield y, at_kappa(variance, power, power * y / mode - mode), variance, power, 1
+    for kappa in (0.0, 5.0, -5.0, 10.0, -10.0, 38.0, 300.0, 1e-3, -1e-3):
         for y in (1, 3, 10, 60, 99):
-            power = draw.choice([1.0, *powers])
+            power = draw.choice([1.0, *POWERS])
             variance = draw.choice([1e-8, 1e-4, 0.1, 1.0, 10.0, 1e3])
-            rows.append((y, at_kappa(y, variance, power, kappa), variance, power, 1))
-    for y in (1, 7, 100, 1e6):  # no room between cavity, mode and count
+            yield y, at_kappa(variance, power, kappa), variance, power, 1
+
+
+def coincidences(draw: random.Random) -> Iterator[Case]:
+    """Let cavity mean, mode and count agree, so that the gradient nearly vanishes."""
+    for y in (1, 7, 100, 1e6):
         for variance in (1e-8, 1e-4, 1.0, 1e6):
-            rows.append((y, y, variance, draw.choice([1.0, 0.5]), 1))
+            yield y, y, variance, draw.choice([1.0, 0.5]), 1
+
+
+def zero_counts(draw: random.Random) -> Iterator[Case]:
+    """Both variants of the site of a zero count."""
     for zero_mass in (1, 0):
         for mean in (-1e3, -30.0, -3.0, -0.5, 0.0, 0.2, 1.0, 6.0, 50.0, 1e3, 1e5, 1e6):
             for variance in draw.sample([1e-8, 1e-4, 1e-2, 0.3, 1.0, 10.0, 1e2, 1e4, 1e6], 5):
-                rows.append((0, mean, variance, draw.choice([1.0, 1.0, 0.5, 0.01]), zero_mass))
+                yield 0, mean, variance, draw.choice([1.0, 1.0, 0.5, 0.01]), zero_mass
     for y in (3, 200):  # the option changes nothing where y > 0
-        rows.append((y, 1.5, 2.0, 1.0, 0))
+        yield y, 1.5, 2.0, 1.0, 0
+
+
+def cases() -> list[Case]:
+    """All rows, inside the range for which the kernel is meant."""
+    draw = random.Random(20240611)
+    rows = [*box(draw), *crossovers(draw), *coincidences(draw), *zero_counts(draw)]
     unique = dict.fromkeys((float(y), float(m), float(v), float(p), z) for y, m, v, p, z in rows)
     return [row for row in unique if -1e3 <= row[1] <= 1e6]
 
