@@ -1,5 +1,33 @@
 """Gaussian posteriors, evidence and predictions for PyMC models, by expectation propagation."""
 
+from pymc_ep import datasets as datasets
+from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
+from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
+from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.fit import explain, fit, supported
+from pymc_ep.predict import log_predictive, predict, start_point
+from pymc_ep.recognise import register_form
+from pymc_ep.sites import register_site, tilted_moments
 
-__all__ = ["ConvergenceWarning", "InvalidDataError", "NumericalError", "UnsupportedModelError"]
+__all__ = [
+    "ConvergenceWarning",
+    "InvalidDataError",
+    "NumericalError",
+    "RectifiedPoisson",
+    "SoftplusPoisson",
+    "UnsupportedModelError",
+    "datasets",
+    "explain",
+    "fit",
+    "log_predictive",
+    "predict",
+    "register_engine",
+    "register_form",
+    "register_site",
+    "start_point",
+    "supported",
+    "tilted_moments",
+]
+
+__version__ = "0.1.0"

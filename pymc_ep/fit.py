@@ -5,26 +5,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_ep import compat
-from pymc_ep.engines.base import EngineEntry, get_engine
+from pymc_ep.engines import EngineEntry, engines, get_engine
 from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning
 from pymc_ep.forms.compiled import CompiledLatentGaussian
-from pymc_ep.recognise import recognise
+from pymc_ep.recognise import compiled_form, recognise, site_names
 from pymc_ep.results import build_container, check_dims, fit_state, model_dims
 
-__all__ = ["fit"]
+__all__ = ["explain", "fit", "supported"]
 
 _SILENT_SECONDS = 2.0
 _STORED_NUMBERS = 5e7
 _STORED_LOG_LIKELIHOODS = 1e7
-_COMPILED: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def fit(
@@ -110,24 +108,6 @@ def fit(
     settings = solution.settings | {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
     timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
     return _container(model, form, engine, solution, settings, timings, _layout(draws, chains, solution), random_seed)
-
-
-def compiled_form(
-    model: pm.Model,
-    latent: Sequence[str] | None,
-    compile_kwargs: dict[str, Any] | None = None,
-    wanted: Sequence[str] = (),
-) -> CompiledLatentGaussian:
-    """Recognise and compile a model, once for as long as its variables stay the same."""
-    known = _COMPILED.setdefault(model, {})
-    names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
-    mode = str((compile_kwargs or {}).get("mode"))
-    key = (names, tuple(wanted), mode, tuple(model.basic_RVs), tuple(model.deterministics), tuple(model.potentials))
-    if key not in known:
-        form = recognise(model, names, wanted)
-        point = model.initial_point()
-        known[key] = CompiledLatentGaussian(form, [point[v.name] for v in form.hyper_values], compile_kwargs)
-    return known[key]
 
 
 def _check_numbers(draws: int | None, chains: int) -> None:
@@ -254,3 +234,38 @@ def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Seque
         out[name] = ((), value)
     out["converged"] = ((), solution.converged)
     return out
+
+
+def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:
+    """Say what `fit` would make of a model: latent variables, sites, hyperparameters, ignored variables, solver.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    latent : sequence of str, optional
+        As in `fit`.
+
+    Returns
+    -------
+    str
+        For printing.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where `fit` would raise it.
+    """
+    model = pm.modelcontext(model)
+    form = recognise(model, latent)
+    methods = [e.name for e in engines() if e.form is type(form)]
+    return f"{form.describe()}\nmethods          {', '.join(methods)}"
+
+
+def supported() -> str:
+    """Return the table of distributions, links, sites, methods and treatments of hyperparameters, for printing."""
+    rows = [("distribution", "link", "site", "method", "hyper")]
+    for distribution, link, site in site_names():
+        rows += [(distribution, link, site, e.name, ", ".join(e.hyper)) for e in engines()]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)

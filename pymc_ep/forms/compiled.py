@@ -13,7 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
 from pymc_ep.forms.linear_maps import batch
 from pymc_ep.forms.moments import cross_covariance, noise_covariance, predictor_moments, prior_variance
 from pymc_ep.sites.compiled import CompiledSite, compile_site
@@ -87,8 +87,8 @@ class CompiledLatentGaussian:
         self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         self._kwargs = {"mode": numpy_mode(), "on_unused_input": "ignore"} | (compile_kwargs or {})
-        mode = (compile_kwargs or {}).get("mode")
-        self.sites: list[CompiledSite] = [compile_site(g.site, mode, **g.options) for g in form.groups]
+        self._site_mode = (compile_kwargs or {}).get("mode")
+        self.sites: list[CompiledSite] = [compile_site(g.site, self._site_mode, **g.options) for g in form.groups]
         self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
@@ -168,6 +168,12 @@ class CompiledLatentGaussian:
             parameters = [np.asarray(parts.pop(0)).reshape(eta.shape) for _ in group.parameters]
             out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
         return out
+
+    def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
+        """Return the compiled site of any group, one to predict included, and its parameters at theta."""
+        parameters = self._function(self.form.hyper_values, [self.form.at_zero_noise(p) for p in group.parameters])
+        values = [np.asarray(p) for p in parameters(*self.unpack(theta))]
+        return compile_site(group.site, self._site_mode, **group.options), values
 
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = self._noise_shapes(*self.unpack(theta))

@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 
-__all__ = ["LINKS", "Family", "family_of", "gaussian_moments", "register_family"]
+__all__ = ["LINKS", "Family", "family_of", "gaussian_moments", "register_family", "site_names"]
 
 LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "identity": lambda x: x,
@@ -65,6 +65,15 @@ def register_family(op_type: type, family: Family) -> None:
 def family_of(rv: TensorVariable) -> Family | None:
     """Return the family of a random variable, or None where its distribution has no site."""
     return next((_FAMILIES[t] for t in type(rv.owner.op).__mro__ if t in _FAMILIES), None)
+
+
+def site_names() -> list[tuple[str, str, str]]:
+    """Return (distribution, link, site) for all that is registered."""
+    return [
+        (op_type.__name__.removesuffix("RV"), link, site)
+        for op_type, family in _FAMILIES.items()
+        for link, site in family.links.items()
+    ]
 
 
 register_family(

@@ -1,6 +1,6 @@
 """Layout of the ArviZ container: how a solution is written into it and read back."""
 
-from pymc_ep.results.container import build_container, check_dims, model_dims
+from pymc_ep.results.container import build_container, check_dims, labelled, model_dims
 from pymc_ep.results.reading import fit_group, fit_state, settings
 
-__all__ = ["build_container", "check_dims", "fit_group", "fit_state", "model_dims", "settings"]
+__all__ = ["build_container", "check_dims", "fit_group", "fit_state", "labelled", "model_dims", "settings"]

@@ -13,7 +13,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constant
 from pymc_ep.compat import make_container, to_dataset
 from pymc_ep.exceptions import UnsupportedModelError
 
-__all__ = ["build_container", "check_dims", "model_dims"]
+__all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 
 _OWN_DIMS = ("iteration", "hyper_iteration")
 _SAMPLE_DIMS = ("chain", "draw")
@@ -82,6 +82,20 @@ def build_container(
         attrs=shared,
     )
     return make_container(groups)
+
+
+def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -> xr.Dataset:
+    """Return a dataset of arrays that have the dims and coordinates of model variables.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : mapping of str to (str, ndarray)
+        Name in the dataset to the model variable whose dims it has, and its values.
+    """
+    coords, _ = coords_and_dims_for_inferencedata(model)
+    dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
+    return to_dataset({name: values for name, (_, values) in variables.items()}, coords=coords, dims=dims, attrs=_library())
 
 
 def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ from pymc_ep.sites.base import Site, Tilted, get_site, register_site, sites
 from pymc_ep.sites.compiled import CompiledSite, check_finite, compile_site
 from pymc_ep.sites.laplace import LAPLACE
 from pymc_ep.sites.logit import LOGIT
+from pymc_ep.sites.moments import tilted_moments
 from pymc_ep.sites.normal import NORMAL
 from pymc_ep.sites.poisson import POISSON
 from pymc_ep.sites.probit import PROBIT
 from pymc_ep.sites.rectified_poisson import RECTIFIED_POISSON
 from pymc_ep.sites.softplus_poisson import SOFTPLUS_POISSON
 from pymc_ep.sites.student_t import STUDENT_T
-from pymc_ep.sites.moments import tilted_moments
 
 __all__ = [
     "CompiledSite",

@@ -23,8 +23,8 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, sigma: Any) -> Tilted:
     residual = y - mean
     constant = 0.5 * (1 - power) * pt.log(2 * np.pi * sigma**2) - 0.5 * pt.log(power)
     log_z = constant - 0.5 * pt.log(2 * np.pi * total) - 0.5 * residual**2 / total
-    weight = variance / total
-    return Tilted(log_z, mean + weight * residual, variance * (noise / total), residual / total, 1 / noise)
+    tilted_mean = (mean * noise + y * variance) / total
+    return Tilted(log_z, tilted_mean, variance * (noise / total), residual / total, 1 / noise)
 
 
 NORMAL = register_site(

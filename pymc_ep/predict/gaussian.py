@@ -1,0 +1,83 @@
+"""Gaussian predictions of variables that are affine in the latent ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.engines.base import get_engine
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian import AffineVariable
+from pymc_ep.forms.posterior import LatentPosterior, Moments
+from pymc_ep.recognise import compiled_form
+from pymc_ep.results import fit_group, fit_state, labelled, settings
+
+__all__ = ["posterior_of", "predict"]
+
+
+def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior:
+    """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
+
+    Raises
+    ------
+    ValueError
+        Where `idata` is no result of `pymc_ep.fit`, or of another model or other data.
+    """
+    state = fit_state(idata)
+    form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
+    engine = get_engine(fit_group(idata).attrs["method"], type(form.form))
+    n, p = sum(y.size for y in form.observed()), form.start.size
+    if state["shift"].size != n or state["theta"].size != p:
+        raise ValueError(
+            f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model now "
+            f"has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
+        )
+    return engine.rebuild(form, state)
+
+
+def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[str]) -> xr.Dataset:
+    """Predict variables of a model that are Gaussian given the hyperparameters, in closed form.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`, also one read back from disk.
+    model : pymc.Model, optional
+        The fitted model; it may have gained variables since, such as a ``gp.conditional``.
+    var_names : sequence of str
+        Latent variables, Deterministics affine in them, or Gaussian variables that depend on them.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords. The standard deviation includes that
+        of the hyperparameters to first order.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For a variable that is not affine in the latent ones.
+    ValueError
+        Where result and model do not belong together.
+    """
+    model = pm.modelcontext(model)
+    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    posterior = posterior_of(idata, model, names)
+    affine = {v.name: v for v in posterior.form.form.affine}
+    for name in names:
+        if name not in affine:
+            raise UnsupportedModelError(
+                f"{name!r} is not Gaussian given the hyperparameters, so it has no Gaussian prediction; use "
+                f"pm.sample_posterior_predictive, or log_predictive for the density of new observations."
+            )
+    found = posterior.moments([affine[name] for name in names])
+    variables = {}
+    for name, part in found.items():
+        variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
+    return labelled(model, variables)
+
+
+def predictor_moments_of(posterior: LatentPosterior, name: str, predictor: Any) -> Moments:
+    """Return the posterior moments of one likelihood's predictor."""
+    return posterior.moments([AffineVariable(name, predictor)])[name]

@@ -1,0 +1,63 @@
+"""Log predictive densities of new observations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.predict.gaussian import posterior_of, predictor_moments_of
+from pymc_ep.results import labelled
+
+__all__ = ["log_predictive"]
+
+
+def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
+    """Return log integrals of p(y* | f*) Q(f*), one for each new observation.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    model : pymc.Model or None
+        The fitted model, with a likelihood for the new observations, such as
+        ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes that of the context.
+    data : mapping of str to array_like
+        New observations by the name of their variable, each of the shape of its predictor.
+
+    Returns
+    -------
+    xarray.Dataset
+        One array a variable, with the model's dims and coords. The Gaussian Q(f*) of each predictor includes the
+        uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations outside the likelihood's domain, or of a wrong shape.
+    """
+    model = pm.modelcontext(model)
+    posterior = posterior_of(idata, model, list(data))
+    form = posterior.form.form
+    groups = {g.name: g for g in (*form.groups, *form.predictions)}
+    variables = {}
+    for name, values in data.items():
+        if name not in groups:
+            raise UnsupportedModelError(
+                f"{name!r} is no likelihood with a site; these are {', '.join(groups) or 'none'}."
+            )
+        group = groups[name]
+        moments = predictor_moments_of(posterior, name, group.predictor)
+        y = np.asarray(values)
+        if y.shape != moments.mean.shape:
+            raise InvalidDataError(
+                f"{name!r} has predictors of shape {moments.mean.shape} but the given values have shape {y.shape}."
+            )
+        group.site.validate(y, name)
+        site, parameters = posterior.form.site_at(posterior.theta, group)
+        shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
+        log_z = site.moments(y, moments.mean, moments.sd**2, 1.0, *shaped).log_z
+        variables[name] = (name, np.asarray(log_z))
+    return labelled(model, variables)

@@ -1,0 +1,31 @@
+"""Start points for MCMC from a fit."""
+
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.results import fit_group, settings
+
+__all__ = ["start_point"]
+
+
+def start_point(idata: Any) -> dict[str, np.ndarray]:
+    """Return values of all free variables at the posterior mean of the latent ones, for ``pm.sample(initvals=...)``.
+
+    Hyperparameters are at their mode. A model with a rectified likelihood has no finite density at PyMC's own
+    start point, where its predictor is 0.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+
+    Returns
+    -------
+    dict
+        Values by name.
+    """
+    fit = fit_group(idata)
+    modes = {n.removeprefix("hyper_mode_"): v for n, v in fit.items() if n.startswith("hyper_mode_")}
+    latent = {name: fit[f"{name}_mean"] for name in settings(idata)["latent"]}
+    return {str(name): np.asarray(value) for name, value in (modes | latent).items()}
