@@ -38,7 +38,7 @@ _MODE_LOSS = 0.5
 
 _MODE_SECTIONS = 6
 _MAX_SEARCH = 60
-"""Ends a search on non-finite values; eight rounds are the most that finite ones were seen to need."""
+"""Ends a search on non-finite values; nine rounds are the most that finite ones were seen to need."""
 
 _GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
