@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_ep.engines.base import Status
 from pymc_ep.linalg.anderson import anderson
-from pymc_ep.linalg.dense import DensePosterior, dense_posterior
+from pymc_ep.linalg.dense import DensePosterior, dense_posterior, shifted_posterior
 from pymc_ep.linalg.namespace import is_jax, namespace
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -26,6 +26,10 @@ _NEAR = 1.0
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step."""
 _LEAST_DAMPING = 1e-3
+_PATIENCE = 10
+"""Steps without a new least change after which automatic damping halves; after five times as many, EP gives up."""
+_INNER = 2
+"""Updates of the means alone in each automatic sweep: they cost products with vectors and save factorisations."""
 
 
 class Problem(NamedTuple):
@@ -91,6 +95,8 @@ class State(NamedTuple):
         History for the extrapolation.
     damping : float
         Fraction of a plain update that is taken.
+    inner : int
+        Updates of the means alone in the sweeps of the history.
     best : float
         Least change so far.
     stale : int
@@ -103,6 +109,7 @@ class State(NamedTuple):
     points: np.ndarray
     residuals: np.ndarray
     damping: float
+    inner: int
     best: float
     stale: int
 
@@ -142,23 +149,30 @@ def sweep(
     moments: Callable[..., Tilted],
     power: float,
     log_concave: bool,
+    inner: int,
 ) -> Sweep:
-    """Evaluate all site updates at the given sites: one cubic factorisation and n tilted moments."""
+    """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times."""
     xp = namespace(problem.covariance)
     posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
     proper = posterior.proper & xp.all(posterior.variance > 0) & xp.all(cavity_variance > 0)
     safe = xp.where(proper & (cavity_variance > 0), cavity_variance, 1.0)
     tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
-    new_shift, new_precision = tilted.shift / power, tilted.precision / power
     log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
-    d_precision = new_precision - precision
-    d_slope = new_shift - shift - d_precision * posterior.mean
+    d_precision = tilted.precision / power - precision
+    d_slope = tilted.shift / power - shift - d_precision * posterior.mean
     change = xp.maximum(
         xp.max(xp.abs(d_precision) * posterior.variance), xp.max(xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance)))
     )
+    refined = tilted
+    for _ in range(inner):
+        # Match the means alone, at the same precisions: no factorisation, and the variances lose little by it.
+        matched = refined.gradient / power + precision * refined.mean
+        moved = shifted_posterior(posterior, problem.mean, problem.covariance, matched, precision)
+        centre, _ = cavities(moved, matched, precision, power)
+        refined = moments(xp.where(proper, centre, 0.0), safe, problem.observed, problem.parameters)
     return Sweep(
-        new_shift, new_precision, posterior, cavity_mean, cavity_variance, tilted, log_z, change, proper
+        refined.shift / power, refined.precision / power, posterior, cavity_mean, cavity_variance, tilted, log_z, change, proper
     )
 
 
@@ -196,7 +210,7 @@ class EP:
         self.tol = tol
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
-        self._jitted: Callable[..., Sweep] | None = None
+        self._jitted: dict[int, Callable[..., Sweep]] = {}
 
     def moments(self, cavity_mean: Any, cavity_variance: Any, observed: Sequence, parameters: Sequence) -> Tilted:
         """Return the tilted moments of all sites, joined."""
@@ -209,17 +223,17 @@ class EP:
             return parts[0]
         return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
 
-    def sweep(self, problem: Problem, shift: Any, precision: Any) -> Sweep:
+    def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
-        options = {"moments": self.moments, "power": self.power, "log_concave": self.log_concave}
+        options = {"moments": self.moments, "power": self.power, "log_concave": self.log_concave, "inner": inner}
         if not is_jax(problem.covariance):
             with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                 return sweep(problem, shift, precision, **options)
-        if self._jitted is None:
+        if inner not in self._jitted:
             from pymc_ep.sites.compiled_jax import jit
 
-            self._jitted = jit(lambda *arrays: sweep(*arrays, **options))
-        return self._jitted(problem, shift, precision)
+            self._jitted[inner] = jit(lambda *arrays: sweep(*arrays, **options))
+        return self._jitted[inner](problem, shift, precision)
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.
@@ -249,9 +263,13 @@ class EP:
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
-        at = self.sweep(problem, shift, precision)
+        inner = _INNER if self._is_near(before) else 0
+        at = self.sweep(problem, shift, precision, inner)
         if not bool(at.proper):
             return None
+        if inner != before.inner:
+            # Another map with the same fixed point: its residuals do not extrapolate those of the first.
+            before = before._replace(points=before.points[:0], residuals=before.residuals[:0], inner=inner)
         self._require_finite(problem, at)
         return self._accept(shift, precision, at, before)
 
@@ -286,6 +304,12 @@ class EP:
         change = self.change(state)
         if change <= self.tol:
             return Status(True, f"converged: the largest change of a site is {change:.2g}")
+        if state.stale >= 5 * _PATIENCE:
+            return Status(
+                False,
+                f"stalled: no improvement on a change of {state.best:.2g} in {state.stale} steps; accept it as the "
+                f"tolerance, use a smaller power, or check the model for outliers",
+            )
         if state.damping < _LEAST_DAMPING:
             return Status(
                 False,
@@ -294,12 +318,16 @@ class EP:
             )
         return None
 
+    def _is_near(self, state: State) -> bool:
+        """Whether the sites are so near the fixed point that plain updates lead to it."""
+        return self.automatic and state.damping == 1.0 and self.change(state) < _NEAR
+
     def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Extrapolate near the fixed point; elsewhere take a damped update."""
         n = len(state.shift)
         point, residual = state.points[-1], state.residuals[-1]
         damped = point + state.damping * residual
-        if self.automatic and float(state.sweep.change) < _NEAR and state.damping == 1.0:
+        if self._is_near(state):
             variance = np.asarray(state.sweep.posterior.variance)
             weights = np.concatenate([np.sqrt(variance), variance])
             extrapolated = anderson(state.points, state.residuals, weights)
@@ -312,19 +340,19 @@ class EP:
     def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
         point = np.concatenate([shift, precision])
         residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
-        points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
+        points, residuals, damping, inner, best, stale = point[None], residual[None], self.damping, 0, np.inf, 0
         if before is not None:
             points = np.concatenate([before.points, points])[-_DEPTH:]
             residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
-            damping, best, stale = before.damping, before.best, before.stale + 1
+            damping, inner, best, stale = before.damping, before.inner, before.best, before.stale + 1
         if float(at.change) < best:
             best, stale = float(at.change), 0
         if self.automatic:
-            if stale >= 10:
-                points, residuals, damping, stale = points[-1:], residuals[-1:], max(damping / 2, 0.1), 0
+            if stale > 0 and stale % _PATIENCE == 0:
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, 0.1)
             elif stale == 0:
                 damping = min(1.0, 2.0 * damping)
-        return State(shift, precision, at, points, residuals, damping, best, stale)
+        return State(shift, precision, at, points, residuals, damping, inner, best, stale)
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""

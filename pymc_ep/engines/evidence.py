@@ -9,6 +9,7 @@ from pymc_ep.engines.ep import EP, Problem
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.linalg.dense import is_positive_semidefinite
 
 __all__ = ["Evidence", "EvidenceAt"]
 
@@ -68,6 +69,7 @@ class Evidence:
         self.engine = engine
         self.max_iter = max_iter
         self.report = report
+        self._checked = False
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         for group, y in zip(form.form.groups, form.observed()):
             if y.size == 0:
@@ -78,6 +80,9 @@ class Evidence:
         """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none."""
         prior = self.form.prior(theta)
         self._check_prior(prior)
+        if not self._checked:
+            self._require_covariance(prior)
+            self._checked = True
         problem = Problem(prior.mean, prior.covariance, self.observed, prior.parameters)
         return EvidenceAt(theta, prior, problem, run(self.engine, problem, start, max_iter=self.max_iter))
 
@@ -121,6 +126,17 @@ class Evidence:
                     f"hyperparameters {self._describe()}. Check the inputs of the covariance function for NaN, and "
                     f"the initial values."
                 )
+
+    def _require_covariance(self, prior: Prior) -> None:
+        """Raise where the prior covariance, at the first hyperparameters, has a negative eigenvalue beyond rounding."""
+        covariance = np.asarray(prior.covariance)
+        if not is_positive_semidefinite(covariance):
+            least = float(np.linalg.eigvalsh(covariance)[0])
+            raise NumericalError(
+                f"The prior covariance of the predictor, made by {', '.join(self.form.form.latent_names)}, is not "
+                f"positive definite: its least eigenvalue is {least:.3g}. Check the covariance matrix or function, or "
+                f"add a multiple of the identity to it."
+            )
 
     def _describe(self) -> str:
         return ", ".join(self.form.form.hyper_names) or "none"

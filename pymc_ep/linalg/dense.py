@@ -23,7 +23,7 @@ import scipy.linalg
 
 from pymc_ep.linalg.namespace import is_jax, namespace
 
-__all__ = ["DensePosterior", "counts", "dense_posterior", "draw_weights", "spd_inverse"]
+__all__ = ["DensePosterior", "counts", "dense_posterior", "draw_weights", "is_positive_semidefinite", "shifted_posterior", "spd_inverse"]
 
 counts = {"factorizations": 0}
 """How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
@@ -98,18 +98,28 @@ def dense_posterior(mean: Any, covariance: Any, shift: Any, precision: Any, *, l
         remainder = xp.where(precision < 0, 1.0 - precision * variance, diagonal - precision * extra)
         log_det, proper = log_det + log_det_m, proper & proper_m
 
+    found = DensePosterior(mean, variance, remainder, shift, log_det, proper, root, inverse, downdate)
+    return shifted_posterior(found, mean, covariance, shift, precision)
+
+
+def shifted_posterior(
+    posterior: DensePosterior, mean: Any, covariance: Any, shift: Any, precision: Any
+) -> DensePosterior:
+    """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+
+    With large precisions the first solution for the weights loses digits to cancellation; its residual
+    b - Pi m - a, which is small and free of that, restores them.
+    """
+    root, inverse, downdate = posterior.root, posterior.inverse, posterior.downdate
+
     def respond(gain: Any) -> Any:
         """Return (I - E K) gain."""
         moved = covariance @ gain
         return gain - root * (inverse @ (root * moved)) + downdate @ (downdate.T @ moved)
 
-    # With large precisions the first solution loses digits to cancellation; its residual, which is small and
-    # free of that, restores them.
     weights = respond(shift - precision * mean)
     weights = weights + respond(shift - precision * (mean + covariance @ weights) - weights)
-    return DensePosterior(
-        mean + covariance @ weights, variance, remainder, weights, log_det, proper, root, inverse, downdate
-    )
+    return posterior._replace(mean=mean + covariance @ weights, weights=weights)
 
 
 def _whitened_inverse(covariance: Any, root: Any) -> tuple[Any, Any, Any]:
@@ -214,6 +224,13 @@ def spd_inverse(matrix: Any) -> tuple[Any, Any, Any]:
     log_det = 2.0 * np.log(factor.diagonal()).sum()
     inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
     return _mirror_lower(inverse), log_det, True
+
+
+def is_positive_semidefinite(matrix: np.ndarray) -> bool:
+    """Whether a symmetric matrix has no negative eigenvalue beyond rounding (1e-9 of its largest variance)."""
+    shifted = np.array(matrix)
+    shifted.flat[:: len(shifted) + 1] += 1e-9 * max(float(np.max(np.abs(matrix.diagonal()))), np.finfo(float).tiny)
+    return scipy.linalg.lapack.dpotrf(shifted.T, lower=1, overwrite_a=1, clean=0)[1] == 0
 
 
 def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
