@@ -1,8 +1,8 @@
 """EP on three correlated observations against quadrature of the three-dimensional posterior.
 
-EP is not exact here: the tolerances are two to three times its own error, which this quadrature found. They catch a wrong
-constant in the evidence or a wrong moment. With a Gaussian likelihood EP is exact, and so the quadrature's own accuracy
-is tested too.
+EP is not exact here: the tolerances are two to three times its own error, which this quadrature found. They catch a
+wrong constant in the evidence or a wrong moment. With a Gaussian likelihood EP is exact, and so the quadrature's own
+accuracy is tested too.
 """
 
 import numpy as np
