@@ -7,7 +7,7 @@ from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.predict import log_predictive, predict, start_point
-from pymc_ep.recognise import register_form
+from pymc_ep.recognise import register_family, register_form
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "log_predictive",
     "predict",
     "register_engine",
+    "register_family",
     "register_form",
     "register_site",
     "start_point",

@@ -150,15 +150,15 @@ def group(container: Any, name: str) -> xr.Dataset:
 
 
 @contextmanager
-def progress(description: str, total: int, *, enabled: bool = True) -> Iterator[Callable[[float, float], None]]:
+def progress(description: str, total: int | None, *, enabled: bool = True) -> Iterator[Callable[[float, float], None]]:
     """Show a progress bar in PyMC's style with the evidence and its change.
 
     Parameters
     ----------
     description : str
         Name of what runs.
-    total : int
-        Largest number of iterations.
+    total : int or None
+        Number of iterations, where it is known.
     enabled : bool
         With False nothing is shown and the function does nothing.
 

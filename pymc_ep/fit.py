@@ -1,5 +1,6 @@
 """Fit a model: look up the form and the engine, run it, write the result. No mathematics here."""
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import pymc as pm
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_ep import compat
-from pymc_ep.engines import EngineEntry, engines, get_engine
+from pymc_ep.engines import Checkpoint, EngineEntry, engines, get_engine
 from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -36,6 +37,7 @@ def fit(
     random_seed: Any = None,
     progressbar: bool = True,
     start: Any = None,
+    checkpoint: str | os.PathLike | None = None,
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
@@ -65,6 +67,8 @@ def fit(
         Shown once two seconds have passed.
     start : optional
         Result of an earlier fit of the same model, or a dict of hyperparameter values by name.
+    checkpoint : path, optional
+        File to which the state of a long fit is written at intervals, and from which the fit resumes where it exists.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
     **options
@@ -98,11 +102,16 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, type(form.form))
     _check_options(engine, hyper, options)
-    state = None if start is None or isinstance(start, dict) else fit_state(start)
+    saved = Checkpoint(checkpoint)
+    state = saved.load()
+    if state is None and start is not None and not isinstance(start, dict):
+        state = fit_state(start)
     theta = _hyper_start(model, form, start if isinstance(start, dict) else None, state)
     compiled = time.perf_counter()
     with _progress(engine.name, progressbar) as report:
-        solution = engine.solve(form, hyper=hyper, theta=theta, start=state, options=options, report=report)
+        solution = engine.solve(
+            form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
+        )
     if not solution.converged:
         warnings.warn(f"{engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=2)
     settings = solution.settings | {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}

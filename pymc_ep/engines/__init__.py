@@ -2,5 +2,6 @@
 
 from pymc_ep.engines import latent_ep as latent_ep
 from pymc_ep.engines.base import EngineEntry, engines, get_engine, register_engine
+from pymc_ep.engines.checkpoint import Checkpoint
 
-__all__ = ["EngineEntry", "engines", "get_engine", "register_engine"]
+__all__ = ["Checkpoint", "EngineEntry", "engines", "get_engine", "register_engine"]

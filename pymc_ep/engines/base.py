@@ -51,7 +51,7 @@ class EngineEntry:
     form : type
         The form it solves.
     solve : callable
-        ``solve(compiled form, hyper=, theta=, start=, options=, report=) -> Solution``.
+        ``solve(compiled form, hyper=, theta=, start=, options=, report=, checkpoint=) -> Solution``.
     rebuild : callable
         ``rebuild(compiled form, state) -> posterior``: from the arrays of a saved state.
     options : dict

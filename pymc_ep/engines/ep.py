@@ -6,6 +6,7 @@ all n updates is sought; the sweep is one pure function of arrays, run by NumPy 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +173,15 @@ def sweep(
         centre, _ = cavities(moved, matched, precision, power)
         refined = moments(xp.where(proper, centre, 0.0), safe, problem.observed, problem.parameters)
     return Sweep(
-        refined.shift / power, refined.precision / power, posterior, cavity_mean, cavity_variance, tilted, log_z, change, proper
+        refined.shift / power,
+        refined.precision / power,
+        posterior,
+        cavity_mean,
+        cavity_variance,
+        tilted,
+        log_z,
+        change,
+        proper,
     )
 
 
@@ -225,14 +234,14 @@ class EP:
 
     def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
-        options = {"moments": self.moments, "power": self.power, "log_concave": self.log_concave, "inner": inner}
+        evaluate = partial(sweep, moments=self.moments, power=self.power, log_concave=self.log_concave, inner=inner)
         if not is_jax(problem.covariance):
             with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                return sweep(problem, shift, precision, **options)
+                return evaluate(problem, shift, precision)
         if inner not in self._jitted:
             from pymc_ep.sites.compiled_jax import jit
 
-            self._jitted[inner] = jit(lambda *arrays: sweep(*arrays, **options))
+            self._jitted[inner] = jit(evaluate)
         return self._jitted[inner](problem, shift, precision)
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
@@ -259,7 +268,11 @@ class EP:
             return plain
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
         observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
-        return state if observed is None else observed._replace(points=observed.points[-1:], residuals=observed.residuals[-1:])
+        return (
+            state
+            if observed is None
+            else observed._replace(points=observed.points[-1:], residuals=observed.residuals[-1:])
+        )
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
@@ -313,8 +326,8 @@ class EP:
         if state.damping < _LEAST_DAMPING:
             return Status(
                 False,
-                f"stalled with a change of {change:.2g}: steps of {state.damping:.1g} still lead to improper posteriors; "
-                f"use a smaller power, or check the model for outliers",
+                f"stalled with a change of {change:.2g}: steps of {state.damping:.1g} still lead to improper "
+                f"posteriors; use a smaller power, or check the model for outliers",
             )
         return None
 

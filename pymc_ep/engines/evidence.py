@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP, Problem
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
@@ -56,7 +57,9 @@ class Evidence:
     max_iter : int
         Iterations of one fit.
     report : callable, optional
-        Called after each fit with its value and the largest element of its gradient.
+        Called in each iteration with log evidence and change.
+    checkpoint : Checkpoint, optional
+        Receives hyperparameters and sites of each fit.
 
     Raises
     ------
@@ -64,11 +67,19 @@ class Evidence:
         Where an observation lies outside what its site takes, or lengths do not agree.
     """
 
-    def __init__(self, form: CompiledLatentGaussian, engine: EP, max_iter: int, report: Callable | None = None):
+    def __init__(
+        self,
+        form: CompiledLatentGaussian,
+        engine: EP,
+        max_iter: int,
+        report: Callable[[float, float], None] | None = None,
+        checkpoint: Checkpoint | None = None,
+    ):
         self.form = form
         self.engine = engine
         self.max_iter = max_iter
         self.report = report
+        self.checkpoint = checkpoint or Checkpoint(None)
         self._checked = False
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         for group, y in zip(form.form.groups, form.observed()):
@@ -84,7 +95,10 @@ class Evidence:
             self._require_covariance(prior)
             self._checked = True
         problem = Problem(prior.mean, prior.covariance, self.observed, prior.parameters)
-        return EvidenceAt(theta, prior, problem, run(self.engine, problem, start, max_iter=self.max_iter))
+        found = run(self.engine, problem, start, max_iter=self.max_iter, report=self.report)
+        at = EvidenceAt(theta, prior, problem, found)
+        self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
+        return at
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
         """Return the gradient of log evidence plus log prior, (p,).

@@ -43,10 +43,13 @@ class Hyper(NamedTuple):
     sentence: str
 
 
-def stay(evidence: Evidence, theta: np.ndarray, start=None, why: str = "") -> Hyper:
+Sites = tuple[np.ndarray, np.ndarray] | None
+
+
+def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Fit at `theta` and hold the hyperparameters there."""
     at = evidence.at(theta, start)
-    return _fixed(at, np.array([at.value]), True, why)
+    return _fixed(at, np.array([at.value]), True, "")
 
 
 def _fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
@@ -57,7 +60,7 @@ def _fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) ->
 class _Objective:
     """Minus value and gradient, remembering the best fit and warm-starting from the last."""
 
-    def __init__(self, evidence: Evidence, start):
+    def __init__(self, evidence: Evidence, start: Sites):
         self.evidence = evidence
         self.sites = start
         self.best: EvidenceAt | None = None
@@ -75,14 +78,12 @@ class _Objective:
             return _FAILED, np.zeros_like(theta)
         self.sites = at.sites
         self.trace.append(at.value)
-        if self.evidence.report is not None:
-            self.evidence.report(at.value, float(np.max(np.abs(gradient), initial=0.0)))
         if self.best is None or at.value > self.best.value:
             self.best = at
         return -at.value, -gradient
 
 
-def maximise(evidence: Evidence, theta: np.ndarray, start=None, *, max_evaluations: int = 500) -> Hyper:
+def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_evaluations: int = 500) -> Hyper:
     """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
 
     Parameters
@@ -122,7 +123,10 @@ def maximise(evidence: Evidence, theta: np.ndarray, start=None, *, max_evaluatio
     hessian, d_shift, d_precision, clean = _curvature(evidence, best)
     eigenvalues = scipy.linalg.eigvalsh(hessian)
     if not clean or eigenvalues[0] <= 1e-6 * max(1.0, eigenvalues[-1]):
-        why = "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat direction); they are held at the mode"
+        why = (
+            "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
+            "direction); they are held at the mode"
+        )
         return _fixed(best, trace, settled, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, settled, sentence)

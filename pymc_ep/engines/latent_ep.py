@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, register_engine
+from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.hyper import Hyper, maximise, stay
@@ -27,7 +28,8 @@ def solve(
     theta: np.ndarray,
     start: dict[str, np.ndarray] | None,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None,
+    report: Callable[[float, float], None] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Solution:
     """Fit a latent Gaussian form by expectation propagation.
 
@@ -42,13 +44,17 @@ def solve(
     options : dict
         Overrides of `OPTIONS`.
     report : callable, optional
-        Called with log evidence plus log prior and the size of the last change or gradient.
+        Called in each iteration with log evidence and change.
+    checkpoint : Checkpoint, optional
+        Receives the state at intervals.
     """
     settings = _checked(OPTIONS | options)
     engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
-    evidence = Evidence(form, engine, settings["max_iter"], report)
+    checkpoint = checkpoint or Checkpoint(None)
+    evidence = Evidence(form, engine, settings["max_iter"], report, checkpoint)
     sites = None if start is None else _sites_from(start, evidence)
     found = maximise(evidence, theta, sites) if hyper == "optimize" else stay(evidence, theta, sites)
+    checkpoint.save(last=True, theta=found.at.theta, shift=found.at.sites[0], precision=found.at.sites[1])
     return _solution(form, evidence, found, settings)
 
 

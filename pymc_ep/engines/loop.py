@@ -32,7 +32,7 @@ def run(
     start: Any = None,
     *,
     max_iter: int,
-    report: Callable[[int, float, float], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
 ) -> Run:
     """Iterate `engine` on `problem` until it says that it is finished, at most `max_iter` times.
 
@@ -44,7 +44,7 @@ def run(
         What `engine.init` takes as a warm start.
     max_iter : int
     report : callable, optional
-        Called with iteration, objective and change.
+        Called after each iteration with objective and change.
     """
     state = engine.init(problem, start)
     objective, change = [engine.objective(state)], [engine.change(state)]
@@ -61,6 +61,6 @@ def run(
         objective.append(engine.objective(state))
         change.append(engine.change(state))
         if report is not None:
-            report(len(objective), objective[-1], change[-1])
+            report(objective[-1], change[-1])
         status = engine.finished(state)
     return Run(state, status, np.array(objective), np.array(change))

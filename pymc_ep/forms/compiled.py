@@ -98,18 +98,19 @@ class CompiledLatentGaussian:
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each group, in the shapes the model gives them."""
-        return [np.asarray(self._function([], g.observed)()) for g in self.form.groups]
+        return [np.asarray(y) for y in self._observed()]
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
         mean, covariance, log_prior, *parameters = self._prior(*self.unpack(theta))
-        split, parameters = [], list(parameters)
-        for group in self.form.groups:
-            split.append(tuple(parameters.pop(0) for _ in group.parameters))
-        return Prior(mean, covariance, tuple(split), float(log_prior))
+        rest = iter(parameters)
+        split = tuple(tuple(next(rest) for _ in group.parameters) for group in self.form.groups)
+        return Prior(mean, covariance, split, float(log_prior))
 
-    def pullback(self, theta: np.ndarray, mean: Any, covariance: Any, parameters: Sequence[Sequence[Any]]) -> np.ndarray:
-        """Return the gradient in theta, (p,), of log prior plus a function with the given gradients in `Prior`'s arrays."""
+    def pullback(
+        self, theta: np.ndarray, mean: Any, covariance: Any, parameters: Sequence[Sequence[Any]]
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of log prior plus a function whose gradients in the prior are given."""
         flat = [p for group in parameters for p in group]
         parts = self._pullback(*self.unpack(theta), mean, covariance, *flat)
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
@@ -186,6 +187,10 @@ class CompiledLatentGaussian:
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
         return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _observed(self) -> Callable[..., Any]:
+        return self._function([], [g.observed for g in self.form.groups])
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ C_j through the graph of A_j twice; A_j itself is never formed, and an identity 
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
@@ -39,6 +40,8 @@ class NoiseBlock:
         block is then w = L v, with covariance L L^T, and v is recovered from it through Cov(v, w) = L^T.
     origin : TensorVariable, optional
         Stand-in for v, where `factor` is given.
+    origin_shape : tuple of TensorVariable
+        Shape of v; empty where there is none.
     """
 
     name: str
@@ -47,6 +50,7 @@ class NoiseBlock:
     covariance: TensorVariable
     factor: TensorVariable | None = None
     origin: TensorVariable | None = None
+    origin_shape: tuple[TensorVariable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,14 @@ class LatentGaussian:
         parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.groups]
         return parts[0] if len(parts) == 1 else pt.concatenate(parts)
 
+    @cached_property
+    def _zeros(self) -> dict[TensorVariable, TensorVariable]:
+        zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in self.blocks}
+        return zeros | {b.origin: pt.zeros(b.origin_shape, dtype=b.origin.dtype) for b in self.blocks if b.origin_shape}
+
     def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:
         """Set all noise to zero: the prior mean of an affine expression; any other use of noise is its shape."""
-        zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in self.blocks}
-        zeros |= {b.origin: pt.zeros((b.factor.shape[1],), dtype=b.origin.dtype) for b in self.blocks if b.factor is not None}
-        return graph_replace([expression], zeros, strict=False)[0]
+        return graph_replace([expression], self._zeros, strict=False)[0]
 
     def describe(self) -> str:
         """Return what the form holds, a line each, for printing."""

@@ -55,5 +55,5 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
     """Return the prior variance of each element of an affine variable, (size of x,)."""
     x = variable.expression
     if variable.block is not None:
-        return pt.ones(variable.block.factor.shape[1])
+        return pt.ones(variable.block.origin_shape[0])
     return form.at_zero_noise(pt.diagonal(_covariance(form, x, x)))

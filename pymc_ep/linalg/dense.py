@@ -23,7 +23,15 @@ import scipy.linalg
 
 from pymc_ep.linalg.namespace import is_jax, namespace
 
-__all__ = ["DensePosterior", "counts", "dense_posterior", "draw_weights", "is_positive_semidefinite", "shifted_posterior", "spd_inverse"]
+__all__ = [
+    "DensePosterior",
+    "counts",
+    "dense_posterior",
+    "draw_weights",
+    "is_positive_semidefinite",
+    "shifted_posterior",
+    "spd_inverse",
+]
 
 counts = {"factorizations": 0}
 """How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""

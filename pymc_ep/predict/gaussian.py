@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pymc as pm
 import xarray as xr
 
@@ -30,8 +31,8 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:
         raise ValueError(
-            f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model now "
-            f"has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
+            f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model "
+            f"now has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
         )
     return engine.rebuild(form, state)
 
@@ -72,7 +73,7 @@ def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[st
                 f"pm.sample_posterior_predictive, or log_predictive for the density of new observations."
             )
     found = posterior.moments([affine[name] for name in names])
-    variables = {}
+    variables: dict[str, tuple[str, np.ndarray]] = {}
     for name, part in found.items():
         variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
     return labelled(model, variables)

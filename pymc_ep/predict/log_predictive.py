@@ -42,7 +42,7 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     posterior = posterior_of(idata, model, list(data))
     form = posterior.form.form
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
-    variables = {}
+    variables: dict[str, tuple[str, np.ndarray]] = {}
     for name, values in data.items():
         if name not in groups:
             raise UnsupportedModelError(

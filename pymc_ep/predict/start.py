@@ -8,6 +8,8 @@ from pymc_ep.results import fit_group, settings
 
 __all__ = ["start_point"]
 
+_MODE = "hyper_mode_"
+
 
 def start_point(idata: Any) -> dict[str, np.ndarray]:
     """Return values of all free variables at the posterior mean of the latent ones, for ``pm.sample(initvals=...)``.
@@ -26,6 +28,6 @@ def start_point(idata: Any) -> dict[str, np.ndarray]:
         Values by name.
     """
     fit = fit_group(idata)
-    modes = {n.removeprefix("hyper_mode_"): v for n, v in fit.items() if n.startswith("hyper_mode_")}
+    modes = {n.removeprefix(_MODE): fit[n] for n in map(str, fit) if n.startswith(_MODE)}
     latent = {name: fit[f"{name}_mean"] for name in settings(idata)["latent"]}
-    return {str(name): np.asarray(value) for name, value in (modes | latent).items()}
+    return {name: np.asarray(value) for name, value in (modes | latent).items()}

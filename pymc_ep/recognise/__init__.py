@@ -1,7 +1,7 @@
 """Recognisers: from a `pm.Model` to the mathematical form that an engine solves."""
 
 from pymc_ep.recognise.compiled import compiled_form
-from pymc_ep.recognise.families import site_names
+from pymc_ep.recognise.families import register_family, site_names
 from pymc_ep.recognise.registry import recognise, register_form
 
-__all__ = ["compiled_form", "recognise", "register_form", "site_names"]
+__all__ = ["compiled_form", "recognise", "register_family", "register_form", "site_names"]

@@ -6,7 +6,7 @@ differently on either stack; its values stay the same.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """Inverse links: the distribution's parameter as a function of eta."""
 
 
+CovarianceMaker = Callable[[Sequence], TensorVariable]
+
+
 @dataclass(frozen=True)
 class Family:
     """How one PyMC distribution maps to sites.
@@ -50,16 +53,40 @@ class Family:
 
     predictor: int
     links: dict[str, str]
-    parameters: dict[str, int] = field(default_factory=dict)
-    options: Callable[[Any], dict[str, Any]] = lambda op: {}
+    parameters: dict[str, int]
+    options: Callable[[Any], dict[str, Any]]
 
 
 _FAMILIES: dict[type, Family] = {}
 
 
-def register_family(op_type: type, family: Family) -> None:
-    """Register the sites of a random variable's Op type."""
-    _FAMILIES[op_type] = family
+def register_family(
+    op_type: type,
+    *,
+    predictor: int,
+    links: dict[str, str],
+    parameters: dict[str, int] | None = None,
+    options: Callable[[Any], dict[str, Any]] | None = None,
+) -> None:
+    """Say which sites a PyMC distribution has.
+
+    Parameters
+    ----------
+    op_type : type
+        Type of the distribution's random variable Op, ``Distribution.rv_type`` or ``type(Distribution.rv_op)``.
+    predictor : int
+        Position, among the distribution's parameters, of the one that carries eta.
+    links : dict of str to str
+        Site name by the name of the link, one of `LINKS`, that leads from eta to that parameter.
+    parameters : dict of str to int, optional
+        Position of each site parameter among the distribution's parameters, in the site's order.
+    options : callable, optional
+        Takes the Op, returns static options of the site.
+    """
+    unknown = sorted(set(links) - set(LINKS))
+    if unknown:
+        raise ValueError(f"No link is named {unknown[0]!r}; there are {', '.join(LINKS)}.")
+    _FAMILIES[op_type] = Family(predictor, links, parameters or {}, options or (lambda op: {}))
 
 
 def family_of(rv: TensorVariable) -> Family | None:
@@ -78,23 +105,27 @@ def site_names() -> list[tuple[str, str, str]]:
 
 register_family(
     PoissonRV,
-    Family(0, {"exp": "poisson", "softplus": "softplus_poisson", "rectified linear": "rectified_poisson"}),
+    predictor=0,
+    links={"exp": "poisson", "softplus": "softplus_poisson", "rectified linear": "rectified_poisson"},
 )
-register_family(BernoulliRV, Family(0, {"logistic": "logit", "probit": "probit"}))
-register_family(NormalRV, Family(0, {"identity": "normal"}, {"sigma": 1}))
-register_family(LaplaceRV, Family(0, {"identity": "laplace"}, {"b": 1}))
-register_family(StudentTRV, Family(1, {"identity": "student_t"}, {"nu": 0, "sigma": 2}))
+register_family(BernoulliRV, predictor=0, links={"logistic": "logit", "probit": "probit"})
+register_family(NormalRV, predictor=0, links={"identity": "normal"}, parameters={"sigma": 1})
+register_family(LaplaceRV, predictor=0, links={"identity": "laplace"}, parameters={"b": 1})
+register_family(StudentTRV, predictor=1, links={"identity": "student_t"}, parameters={"nu": 0, "sigma": 2})
 register_family(
     RectifiedPoisson.rv_type,
-    Family(0, {"identity": "rectified_poisson"}, options=lambda op: {"zero_mass": op.zero_mass}),
+    predictor=0,
+    links={"identity": "rectified_poisson"},
+    options=lambda op: {"zero_mass": op.zero_mass},
 )
-register_family(SoftplusPoisson.rv_type, Family(0, {"identity": "softplus_poisson"}))
+register_family(SoftplusPoisson.rv_type, predictor=0, links={"identity": "softplus_poisson"})
 
 
-def gaussian_moments(rv: TensorVariable) -> tuple[TensorVariable, Callable[[Sequence], TensorVariable]] | None:
+def gaussian_moments(rv: TensorVariable) -> tuple[TensorVariable, CovarianceMaker] | None:
     """Return the conditional mean of a Gaussian random variable and a maker of its covariance.
 
-    The maker takes the shape of `rv` and returns the (d, d) covariance of the ravelled variable. None where the distribution is not Gaussian, or batched over matrices.
+    The maker takes the shape of `rv` and returns the (d, d) covariance of the ravelled variable. None where the
+    distribution is not Gaussian, or batched over matrices.
     """
     op = rv.owner.op
     if isinstance(op, NormalRV):

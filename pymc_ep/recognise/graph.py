@@ -17,7 +17,9 @@ __all__ = ["depends_on", "is_affine_numerically", "is_affine_symbolically", "val
 def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | None = None) -> bool:
     """Whether any expression's value depends on any of the variables, looking no further than `blockers`."""
     targets = set(variables)
-    return any(v in targets for v in ancestors(list(expressions), blockers=None if blockers is None else list(blockers)))
+    return any(
+        v in targets for v in ancestors(list(expressions), blockers=None if blockers is None else list(blockers))
+    )
 
 
 def value_depends_on(expression, variables: Sequence) -> bool:

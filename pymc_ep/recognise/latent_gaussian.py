@@ -234,9 +234,7 @@ def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[Ten
     return bool(made_of) and all(rv in relevant for rv in made_of)
 
 
-def _group(
-    model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str
-) -> SiteGroup:
+def _group(model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
     family = family_of(rv)
     observed = model.rvs_to_values[rv] if rv in model.observed_RVs else predictor

@@ -123,7 +123,9 @@ def absorb_factor(
     w = pt.vector(f"{v.name}_factored", dtype=v.dtype)
     covariance = _product_with_transpose(factor)
     replacement = {product: w[:, None] if column else w}
-    return NoiseBlock(block.name, w, (factor.shape[0],), covariance, factor, v), replacement
+    # A square factor keeps the shape, whose own graph is much the smaller one.
+    shape = block.shape if is_cholesky(factor) else (factor.shape[0],)
+    return NoiseBlock(block.name, w, shape, covariance, factor, v, block.shape), replacement
 
 
 def _only_product(v: TensorVariable, nodes) -> tuple[TensorVariable | None, bool]:

@@ -36,6 +36,7 @@ class AffineTest:
         self._known: dict[TensorVariable, bool] = {}
 
     def __call__(self, graph: TensorVariable) -> bool:
+        """Test a graph, once."""
         if graph not in self._known:
             self._known[graph] = self._test(graph)
         return self._known[graph]
@@ -116,7 +117,9 @@ def _follows(parameter: TensorVariable, predictor: TensorVariable, link: Callabl
     if parameter is predictor:
         return link is LINKS["identity"]
     level = pt.scalar("level", dtype=predictor.dtype)
-    filled = graph_replace([parameter], {predictor: pt.full(predictor.shape, level, dtype=predictor.dtype)}, strict=False)[0]
+    filled = graph_replace(
+        [parameter], {predictor: pt.full(predictor.shape, level, dtype=predictor.dtype)}, strict=False
+    )[0]
     if value_depends_on(filled, list(affine.noise)):
         return False
     at_zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}

@@ -95,7 +95,9 @@ def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -
     """
     coords, _ = coords_and_dims_for_inferencedata(model)
     dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
-    return to_dataset({name: values for name, (_, values) in variables.items()}, coords=coords, dims=dims, attrs=_library())
+    return to_dataset(
+        {name: values for name, (_, values) in variables.items()}, coords=coords, dims=dims, attrs=_library()
+    )
 
 
 def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from pymc_ep.sites.softplus_poisson import SOFTPLUS_POISSON
 from pymc_ep.sites.student_t import STUDENT_T
 
 __all__ = [
-    "CompiledSite",
     "LAPLACE",
     "LOGIT",
     "NORMAL",
@@ -22,6 +21,7 @@ __all__ = [
     "RECTIFIED_POISSON",
     "SOFTPLUS_POISSON",
     "STUDENT_T",
+    "CompiledSite",
     "Site",
     "Tilted",
     "check_finite",

@@ -16,7 +16,7 @@ def logp(y: Any, eta: Any) -> Any:
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
-    """Closed form for power one: the marginal of a Gaussian in f plus unit noise, cut at zero.
+    """Return the closed form for power one: the marginal of a Gaussian in f plus unit noise, cut at zero.
 
     With ``k = -z``, ``z = sign * m / sqrt(1 + v)`` and h, r, V the hazard, mean and variance of N(z, 1) on x > 0 the
     tilted variance is ``v (1 + v V) / (1 + v)``, and ``1 - V = h r`` makes the site precision a positive expression.

@@ -2,23 +2,10 @@
 
 from typing import Any
 
-import pytensor.tensor as pt
-
+from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.sites.base import Site, register_site
-from pymc_ep.sites.counts import log_poisson
 
 __all__ = ["SOFTPLUS_POISSON"]
-
-
-def logp(y: Any, eta: Any) -> Any:
-    """log Poisson(y; log(1 + exp(eta))).
-
-    Below -37 the rate is exp(eta) to rounding, so its log is eta and the slope of that is 1; the log of the
-    softplus itself is -inf from -745 down.
-    """
-    tail = eta < -37
-    log_rate = pt.switch(tail, eta, pt.log(pt.softplus(pt.switch(tail, -37.0, eta))))
-    return log_poisson(y, log_rate, pt.softplus(eta))
 
 
 def knots(y: Any) -> tuple[Any, ...]:
@@ -32,7 +19,7 @@ SOFTPLUS_POISSON = register_site(
         parameters=(),
         domain="count",
         log_concave=True,
-        logp=logp,
+        logp=SoftplusPoisson.logp,
         knots=knots,
         knots_beyond=20.0,
     )
