@@ -1,6 +1,7 @@
 """Find the affine predictor of a likelihood and the link between it and the distribution's parameter."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -45,7 +46,7 @@ class AffineTest:
         reached = [v for v in self.noise if depends_on([graph], [v])]
         if not reached:
             return True
-        if not is_affine_symbolically(graph, reached):
+        if not graph.dtype.startswith("float") or not is_affine_symbolically(graph, reached):
             return False
         function = self.compile(graph, reached)
         shapes = [self.noise[v] for v in reached]
@@ -94,9 +95,11 @@ def find_predictor(
             for link in links:
                 if _follows(parameter, current, LINKS[link], affine):
                     return current, link
+            if "exp" in links and _follows_scaled(parameter, current, affine):
+                return current + pt.log(_with_predictor(parameter, current, 0.0)), "exp"
         if nearest is None:
             between.append(_operation(current))
-        current = _single_dependent_input(current, noise)
+        current = _only_way_down(current, affine)
     if nearest is not None:
         raise UnsupportedModelError(
             f"The link of {name!r} is none of {', '.join(links)}: its parameter is {' of '.join(between)} of an affine "
@@ -105,27 +108,59 @@ def find_predictor(
     raise UnsupportedModelError(_what_is_not_affine(name, parameter, affine))
 
 
-def _single_dependent_input(variable: TensorVariable, noise: Sequence[TensorVariable]) -> TensorVariable | None:
-    if variable.owner is None:
-        return None
-    inputs = [i for i in variable.owner.inputs if depends_on([i], noise)]
-    return inputs[0] if len(set(inputs)) == 1 else None
+def _only_way_down(variable: TensorVariable, affine: AffineTest) -> TensorVariable | None:
+    """Return the next variable through which all noise enters: an input, or the one affine graph behind several."""
+    noise = list(affine.noise)
+    inputs = set() if variable.owner is None else {i for i in variable.owner.inputs if depends_on([i], noise)}
+    if len(inputs) == 1:
+        return inputs.pop()
+    behind: set[TensorVariable] = set()
+    while inputs:
+        found = inputs.pop()
+        if affine(found):
+            behind.add(found)
+        elif found.owner is not None:
+            inputs |= {i for i in found.owner.inputs if depends_on([i], noise)}
+    return behind.pop() if len(behind) == 1 else None
 
 
 def _follows(parameter: TensorVariable, predictor: TensorVariable, link: Callable, affine: AffineTest) -> bool:
     """Whether the parameter takes the link's values when the predictor is set to each of several constants."""
     if parameter is predictor:
         return link is LINKS["identity"]
-    level = pt.scalar("level", dtype=predictor.dtype)
-    filled = graph_replace(
-        [parameter], {predictor: pt.full(predictor.shape, level, dtype=predictor.dtype)}, strict=False
-    )[0]
-    if value_depends_on(filled, list(affine.noise)):
+    function = _of_level(parameter, predictor, affine)
+    return function is not None and all(_close(function(x), link(np.float64(x))) for x in _LINK_POINTS)
+
+
+def _follows_scaled(parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest) -> bool:
+    """Whether the parameter is a positive exposure, free of the noise, times the exponential of the predictor."""
+    function = None if parameter is predictor else _of_level(parameter, predictor, affine)
+    if function is None:
         return False
+    exposure = function(0.0)
+    return bool(np.all(exposure > 0)) and all(_close(function(x) / exposure, np.exp(x)) for x in _LINK_POINTS)
+
+
+def _close(values: np.ndarray, expected: np.ndarray) -> bool:
+    return np.allclose(values, expected, rtol=1e-6, atol=1e-9)
+
+
+def _of_level(
+    parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest
+) -> Callable[[float], np.ndarray] | None:
+    """Compile the parameter as a function of one level for the whole predictor; None where more noise enters."""
+    level = pt.scalar("level", dtype=predictor.dtype)
+    filled = _with_predictor(parameter, predictor, level)
+    if value_depends_on(filled, list(affine.noise)):
+        return None
     at_zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
     filled = graph_replace([filled], at_zero, strict=False)[0]
-    function = affine.compile(filled, [level])
-    return all(np.allclose(function(x), link(np.float64(x)), rtol=1e-6, atol=1e-9) for x in _LINK_POINTS)
+    return affine.compile(filled, [level])
+
+
+def _with_predictor(parameter: TensorVariable, predictor: TensorVariable, level: Any) -> TensorVariable:
+    constant = pt.full(predictor.shape, level, dtype=predictor.dtype)
+    return graph_replace([parameter], {predictor: constant}, strict=False)[0]
 
 
 def _what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:

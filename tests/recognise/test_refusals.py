@@ -1,0 +1,139 @@
+"""What is no latent Gaussian model is refused, with the variable's name and a cure, never with PyTensor's own error."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_ep as pmep
+
+COUNTS = np.array([0, 1, 3, 2])
+REALS = np.array([0.2, -0.4, 1.0, 0.6])
+
+
+def normal(name="f", **options):
+    return pm.Normal(name, 0.0, 1.0, **{"shape": 4, **options})
+
+
+def product():
+    a, b = normal("a"), normal("b")
+    pm.Poisson("y", pt.exp(a * b), observed=COUNTS)
+
+
+def square():
+    pm.Poisson("y", pt.exp(normal() ** 2), observed=COUNTS)
+
+
+def sine():
+    pm.Normal("y", pt.sin(normal()), 1.0, observed=REALS)
+
+
+def step():
+    pm.Normal("y", pt.switch(normal() > 0, 1.0, 0.0), 1.0, observed=REALS)
+
+
+def absolute_value():
+    pm.Normal("y", pt.abs(normal()), 1.0, observed=REALS)
+
+
+def unknown_link():
+    pm.Poisson("y", pt.exp(normal()) + 1.0, observed=COUNTS)
+
+
+def no_gaussian():
+    pm.Poisson("y", pm.Gamma("rate", 1.0, 1.0, shape=4), observed=COUNTS)
+
+
+def discrete():
+    k = pm.Bernoulli("k", 0.5)
+    pm.Poisson("y", pt.exp(normal() + k), observed=COUNTS)
+
+
+def potential():
+    f = normal()
+    pm.Potential("penalty", -(f**2).sum())
+    pm.Poisson("y", pt.exp(f), observed=COUNTS)
+
+
+def nothing_observed():
+    normal()
+
+
+def no_site():
+    pm.Exponential("y", pt.exp(normal()), observed=np.ones(4))
+
+
+def likelihood_without_latents():
+    pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
+    pm.Normal("z", pm.HalfNormal("s"), 1.0, observed=REALS)
+
+
+def latent_in_the_scale():
+    f = normal()
+    pm.Normal("y", f, pt.exp(f), observed=REALS)
+
+
+def laplace_latent():
+    b = pm.Laplace("b", 0.0, 1.0, shape=4)
+    pm.Poisson("y", pt.exp(b), observed=COUNTS)
+
+
+def heavy_tails_between():
+    f = normal()
+    g = pm.StudentT("g", nu=3, mu=f, sigma=1.0)
+    pm.Poisson("y", pt.exp(f + g), observed=COUNTS)
+
+
+CASES = [
+    (product, {}, r"'a', 'b'.*latent="),
+    (square, {}, r"'y'.*Pow|'y'.*Sqr"),
+    (sine, {}, r"'y'.*Sin"),
+    (step, {}, r"'y'.*(GT|Switch)"),
+    (absolute_value, {}, r"'y'.*Abs"),
+    (unknown_link, {}, r"'y'.*exp, softplus, rectified linear"),
+    (no_gaussian, {}, r"no Gaussian latent variable"),
+    (discrete, {}, r"'k' is discrete"),
+    (potential, {}, r"'penalty'.*latent"),
+    (nothing_observed, {}, r"no observed variable.*observed="),
+    (no_site, {}, r"'y'.*exponential.*supported\(\)"),
+    (likelihood_without_latents, {}, r"'z' does not depend on any latent"),
+    (latent_in_the_scale, {}, r"no Gaussian latent variable"),
+    (laplace_latent, {}, r"no Gaussian latent variable"),
+    (laplace_latent, {"latent": ["b"]}, r"'b', a laplace variable, not a Gaussian"),
+    (heavy_tails_between, {}, r"no Gaussian latent variable"),
+    (heavy_tails_between, {"latent": ["f"]}, r"'f'.*non-Gaussian variable"),
+    (square, {"latent": ["f"]}, r"'y'.*(Pow|Sqr)"),
+    (product, {"latent": ["a", "b"]}, r"'y'.*Mul.*'a', 'b'"),
+    (product, {"latent": ["c"]}, r"'c'"),
+    (product, {"latent": ["y"]}, r"'y', which is not a free random variable"),
+]
+
+
+@pytest.mark.parametrize(("write", "options", "message"), CASES, ids=lambda value: getattr(value, "__name__", None))
+def test_refusals(write, options, message):
+    with pm.Model() as model:
+        write()
+    with pytest.raises(pmep.UnsupportedModelError, match=f"(?s){message}"):
+        pmep.fit(model=model, progressbar=False, **options)
+    with pytest.raises(pmep.UnsupportedModelError, match=f"(?s){message}"):
+        pmep.explain(model, **options)
+
+
+def test_a_deterministic_that_is_made_of_no_gaussian():
+    with pm.Model() as model:
+        pm.Deterministic("d", 2 * pm.HalfNormal("s"))
+        pm.Normal("y", normal(), model["d"], observed=REALS)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"Deterministic 'd'.*no Gaussian"):
+        pmep.explain(model, latent=["d"])
+
+
+def test_a_potential_of_hyperparameters_is_part_of_the_prior():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1.0)
+        pm.Potential("more", -3.0 * s)
+        f = pm.Normal("f", 0.0, s, shape=4)
+        pm.Normal("y", f, 0.5, observed=REALS)
+    form = pmep.recognise.compiled_form(model)
+    for value in (0.4, 1.3):
+        expected = 0.5 * np.log(2 / np.pi) - 0.5 * value**2 - 3.0 * value
+        np.testing.assert_allclose(form.prior(np.log([value])).log_prior, expected)
