@@ -6,7 +6,7 @@ all n updates is sought; the sweep is one pure function of arrays, run by NumPy 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,6 +185,39 @@ def sweep(
     )
 
 
+@lru_cache(maxsize=64)
+def _sweep_of(
+    sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
+) -> Callable[..., Sweep]:
+    """Return the sweep with its static choices fixed; cached, so that JAX compiles it once and not for each fit."""
+    moments = partial(joined_moments, sites, power)
+    evaluate = partial(sweep, moments=moments, power=power, log_concave=log_concave, inner=inner)
+    if on_jax:
+        from pymc_ep.sites.compiled_jax import jit
+
+        return jit(evaluate)
+    return evaluate
+
+
+def joined_moments(
+    sites: Sequence[CompiledSite],
+    power: float,
+    cavity_mean: Any,
+    cavity_variance: Any,
+    observed: Sequence[Any],
+    parameters: Sequence[Sequence[Any]],
+) -> Tilted:
+    """Return the tilted moments of all groups of sites, joined, each field (n,)."""
+    parts, start = [], 0
+    for site, y, values in zip(sites, observed, parameters):
+        here = slice(start, start + y.shape[0])
+        parts.append(site.moments(y, cavity_mean[here], cavity_variance[here], power, *values))
+        start = here.stop
+    if len(parts) == 1:
+        return parts[0]
+    return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
+
+
 class EP:
     """Expectation propagation.
 
@@ -219,30 +252,13 @@ class EP:
         self.tol = tol
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
-        self._jitted: dict[int, Callable[..., Sweep]] = {}
-
-    def moments(self, cavity_mean: Any, cavity_variance: Any, observed: Sequence, parameters: Sequence) -> Tilted:
-        """Return the tilted moments of all sites, joined."""
-        parts, start = [], 0
-        for site, y, values in zip(self.sites, observed, parameters):
-            here = slice(start, start + y.shape[0])
-            parts.append(site.moments(y, cavity_mean[here], cavity_variance[here], self.power, *values))
-            start = here.stop
-        if len(parts) == 1:
-            return parts[0]
-        return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
 
     def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
-        evaluate = partial(sweep, moments=self.moments, power=self.power, log_concave=self.log_concave, inner=inner)
-        if not is_jax(problem.covariance):
-            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                return evaluate(problem, shift, precision)
-        if inner not in self._jitted:
-            from pymc_ep.sites.compiled_jax import jit
-
-            self._jitted[inner] = jit(evaluate)
-        return self._jitted[inner](problem, shift, precision)
+        on_jax = is_jax(problem.covariance)
+        evaluate = _sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return evaluate(problem, shift, precision)
 
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.

@@ -11,6 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
@@ -186,6 +191,8 @@ class CompiledLatentGaussian:
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
+        if isinstance(get_mode(self._kwargs["mode"]).linker, JAXLinker):
+            outputs = _with_static_lengths(outputs)
         return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
@@ -260,3 +267,16 @@ class CompiledLatentGaussian:
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
         return {v: pt.tensor(f"{v.name}_rows", dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables}
+
+
+def _with_static_lengths(outputs: Any) -> Any:
+    """Put the present values of shared integers, the lengths of dims, into graphs: JAX compiles for fixed shapes."""
+    several = isinstance(outputs, list)
+    graphs = outputs if several else [outputs]
+    lengths = {
+        v: pt.constant(v.get_value(), dtype=v.dtype)
+        for v in graph_inputs(graphs)
+        if isinstance(v, SharedVariable) and v.ndim == 0 and v.dtype.startswith("int")
+    }
+    fixed = graph_replace(graphs, lengths, strict=False) if lengths else graphs
+    return fixed if several else fixed[0]

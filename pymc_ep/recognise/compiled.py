@@ -42,7 +42,9 @@ def compiled_form(
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
     mode = str((compile_kwargs or {}).get("mode"))
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)
-    key = (names, tuple(wanted), mode, variables)
+    # JAX compiles for fixed lengths of dims; the other backends take any.
+    lengths = tuple(int(n.eval()) for n in model.dim_lengths.values()) if "JAX" in mode.upper() else ()
+    key = (names, tuple(wanted), mode, variables, lengths)
     if key not in known:
         form = recognise(model, names, wanted)
         point = model.initial_point()
