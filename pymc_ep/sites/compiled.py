@@ -13,9 +13,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
+from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
+from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError
+from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.linalg.quadrature import TiltedNodes, moments_from_nodes, tilted_nodes
 from pymc_ep.sites.base import Site, Tilted, get_site
@@ -122,8 +125,8 @@ class CompiledSite:
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
         """Return log t(eta; y, parameters)."""
-        shape, (y, eta, *parameters) = self._flatten(y, eta, *parameters)
-        return _shaped(self._density_function(eta[None], y, *parameters)[0][0], shape)
+        shape, arrays = self._flatten(y, eta, *parameters)
+        return _shaped(self._log_density_function(*arrays)[0], shape)
 
     def _has_closed_form(self, power: Any) -> bool:
         if self.site.tilted is None or self.site.any_power:
@@ -153,12 +156,13 @@ class CompiledSite:
     def _vectors(self, *names: str) -> list[Any]:
         return [pt.vector(name, dtype="float64") for name in (*names, *self.site.parameters)]
 
-    def _function(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    def _function(self, inputs: Sequence[Any], outputs: Sequence[Any], mode: Any = None) -> Callable[..., Any]:
         if self._jax:
             from pymc_ep.sites.compiled_jax import jax_function
 
             return jax_function(inputs, outputs, _without_checks("JAX"))
-        function = pytensor.function(inputs, outputs, mode=_without_checks(self._mode), on_unused_input="ignore")
+        mode = _without_checks(self._mode if mode is None else mode)
+        function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
         function.trust_input = True
         return function
 
@@ -169,6 +173,15 @@ class CompiledSite:
         y, *parameters = self._vectors("y")
         log_t = self._log_t(y, eta, parameters)
         return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
+
+    @cached_property
+    def _log_density_function(self) -> Callable[..., Any]:
+        """``(y, f, *parameters) -> log t``, all (n,): called once on many draws, so left to NumPy where it can be."""
+        y, eta, *parameters = self._vectors("y", "eta")
+        log_t = self._log_t(y, eta, parameters)
+        scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors([log_t]) if v.owner is not None)
+        own = any(isinstance(op, ScalarKernel) for op in scalar_ops)
+        return self._function([y, eta, *parameters], [log_t], None if own else numpy_mode())
 
     @cached_property
     def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
