@@ -83,7 +83,11 @@ class Chains(NamedTuple):
 
 
 def _step(
-    state: np.ndarray, ellipse: np.ndarray, log_density: LogDensity, current: np.ndarray, rng: np.random.Generator
+    state: np.ndarray,
+    ellipse: np.ndarray,
+    log_density: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    current: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Advance all chains by one elliptical slice (Murray, Adams and MacKay 2010, figure 2).
 
@@ -92,7 +96,7 @@ def _step(
     state, ellipse : ndarray, (chains, n)
         States about the Gaussian's mean, and draws of the zero-mean Gaussian that span the ellipses.
     log_density : callable
-        Log of the factor that multiplies the Gaussian.
+        Log of the factor that multiplies the Gaussian, from rows of states and the indices of their chains.
     current : ndarray, (chains,)
         Its values at `state`.
     """
@@ -104,7 +108,7 @@ def _step(
     while todo.size:
         turn = angle[todo, None]
         proposal = state[todo] * np.cos(turn) + ellipse[todo] * np.sin(turn)
-        density = log_density(proposal)
+        density = log_density(proposal, todo)
         accepted = density > height[todo]
         new[todo[accepted]], value[todo[accepted]] = proposal[accepted], density[accepted]
         todo = todo[~accepted]
@@ -153,9 +157,9 @@ def sample_latents(
     """
     factor = np.linalg.cholesky(covariance)
     draw = lambda: rng.standard_normal((chains, len(mean))) @ factor.T  # noqa: E731
-    about = lambda state: log_likelihood(mean + state)  # noqa: E731
+    about = lambda state, rows: log_likelihood(mean + state)  # noqa: E731
     state = start - mean + 0.01 * draw()
-    current = about(state)
+    current = about(state, slice(None))
     total, squares = np.zeros_like(state), np.zeros_like(state)
     for step in range(warmup + steps):
         state, current = _step(state, draw(), about, current, rng)
@@ -190,7 +194,7 @@ def annealed_evidence(
     schedule = np.linspace(0.0, 1.0, temperatures + 1) ** steepness
     for before, now in pairwise(schedule):
         log_weight += (now - before) * current
-        state, scaled = _step(state, draw(), lambda s, now=now: now * about(s), now * current, rng)
+        state, scaled = _step(state, draw(), lambda s, rows, now=now: now * about(s), now * current, rng)
         current = scaled / now
     top = log_weight.max()
     weight = np.exp(log_weight - top)
@@ -198,83 +202,117 @@ def annealed_evidence(
 
 
 class Hierarchy(NamedTuple):
-    """A Gaussian process with random hyperparameters: f = level + L(theta) z with standard normal z.
+    """A Gaussian vector x ~ N(mean, covariance(theta)) with random hyperparameters theta.
 
     Attributes
     ----------
-    factor : callable
-        L, (chains, n, n), of rows of theta, (chains, p).
+    mean : ndarray, (n,)
+    covariance : callable
+        Of rows of theta, (chains, p), to (chains, n, n).
     log_prior : callable
-        Log density of theta, (chains,), from its rows.
-    level : tuple of float
-        Mean and standard deviation of the level.
+        Log density of rows of theta, (chains,).
     log_likelihood : callable
-        From rows of f, (chains, n), to (chains,).
+        Of rows of x, (chains, n), to (chains,).
     """
 
-    factor: Callable[[np.ndarray], np.ndarray]
+    mean: np.ndarray
+    covariance: Callable[[np.ndarray], np.ndarray]
     log_prior: LogDensity
-    level: tuple[float, float]
     log_likelihood: LogDensity
 
 
 class HierarchicalChains(NamedTuple):
-    """Moments of the latent values, draws (steps, chains, p) of theta and (steps, chains) of the level."""
+    """Moments of x and of theta, and the share of the moves of theta that were accepted."""
 
     latent: Chains
-    theta: np.ndarray
-    level: np.ndarray
+    theta: Chains
     acceptance: float
 
 
-def sample_hierarchical(
-    model: Hierarchy, theta: np.ndarray, *, n: int, warmup: int, steps: int, rng: np.random.Generator
-) -> HierarchicalChains:
-    """Alternate elliptical slices in z and the level with Metropolis steps in theta at fixed z.
+def _whitened(
+    model: Hierarchy, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean and factor of prior times sites at rows of theta, and log of its integral plus log prior of theta."""
+    covariance = model.covariance(theta)
+    root = np.sqrt(precision)
+    lower = np.linalg.cholesky(np.eye(len(root)) + root[:, None] * covariance * root)
+    half = np.linalg.solve(lower, root[:, None] * covariance)
+    product = covariance - half.transpose(0, 2, 1) @ half
+    centred = shift - precision * model.mean
+    moved = product @ centred
+    log_integral = 0.5 * moved @ centred - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    return model.mean + moved, np.linalg.cholesky(product), log_integral + model.log_prior(theta)
 
-    Moving theta under a fixed z ("whitened", Murray and Adams 2010) mixes where the data say little about single
-    latent values. The proposal is tuned, by the scatter of all chains, in the warm-up alone.
+
+def sample_hierarchical(
+    model: Hierarchy,
+    theta: np.ndarray,
+    shift: np.ndarray,
+    precision: np.ndarray,
+    *,
+    warmup: int,
+    steps: int,
+    rng: np.random.Generator,
+) -> HierarchicalChains:
+    """Alternate elliptical slices in x with Metropolis steps in theta.
+
+    Gaussian sites (shift, precision) that do not depend on theta split the target into a Gaussian N(x; m, V), its
+    integral, both functions of theta, and the likelihood over the sites. Both kinds of move act on the whitened
+    x = m + chol(V) z (as Murray and Adams 2010 whiten by surrogate data); where the sites resemble the likelihood,
+    z and theta are nearly independent. The target is the same for any sites. The proposal of theta is tuned in the
+    warm-up alone, by the scatter of all chains.
 
     Parameters
     ----------
     theta : ndarray, (chains, p)
         Starts, scattered.
+    shift, precision : ndarray, (n,)
+        Sites, without negative precisions.
     """
     chains, p = theta.shape
-    mean, sd = model.level
-    state = np.zeros((chains, 2 * n + 1))
-    log_density = lambda s: model.log_likelihood(mean + s[:, :n])  # noqa: E731
-    factor, log_prior, current = model.factor(theta), model.log_prior(theta), log_density(state)
+    n = len(model.mean)
+    at = _whitened(model, theta, shift, precision)
+    noise = 0.1 * rng.standard_normal((chains, n))
+
+    def place(at: tuple[np.ndarray, ...], noise: np.ndarray) -> np.ndarray:
+        return at[0] + (at[1] @ noise[..., None])[..., 0]
+
+    def remainder(x: np.ndarray) -> np.ndarray:
+        return model.log_likelihood(x) - (x @ shift - 0.5 * x**2 @ precision)
+
     proposal = 0.1 * np.eye(p)
-    history, levels, accepted = [], [], 0
-    total, squares = np.zeros((chains, n)), np.zeros((chains, n))
-
-    def values(factor: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return f about the level's mean, next to the noise it comes from."""
-        f = sd * noise[:, -1:] + np.einsum("cij,cj->ci", factor, noise[:, :-1], optimize=True)
-        return np.hstack([f, noise])
-
+    history: list[np.ndarray] = []
+    accepted = 0
+    x = place(at, noise)
+    current = remainder(x)
+    total, squares = np.zeros_like(x), np.zeros_like(x)
     for step in range(warmup + steps):
         for _ in range(5):
-            ellipse = values(factor, rng.standard_normal((chains, n + 1)))
-            state, current = _step(state, ellipse, log_density, current, rng)
+            # x - m and z move alike on the ellipse, so that they share it.
+            fresh = rng.standard_normal(noise.shape)
+            both, ellipse = np.hstack([x - at[0], noise]), np.hstack([place(at, fresh) - at[0], fresh])
+            both, current = _step(both, ellipse, lambda s, rows, m=at[0]: remainder(m[rows] + s[:, :n]), current, rng)
+            x, noise = at[0] + both[:, :n], both[:, n:]
         new = theta + rng.standard_normal((chains, p)) @ proposal.T
-        new_factor, new_prior = model.factor(new), model.log_prior(new)
-        new_state = values(new_factor, state[:, n:])
-        new_density = log_density(new_state)
-        take = new_density + new_prior - current - log_prior > -rng.exponential(size=chains)
-        theta, factor, state = theta.copy(), factor.copy(), state.copy()
-        theta[take], factor[take], state[take] = new[take], new_factor[take], new_state[take]
-        current, log_prior = np.where(take, new_density, current), np.where(take, new_prior, log_prior)
+        new_at = _whitened(model, new, shift, precision)
+        new_x = place(new_at, noise)
+        new_current = remainder(new_x)
+        take = new_current + new_at[2] - current - at[2] > -rng.exponential(size=chains)
+        theta = np.where(take[:, None], new, theta)
+        at = tuple(np.where(take.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(at, new_at))
+        x, current = np.where(take[:, None], new_x, x), np.where(take, new_current, current)
         history.append(theta)
         if step < warmup and (step + 1) % 50 == 0:
             recent = np.concatenate(history[len(history) // 2 :])
             proposal = 2.4 / np.sqrt(p) * np.linalg.cholesky(np.cov(recent.T) + 1e-8 * np.eye(p))
         if step >= warmup:
             accepted += take.sum()
-            total += state[:, :n]
-            squares += state[:, :n] ** 2
-            levels.append(mean + sd * state[:, -1])
+            total += x - model.mean
+            squares += (x - model.mean) ** 2
     latent = Chains.from_sums(total, squares, steps)
-    latent = latent._replace(mean=mean + latent.mean)
-    return HierarchicalChains(latent, np.array(history[warmup:]), np.array(levels), accepted / (steps * chains))
+    draws = np.array(history[warmup:])
+    return HierarchicalChains(
+        latent._replace(mean=model.mean + latent.mean),
+        Chains.from_sums(draws.sum(axis=0), (draws**2).sum(axis=0), steps),
+        accepted / (steps * chains),
+    )

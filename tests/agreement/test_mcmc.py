@@ -7,9 +7,17 @@ long, plus four standard errors of the chains here.
 import numpy as np
 import pymc as pm
 import pytest
+from scipy import stats
 
 import pymc_ep as pmep
-from tests.agreement.elliptical_slice import LOG_LIKELIHOODS, annealed_evidence, sample_latents, times_sites
+from tests.agreement.elliptical_slice import (
+    LOG_LIKELIHOODS,
+    Hierarchy,
+    annealed_evidence,
+    sample_hierarchical,
+    sample_latents,
+    times_sites,
+)
 
 N = 100
 LINKS = {
@@ -62,23 +70,62 @@ def test_latents_and_evidence_of_coal(link):
     assert evidence_range[0] - 4 * log_z_error < difference < evidence_range[1] + 4 * log_z_error
 
 
-def test_the_reference_itself():
-    """With Gaussian noise the chains and the annealing have closed forms to meet."""
-    rng = np.random.default_rng(1)
-    n, noise = 6, 0.5
-    covariance = np.exp(-0.5 * np.subtract.outer(np.arange(n), np.arange(n)) ** 2 / 4) + 1e-6 * np.eye(n)
-    mean, y = np.full(n, 0.7), rng.normal(size=n)
-    log_likelihood = lambda f: -0.5 * ((y - f) ** 2 / noise + np.log(2 * np.pi * noise)).sum(axis=1)  # noqa: E731
-    total = covariance + noise * np.eye(n)
-    expected = mean + covariance @ np.linalg.solve(total, y - mean)
-    expected_sd = np.sqrt(np.diag(covariance - covariance @ np.linalg.solve(total, covariance)))
-    expected_log_z = -0.5 * ((y - mean) @ np.linalg.solve(total, y - mean) + np.linalg.slogdet(2 * np.pi * total)[1])
+NOISE, POINTS = 0.5, 6
+CORRELATION = np.exp(-0.5 * np.subtract.outer(np.arange(POINTS), np.arange(POINTS)) ** 2 / 4) + 1e-6 * np.eye(POINTS)
+MEAN = np.full(POINTS, 0.7)
+DATA = np.array([1.9, 0.4, 0.8, -0.9, -0.1, 1.3])
 
-    chains = sample_latents(mean, covariance, log_likelihood, chains=40, warmup=200, steps=1500, rng=rng)
-    assert (np.abs(chains.mean - expected) < 4 * chains.mean_error * chains.sd).all()
-    assert (np.abs(chains.sd / expected_sd - 1) < 4 * chains.sd_error).all()
+
+def gaussian_log_likelihood(f):
+    return stats.norm.logpdf(DATA, f, np.sqrt(NOISE)).sum(axis=1)
+
+
+def conjugate(scale):
+    """Return mean and variance of f, and log evidence, for a prior covariance of scale times CORRELATION."""
+    covariance = scale * CORRELATION
+    total = covariance + NOISE * np.eye(POINTS)
+    mean = MEAN + covariance @ np.linalg.solve(total, DATA - MEAN)
+    variance = np.diag(covariance - covariance @ np.linalg.solve(total, covariance))
+    return mean, variance, stats.multivariate_normal(MEAN, total).logpdf(DATA)
+
+
+def meets(chains, mean, sd):
+    """Whether chains agree with known moments within four of their standard errors."""
+    means = np.abs(chains.mean - mean) < 4 * chains.mean_error * chains.sd
+    return means.all() and (np.abs(chains.sd / sd - 1) < 4 * chains.sd_error).all()
+
+
+def test_chains_and_annealing_meet_the_conjugate_posterior():
+    rng = np.random.default_rng(1)
+    mean, variance, expected = conjugate(1.0)
+    run = {"chains": 40, "warmup": 200, "steps": 1500}
+    assert meets(sample_latents(MEAN, CORRELATION, gaussian_log_likelihood, rng=rng, **run), mean, np.sqrt(variance))
     log_z, error = annealed_evidence(
-        mean, covariance, log_likelihood, particles=2000, temperatures=60, rng=rng, steepness=3.0
+        MEAN, CORRELATION, gaussian_log_likelihood, particles=2000, temperatures=60, rng=rng, steepness=3.0
     )
     assert error < 0.05
-    assert abs(log_z - expected_log_z) < 4 * error
+    assert abs(log_z - expected) < 4 * error
+
+
+def test_hierarchical_chains_meet_quadrature_over_the_hyperparameter():
+    """The sites are deliberately poor: they may cost time, but must not move the target."""
+    theta = np.linspace(-4, 5, 181)
+    means, variances, log_evidence = map(np.array, zip(*(conjugate(np.exp(2 * t)) for t in theta)))
+    weight = np.exp(log_evidence + stats.norm.logpdf(theta))
+    weight /= weight.sum()
+    mean = weight @ means
+    sd = np.sqrt(weight @ (variances + means**2) - mean**2)
+    centre = weight @ theta
+
+    model = Hierarchy(
+        MEAN,
+        lambda t: np.exp(2 * t)[..., None] * CORRELATION,
+        lambda t: stats.norm.logpdf(t[:, 0]),
+        gaussian_log_likelihood,
+    )
+    rng = np.random.default_rng(2)
+    start = 0.5 * rng.standard_normal((40, 1))
+    sites = DATA / NOISE + 0.5, np.full(POINTS, 0.6 / NOISE)
+    found = sample_hierarchical(model, start, *sites, warmup=200, steps=600, rng=rng)
+    assert meets(found.latent, mean, sd)
+    assert meets(found.theta, centre, np.sqrt(weight @ theta**2 - centre**2))
