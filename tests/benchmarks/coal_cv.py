@@ -154,7 +154,7 @@ def report(found: dict[str, dict[str, list[list[Fold]]]], seconds: float) -> lis
         markdown_table(
             ["bins", "link", "ell (years)", "amp", "level", "starts disagree", "not converged", "s a fold"], hyper
         ),
-        f"Two searches and one fit at the mode a fold; all of it took {seconds / 60:.1f} minutes, compilation included.\n",
+        f"Two searches and one fit at the mode a fold; all took {seconds / 60:.1f} minutes, compilation included.\n",
     ]
 
 
@@ -171,8 +171,8 @@ bins and do not add up to more data). Positive: the second link predicts better.
 """
 CONCLUSION = """\
 The order is that of the paper, rectified linear and softplus before exp, under either binning, and the paper's figures
-lie between the two. A difference of one to two standard errors is all that 100 bins can show. GPML's figures are from
-other draws of the folds.
+lie between the two. A difference of one to two standard errors is all that 100 bins can show. GPML's figures are not
+from these folds.
 """
 SPREAD = """\
 With the uncertainty of the hyperparameters in the prediction to first order, which `log_predictive` does unless
