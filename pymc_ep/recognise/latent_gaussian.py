@@ -169,7 +169,7 @@ def _build(
                 f"as an observed distribution, or leave that variable out of latent=."
             )
     hyper = [rv for rv in relevant if rv not in latents]
-    unseen, predicted = _unseen(model, wanted, relevant)
+    unseen, predicted = _unseen(model, wanted, relevant, latents)
     latents = [*latents, *unseen]
     deterministics = [d for d in model.deterministics if _follows_from(model, d, [*relevant, *unseen])]
     likelihoods = [*model.observed_RVs, *predicted]
@@ -208,7 +208,7 @@ def _build(
 
 
 def _unseen(
-    model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable]
+    model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
     """Return the Gaussian variables behind the wanted ones that no observation informs, and wanted likelihoods."""
     for name in wanted:
@@ -216,16 +216,22 @@ def _unseen(
             raise UnsupportedModelError(f"The model has no variable {name!r}.")
     targets = [model[name] for name in wanted]
     outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
-    predicted = [rv for rv in outside if rv in targets and not rv.dtype.startswith("float")]
-    unseen = [rv for rv in outside if rv not in predicted]
+    unseen = [rv for rv in outside if gaussian_moments(rv)]
+    # A Gaussian variable may be wanted for itself, or for its density about a predictor.
+    predicted = [rv for rv in outside if rv in targets and family_of(rv) and _has_predictor(rv, [*latents, *unseen])]
     for rv in outside:
-        known = family_of(rv) if rv in predicted else gaussian_moments(rv)
-        if not known:
+        if rv not in unseen and rv not in predicted:
             raise UnsupportedModelError(
                 f"{rv.name!r}, a {_kind(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has no "
                 f"Gaussian prediction; use pm.sample_posterior_predictive."
             )
     return unseen, predicted
+
+
+def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> bool:
+    """Whether the parameter of a likelihood that carries the predictor depends on a latent variable."""
+    others = [v for v in latents if v is not rv]
+    return depends_on([rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor]], others)
 
 
 def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
