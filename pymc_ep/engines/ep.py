@@ -5,20 +5,19 @@ from the posterior, matches the moments of the cavity times t^eta, and reads off
 all n updates is sought; the sweep is one pure function of arrays, run by NumPy or jitted by JAX.
 """
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_ep.engines.base import Status
+from pymc_ep.engines.ep_sweep import Problem, Sweep, sweep_of
 from pymc_ep.linalg.anderson import anderson
-from pymc_ep.linalg.dense import DensePosterior, dense_posterior, shifted_posterior
-from pymc_ep.linalg.namespace import is_jax, namespace
+from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
 
-__all__ = ["EP", "Problem", "State", "Sweep", "cavities", "sweep"]
+__all__ = ["EP", "State"]
 
 _DEPTH = 5
 """Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
@@ -31,58 +30,6 @@ _PATIENCE = 10
 """Steps without a new least change after which automatic damping halves; after five times as many, EP gives up."""
 _INNER = 2
 """Updates of the means alone in each automatic sweep: they cost products with vectors and save factorisations."""
-
-
-class Problem(NamedTuple):
-    """What EP sees of a model at one value of the hyperparameters.
-
-    Attributes
-    ----------
-    mean : array, (n,)
-        Prior mean of the predictors.
-    covariance : array, (n, n)
-        Prior covariance, possibly singular.
-    observed : tuple of array
-        Observations of each group of sites, ravelled; they add up to n.
-    parameters : tuple of tuple of array
-        Site parameters of each group, each of the group's length.
-    """
-
-    mean: Any
-    covariance: Any
-    observed: tuple[Any, ...]
-    parameters: tuple[tuple[Any, ...], ...]
-
-
-class Sweep(NamedTuple):
-    """One evaluation of all site updates at given sites.
-
-    Attributes
-    ----------
-    shift, precision : array, (n,)
-        The updated sites.
-    posterior : DensePosterior
-        Under the given sites.
-    cavity_mean, cavity_variance : array, (n,)
-    tilted : Tilted
-    log_z : scalar
-        EP's log evidence for the given sites; stationary in them at a fixed point.
-    change : scalar
-        Largest change of a site, in units that do not depend on the scale of the predictor: of pi_i V_i, and
-        of the slope at the mean times the standard deviation.
-    proper : bool scalar
-        Whether posterior and cavities are proper and the tilted moments finite.
-    """
-
-    shift: Any
-    precision: Any
-    posterior: DensePosterior
-    cavity_mean: Any
-    cavity_variance: Any
-    tilted: Tilted
-    log_z: Any
-    change: Any
-    proper: Any
 
 
 class State(NamedTuple):
@@ -113,109 +60,6 @@ class State(NamedTuple):
     inner: int
     best: float
     stale: int
-
-
-def cavities(posterior: DensePosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
-    """Return mean and variance of the posterior without a fraction `power` of each site."""
-    kept = (1.0 - power) + power * posterior.remainder
-    variance = posterior.variance / kept
-    return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
-
-
-def log_evidence(problem: Problem, shift: Any, precision: Any, power: float, at: tuple) -> Any:
-    """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
-
-    Everything is written about the prior mean, with g = b - Pi m0 and d = cavity mean - m0, so that no pair of
-    large terms has to cancel (Rasmussen and Williams 2006, section 3.6.3, reworked for natural parameters).
-    """
-    posterior, cavity_mean, cavity_variance, log_z = at
-    xp = namespace(posterior.mean)
-    gain = shift - precision * problem.mean
-    distance = cavity_mean - problem.mean
-    widened = 1.0 + power * precision * cavity_variance
-    slope = shift - precision * cavity_mean
-    terms = (
-        (log_z + 0.5 * xp.log(widened)) / power
-        - distance * (gain - 0.5 * precision * distance)
-        - 0.5 * power * slope**2 * cavity_variance / widened
-    )
-    return terms.sum() - 0.5 * posterior.log_det + 0.5 * (gain * (posterior.mean - problem.mean)).sum()
-
-
-def sweep(
-    problem: Problem,
-    shift: Any,
-    precision: Any,
-    *,
-    moments: Callable[..., Tilted],
-    power: float,
-    log_concave: bool,
-    inner: int,
-) -> Sweep:
-    """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times."""
-    xp = namespace(problem.covariance)
-    posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
-    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
-    proper = posterior.proper & xp.all(posterior.variance > 0) & xp.all(cavity_variance > 0)
-    safe = xp.where(proper & (cavity_variance > 0), cavity_variance, 1.0)
-    tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
-    log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
-    d_precision = tilted.precision / power - precision
-    d_slope = tilted.shift / power - shift - d_precision * posterior.mean
-    change = xp.maximum(
-        xp.max(xp.abs(d_precision) * posterior.variance), xp.max(xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance)))
-    )
-    refined = tilted
-    for _ in range(inner):
-        # Match the means alone, at the same precisions: no factorisation, and the variances lose little by it.
-        matched = refined.gradient / power + precision * refined.mean
-        moved = shifted_posterior(posterior, problem.mean, problem.covariance, matched, precision)
-        centre, _ = cavities(moved, matched, precision, power)
-        refined = moments(xp.where(proper, centre, 0.0), safe, problem.observed, problem.parameters)
-    return Sweep(
-        refined.shift / power,
-        refined.precision / power,
-        posterior,
-        cavity_mean,
-        cavity_variance,
-        tilted,
-        log_z,
-        change,
-        proper,
-    )
-
-
-@lru_cache(maxsize=64)
-def _sweep_of(
-    sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
-) -> Callable[..., Sweep]:
-    """Return the sweep with its static choices fixed; cached, so that JAX compiles it once and not for each fit."""
-    moments = partial(joined_moments, sites, power)
-    evaluate = partial(sweep, moments=moments, power=power, log_concave=log_concave, inner=inner)
-    if on_jax:
-        from pymc_ep.sites.compiled_jax import jit
-
-        return jit(evaluate)
-    return evaluate
-
-
-def joined_moments(
-    sites: Sequence[CompiledSite],
-    power: float,
-    cavity_mean: Any,
-    cavity_variance: Any,
-    observed: Sequence[Any],
-    parameters: Sequence[Sequence[Any]],
-) -> Tilted:
-    """Return the tilted moments of all groups of sites, joined, each field (n,)."""
-    parts, start = [], 0
-    for site, y, values in zip(sites, observed, parameters):
-        here = slice(start, start + y.shape[0])
-        parts.append(site.moments(y, cavity_mean[here], cavity_variance[here], power, *values))
-        start = here.stop
-    if len(parts) == 1:
-        return parts[0]
-    return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
 
 
 class EP:
@@ -256,7 +100,7 @@ class EP:
     def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
         on_jax = is_jax(problem.covariance)
-        evaluate = _sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
+        evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return evaluate(problem, shift, precision)
 

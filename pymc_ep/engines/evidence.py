@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.engines.checkpoint import Checkpoint
-from pymc_ep.engines.ep import EP, Problem
+from pymc_ep.engines.ep import EP
+from pymc_ep.engines.ep_sweep import Problem
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
