@@ -110,7 +110,9 @@ def observe(link: str, truth: np.ndarray, rng: np.random.Generator) -> np.ndarra
     """Draw observations given the predictor."""
     if link == "probit":
         return (rng.standard_normal(len(truth)) < truth).astype(float)
-    rate = {"poisson": np.exp, "rectified_poisson": lambda f: np.maximum(f, 0), "softplus_poisson": softplus}[link](truth)
+    rate = {"poisson": np.exp, "rectified_poisson": lambda f: np.maximum(f, 0), "softplus_poisson": softplus}[link](
+        truth
+    )
     return rng.poisson(rate).astype(float)
 
 
@@ -290,8 +292,7 @@ def summary_table(timings: list[Timing]) -> str:
     for n in sorted({t.case.n for t in timings}):
         here = [t for t in timings if t.case.n == n]
         factorizations, units, per_sweep, seconds = (
-            np.array([getattr(t, name) for t in here])
-            for name in ("factorizations", "units", "per_sweep", "seconds")
+            np.array([getattr(t, name) for t in here]) for name in ("factorizations", "units", "per_sweep", "seconds")
         )
         rows.append(
             [
@@ -326,7 +327,14 @@ def plain_table(timings: list[Timing]) -> str:
         log_z, change = plain_log_evidence(t.case)
         ours = t.found.objective[-1]
         rows.append(
-            [LINKS[t.case.link], t.case.kernel, f"{ours:.8f}", f"{log_z:.8f}", f"{abs(ours - log_z):.1e}", f"{change:.0e}"]
+            [
+                LINKS[t.case.link],
+                t.case.kernel,
+                f"{ours:.8f}",
+                f"{log_z:.8f}",
+                f"{abs(ours - log_z):.1e}",
+                f"{change:.0e}",
+            ]
         )
     return markdown_table(["likelihood", "prior", "log Z", "textbook EP", "difference", "its last change"], rows)
 
@@ -349,7 +357,17 @@ def jax_table(timings: list[Timing]) -> str:
                 f"{j['difference']:.0e}",
             ]
         )
-    head = ["likelihood", "prior", "n", "sweep, ms", "sweep JAX, ms", "fit, s", "fit JAX, s", "first JAX, s", "log Z apart"]
+    head = [
+        "likelihood",
+        "prior",
+        "n",
+        "sweep, ms",
+        "sweep JAX, ms",
+        "fit, s",
+        "fit JAX, s",
+        "first JAX, s",
+        "log Z apart",
+    ]
     return markdown_table(head, rows)
 
 
@@ -398,7 +416,9 @@ def main() -> None:
             for kernel in KERNELS:
                 t = time_fit(make_case(link, kernel, n), repetitions)
                 timings.append(t)
-                print(n, link, kernel, t.factorizations, f"{t.per_sweep:.2f} {t.units:.1f} units", t.found.status.sentence)
+                print(
+                    n, link, kernel, t.factorizations, f"{t.per_sweep:.2f} {t.units:.1f} units", t.found.status.sentence
+                )
     least = min(options.sizes)
     parts = [
         header("One EP fit at fixed hyperparameters", "tests/benchmarks/ep_speed.py", "jax"),
@@ -412,7 +432,9 @@ def main() -> None:
         "cores, so only the order of magnitude compares.\n",
         published_table(timings),
     ]
-    probit = [t for t in timings if t.case.link == "probit" and t.case.kernel in ("smooth", "strong") and t.case.n <= 2000]
+    probit = [
+        t for t in timings if t.case.link == "probit" and t.case.kernel in ("smooth", "strong") and t.case.n <= 2000
+    ]
     answers = run_gpy(options.gpy, probit, options.gpy_limit) if options.gpy else []
     if answers:
         parts += [GPY_TEXT, gpy_table(probit, answers)]
