@@ -154,8 +154,18 @@ def _hyper_start(
         raise ValueError(
             f"start= gives {unknown[0]!r}, which is not a hyperparameter; these are {', '.join(form.form.hyper_names)}."
         )
+    shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
+    for name, value in values.items():
+        if np.shape(value) != shapes[name]:
+            raise ValueError(
+                f"start= gives {name!r} a value of shape {np.shape(value)}, but its shape is {shapes[name]}."
+            )
     overrides = {model[name]: np.asarray(value, dtype=float) for name, value in values.items()}
-    point = make_initial_point_fn(model=model, overrides=overrides)(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        point = make_initial_point_fn(model=model, overrides=overrides)(0)
+    for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
+        if name in values and not np.all(np.isfinite(point[variable.name])):
+            raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
     return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
 
 

@@ -6,12 +6,14 @@ import numpy as np
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.linear_maps import pullback
 
-__all__ = ["depends_on", "is_affine_numerically", "is_affine_symbolically", "value_depends_on"]
+__all__ = ["depends_on", "is_affine_numerically", "is_affine_symbolically", "value_depends_on", "without_casts"]
 
 
 def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | None = None) -> bool:
@@ -34,6 +36,15 @@ def value_depends_on(expression, variables: Sequence) -> bool:
         seen.add(v)
         stack.extend(v.owner.inputs)
     return False
+
+
+def without_casts(variable: TensorVariable) -> TensorVariable:
+    """Return what the user gave: PyMC casts shared data to the dtype of their distribution, which hides fractions."""
+    while (
+        (node := variable.owner) is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Cast)
+    ):
+        variable = node.inputs[0]
+    return variable
 
 
 def is_affine_symbolically(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:

@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.families import family_of, gaussian_moments
-from pymc_ep.recognise.graph import depends_on
+from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
 from pymc_ep.recognise.predictor import AffineTest, find_predictor
 from pymc_ep.sites.base import get_site
@@ -243,7 +243,7 @@ def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[Ten
 def _group(model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
     family = family_of(rv)
-    observed = model.rvs_to_values[rv] if rv in model.observed_RVs else predictor
+    observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else predictor
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
     parameters = graphs([rv.owner.op.dist_params(rv.owner)[i] for i in family.parameters.values()])

@@ -1,0 +1,313 @@
+"""Wrong and extreme input: each gets the documented exception, with name, index and cure, or a correct result."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import scipy.stats
+import xarray as xr
+
+import pymc_ep as pmep
+from pymc_ep.compat import make_container
+from pymc_ep.results import fit_group
+
+N = 5
+X = np.linspace(0.0, 2.0, N)[:, None]
+COUNTS = np.array([2, 0, 1, 3, 1])
+QUIET = {"draws": 0, "progressbar": False}
+
+
+def latent(size=N):
+    return pm.Normal("f", 0.5, 1.0, shape=size)
+
+
+def fitted(model, **options):
+    """Fit, and insist that nothing in the result is NaN."""
+    fit = fit_group(pmep.fit(model=model, **(QUIET | options)))
+    for name, values in fit.data_vars.items():
+        assert np.all(np.isfinite(values)), name
+    return fit
+
+
+# Observations outside the domain
+
+
+def poisson(counts):
+    return pm.Poisson("y", pt.exp(latent()), observed=counts)
+
+
+def rectified(counts):
+    return pmep.RectifiedPoisson("y", latent(), observed=counts)
+
+
+@pytest.mark.parametrize("write", [poisson, rectified])
+@pytest.mark.parametrize(
+    ("value", "message"), [(-1.0, "-1"), (1.5, r"1\.5"), (np.nan, "nan"), (np.inf, "inf")], ids=str
+)
+def test_no_counts(write, value, message):
+    """Shared data are seen as the user gave them, below PyMC's cast to integers."""
+    with pm.Model() as model:
+        counts = pm.Data("counts", COUNTS.astype(float))
+        write(counts)
+        pm.set_data({"counts": np.array([2.0, 0.0, 1.0, value, 1.0])})
+    with pytest.raises(pmep.InvalidDataError, match=rf"'y'.*{message}.*index 3.*counts.*(Correct|remove)"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_fractions_that_pymc_truncates():
+    """PyMC casts constant observations to integers before anyone can see them; the fit is that of the integers."""
+    with pm.Model() as model:
+        poisson(np.array([2.7, 0.0, 1.2, 3.0, 1.0]))
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(), [2, 0, 1, 3, 1])
+    fitted(model)
+
+
+def test_negative_constants():
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(latent()), observed=[2, 0, -4, 3, 1])
+    with pytest.raises(pmep.InvalidDataError, match=r"'y'.*-4.*index 2"):
+        pmep.fit(model=model, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda f: pm.Bernoulli("y", logit_p=f, observed=[0, 1, 2, 0, 1]), r"'y'.*2.*index 2.*zeros and ones"),
+        (lambda f: pm.Normal("y", f, 1.0, observed=pm.Data("d", [0.0, np.inf, 0, 0, 1])), r"'y'.*inf.*index 1.*finite"),
+        (
+            lambda f: pm.Normal("y", f.reshape((5, 1)), 1.0, observed=pm.Data("d", np.full((5, 1), np.inf))),
+            r"'y'.*inf.*index \(0, 0\)",
+        ),
+    ],
+)
+def test_outside_the_domain(write, message):
+    with pm.Model() as model:
+        write(latent())
+    with pytest.raises(pmep.InvalidDataError, match=message):
+        pmep.fit(model=model, **QUIET)
+
+
+@pytest.mark.filterwarnings("ignore:Data in y contains missing values", "ignore:invalid value encountered in cast")
+@pytest.mark.filterwarnings("ignore:.*mpute")
+def test_missing_values_that_pymc_would_impute():
+    """PyMC turns NaN among constant observations into an unknown discrete variable, which is named."""
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(latent()), observed=np.array([2.0, np.nan, 1.0, 3.0, 1.0]))
+    with pytest.raises((pmep.UnsupportedModelError, pmep.InvalidDataError), match=r"'y"):
+        pmep.fit(model=model, **QUIET)
+
+
+@pytest.mark.xfail(reason="site parameters are not checked against their range")
+def test_parameters_of_a_likelihood_outside_their_range():
+    with pm.Model() as model:
+        pm.Normal("y", latent(), np.array([1.0, 0.5, -1.0, 1.0, 1.0]), observed=np.zeros(N))
+    with pytest.raises((pmep.InvalidDataError, pmep.NumericalError), match=r"'y'.*sigma.*-1.*index 2"):
+        pmep.fit(model=model, **QUIET)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize("length", [2, 7])
+def test_wrong_length(length):
+    with pm.Model() as model:
+        counts = pm.Data("counts", COUNTS)
+        pm.Poisson("y", pt.exp(latent()), observed=counts)
+        pm.set_data({"counts": np.ones(length, dtype=int)})
+    with pytest.raises(pmep.InvalidDataError, match=rf"'y'.*{length}"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_data_of_another_length_with_an_old_start():
+    with pm.Model() as model:
+        x = pm.Data("x", X.ravel())
+        counts = pm.Data("counts", COUNTS)
+        a, b = pm.Normal("a"), pm.Normal("b", 0.0, pm.HalfNormal("s"))
+        pm.Poisson("y", pt.exp(a + b * x), observed=counts)
+        old = pmep.fit(hyper="fixed", **QUIET)
+        pm.set_data({"x": [1.0, 2.0, 3.0], "counts": [1, 1, 5]})
+    with pytest.raises(ValueError, match=r"5 sites.*3 observations.*dict"):
+        pmep.fit(model=model, start=old, hyper="fixed", **QUIET)
+    assert fitted(model, hyper="fixed", start={"s": 0.7})["y_loo"].shape == (3,)
+
+
+def test_no_observations():
+    with pm.Model() as model:
+        counts = pm.Data("counts", COUNTS[:0])
+        x = pm.Data("x", X.ravel()[:0])
+        pm.Poisson("y", pt.exp(pm.Normal("a") + pm.Normal("b") * x), observed=counts)
+    with pytest.raises(pmep.InvalidDataError, match=r"'y' has no observations"):
+        pmep.fit(model=model, **QUIET)
+
+
+# Covariances
+
+
+def test_covariance_that_is_not_positive_definite():
+    covariance = np.eye(N)
+    covariance[0, 1] = covariance[1, 0] = 2.0
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), covariance)
+        pm.Poisson("y", pt.exp(f), observed=COUNTS)
+    with pytest.raises(pmep.NumericalError, match=r"(?s)'f'|predictor.*not positive"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_covariance_with_nan():
+    covariance = np.eye(N)
+    covariance[2, 3] = covariance[3, 2] = np.nan
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(N), covariance)
+        pm.Poisson("y", pt.exp(f), observed=COUNTS)
+    with pytest.raises(pmep.NumericalError, match=r"covariance.*nan.*\(2, 3\)"):
+        pmep.fit(model=model, **QUIET)
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_identical_inputs(reparameterize):
+    """Each input twice: the same as one latent value seen through two counts."""
+    twice = np.repeat(X, 2, axis=0)
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 0.7))
+        f = gp.prior("f", X=twice, reparameterize=reparameterize)
+        pm.Poisson("y", pt.exp(f), observed=np.repeat(COUNTS, 2))
+    with pm.Model() as shared:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 0.7))
+        f = gp.prior("f", X=X)
+        pm.Poisson("y", pt.exp(f[np.repeat(np.arange(N), 2)]), observed=np.repeat(COUNTS, 2))
+    first, second = fitted(model), fitted(shared)
+    # PyMC's jitter of 1e-6 differs between the two.
+    np.testing.assert_allclose(first["f_mean"], np.repeat(second["f_mean"], 2), atol=1e-4)
+    np.testing.assert_allclose(first["f_sd"], np.repeat(second["f_sd"], 2), rtol=1e-3)
+    np.testing.assert_allclose(first["log_evidence"], second["log_evidence"], atol=1e-4)
+
+
+def test_singular_covariance_without_jitter():
+    base = np.exp(-0.5 * (X - X.T) ** 2 / 0.49)
+    twice = np.kron(base, np.ones((2, 2)))
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(2 * N), twice)
+        pm.Normal("y", f, 0.5, observed=np.repeat([0.3, 1.0, -0.2, 0.1, 0.5], 2))
+    result = pmep.fit(model=model, draws=200, chains=1, random_seed=1, progressbar=False)
+    fit = fit_group(result)
+    total = twice + 0.25 * np.eye(2 * N)
+    y = np.repeat([0.3, 1.0, -0.2, 0.1, 0.5], 2)
+    np.testing.assert_allclose(fit["f_mean"], twice @ np.linalg.solve(total, y), atol=1e-8)
+    np.testing.assert_allclose(
+        fit["log_evidence"], scipy.stats.multivariate_normal.logpdf(y, np.zeros(2 * N), total), rtol=1e-8
+    )
+    draws = result["posterior"]["f"].values[0]
+    np.testing.assert_allclose(draws[:, ::2], draws[:, 1::2], atol=1e-6)
+
+
+# Extreme but right
+
+
+def test_one_observation():
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(pm.Normal("a", 0.3, 1.2)), observed=[4])
+    fit = fitted(model)
+    f = np.linspace(-12.0, 12.0, 200_001)
+    mass = scipy.stats.norm.pdf(f, 0.3, 1.2) * scipy.stats.poisson.pmf(4, np.exp(f)) * (f[1] - f[0])
+    np.testing.assert_allclose(fit["log_evidence"], np.log(mass.sum()), atol=1e-8)
+    np.testing.assert_allclose(fit["a_mean"], (mass @ f) / mass.sum(), atol=1e-8)
+    np.testing.assert_allclose(fit["y_loo"], [np.log(mass.sum())], atol=1e-8)
+
+
+@pytest.mark.parametrize("link", ["exp", "softplus", "rectified"])
+def test_nothing_but_zeros(link):
+    with pm.Model() as model:
+        ell = pm.InverseGamma("ell", mu=1.0, sigma=0.5)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ell)).prior("f", X=X)
+        zeros = np.zeros(N, dtype=int)
+        if link == "exp":
+            pm.Poisson("y", pt.exp(f), observed=zeros)
+        elif link == "softplus":
+            pmep.SoftplusPoisson("y", f, observed=zeros)
+        else:
+            pmep.RectifiedPoisson("y", f, observed=zeros)
+    fit = fitted(model)
+    assert bool(fit["converged"])
+    assert np.all(fit["f_mean"] < 0)
+
+
+WIDE = pytest.mark.xfail(reason="posterior means lose their digits where n * precision * prior variance exceeds 1e8")
+
+
+@pytest.mark.parametrize("spread", [1.0, pytest.param(10.0, marks=WIDE)])
+@pytest.mark.parametrize("link", ["exp", "softplus", "rectified"])
+def test_counts_of_a_million(link, spread):
+    """Only the level of a predictor is unknown: the posterior of its rate is that of a Gamma variable."""
+    counts = np.full(4, 1_000_000)
+    with pm.Model() as model:
+        if link == "exp":
+            a = pm.Normal("a", 10.0, spread)
+            pm.Poisson("y", pt.exp(a * np.ones(4)), observed=counts)
+        else:
+            a = pm.Normal("a", 0.0, spread * 1e6)
+            kind = pmep.SoftplusPoisson if link == "softplus" else pmep.RectifiedPoisson
+            kind("y", a * np.ones(4), observed=counts)
+    fit = fitted(model)
+    assert bool(fit["converged"])
+    rate = np.exp(fit["a_mean"]) if link == "exp" else fit["a_mean"]
+    sd = fit["a_sd"] if link == "exp" else fit["a_sd"] / 1e6
+    np.testing.assert_allclose(rate, 1e6, rtol=1e-5)
+    np.testing.assert_allclose(sd, 1 / np.sqrt(4e6), rtol=1e-3)
+
+
+# Options
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        pm.Poisson("y", pt.exp(s * latent()), observed=COUNTS)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "mcmc"}, r"'mcmc'.*'ep'"),
+        ({"hyper": "guess"}, r"'guess'.*'optimize'.*'fixed'"),
+        ({"powr": 1.0}, r"'powr'.*power, damping, tol"),
+        ({"power": 0.0}, r"power=0\.0.*\(0, 1\]"),
+        ({"power": "1"}, r"power='1'"),
+        ({"damping": 2.0}, r"damping=2\.0"),
+        ({"tol": 0.0}, r"tol=0\.0"),
+        ({"max_iter": 0}, r"max_iter=0"),
+        ({"schedule": "random"}, r"'random'.*'parallel'.*'sequential'"),
+        ({"draws": -1}, r"draws=-1"),
+        ({"chains": 0}, r"chains=0"),
+        ({"start": {"q": 1.0}}, r"'q'.*not a hyperparameter.*s"),
+        ({"start": {"s": -1.0}}, r"'s'.*-1"),
+        ({"start": {"s": [1.0, 2.0]}}, r"'s'.*shape"),
+        ({"latent": ["g"]}, r"'g'"),
+    ],
+    ids=str,
+)
+def test_unknown_options(model, options, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        pmep.fit(model=model, **(QUIET | options))
+
+
+def test_start_that_is_no_result(model):
+    stranger = make_container({"posterior": xr.Dataset({"s": (("chain", "draw"), np.ones((1, 2)))})})
+    with pytest.raises(ValueError, match=r"fit_state.*pymc_ep"):
+        pmep.fit(model=model, start=stranger, **QUIET)
+
+
+def test_outside_a_model():
+    with pytest.raises(TypeError, match="model"):
+        pmep.fit(**QUIET)
+
+
+def test_hyperparameters_without_density_at_the_start():
+    """A GP so flat that its covariance overflows is a number's failure, not a silent one."""
+    with pm.Model() as model:
+        scale = pm.Flat("scale", initval=400.0)
+        f = pm.Normal("f", 0.0, pt.exp(scale), shape=N)
+        pm.Poisson("y", pt.exp(f), observed=COUNTS)
+    with pytest.raises(pmep.NumericalError, match=r"covariance.*inf.*scale"):
+        pmep.fit(model=model, **QUIET)
