@@ -2,9 +2,9 @@
 
     python tests/benchmarks/evidence_gradient.py [--sizes 100 500 1000 2000] [--threads 1]
 
-Times `Evidence.at` and `Evidence.gradient` from a cold and from a warm start on Poisson counts, and compares the gradient
-with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/evidence_gradient.md. Three
-minutes with the defaults.
+Times `Evidence.at` and `Evidence.gradient` from a cold and from a warm start on Poisson counts, and compares the
+gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/evidence_gradient.md.
+Three minutes with the defaults.
 """
 
 import argparse
@@ -112,17 +112,14 @@ def time_gradient(n: int, repetitions: int) -> tuple[np.ndarray, tuple[int, int]
     at = evidence.at(theta)
     evidence.gradient(at)
     warm_at = evidence.at(moved, at.sites)
-    seconds = []
-    for _ in range(repetitions):
-        seconds.append(
-            [
-                clock(lambda: run(evidence.engine, at.problem, max_iter=500)),
-                clock(lambda: evidence.form.prior(theta)),
-                clock(lambda: evidence.gradient(at)),
-                clock(lambda: evidence.gradient(evidence.at(theta))),
-                clock(lambda: evidence.gradient(evidence.at(moved, at.sites))),
-            ]
-        )
+    timed = (
+        lambda: run(evidence.engine, at.problem, max_iter=500),
+        lambda: evidence.form.prior(theta),
+        lambda: evidence.gradient(at),
+        lambda: evidence.gradient(evidence.at(theta)),
+        lambda: evidence.gradient(evidence.at(moved, at.sites)),
+    )
+    seconds = [[clock(function) for function in timed] for _ in range(repetitions)]
     return np.median(seconds, axis=0), (len(at.run.objective), len(warm_at.run.objective))
 
 
@@ -199,11 +196,11 @@ def main() -> None:
     print(write_page("evidence_gradient", parts))
 
 
-COST = """A Gaussian process with Poisson counts (exp link), length scale, amplitude and level as hyperparameters. The EP
-fit (tolerance 1e-8, prior moments at hand) is the yardstick; K is the evaluation of the prior's moments; cold is all of
-that and the gradient from no sites, warm from the sites at hyperparameters that differ by 0.02 on the unconstrained scale.
-Milliseconds, medians of interleaved repetitions; BLAS uses {threads} thread(s), load average {load}. Target: cold at most
-{target:g} fits.
+COST = """A Gaussian process with Poisson counts (exp link); length scale, amplitude and level are hyperparameters. The
+EP fit (tolerance 1e-8, prior moments at hand) is the yardstick; K is the evaluation of the prior's moments; cold is all
+of that and the gradient from no sites, warm from the sites at hyperparameters that differ by 0.02 on the unconstrained
+scale. Milliseconds, medians of interleaved repetitions; BLAS uses {threads} thread(s), load average {load}. Target:
+cold at most {target:g} fits.
 """
 ACCURACY = """## Against finite differences
 

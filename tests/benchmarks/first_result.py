@@ -2,8 +2,8 @@
 
     python tests/benchmarks/first_result.py [--python PYTHON ...] [--repetitions 3]
 
-Runs the quickstart's model in fresh processes, with PyTensor's and Numba's caches in an empty folder (cold) and again in
-the same folder (warm), and writes docs/benchmarks/first_result.md. Two minutes for each interpreter.
+Runs the quickstart's model in fresh processes, with PyTensor's and Numba's caches in an empty folder (cold) and again
+in the same folder (warm), and writes docs/benchmarks/first_result.md. Two minutes for each interpreter.
 """
 
 import argparse
@@ -69,9 +69,11 @@ marks["draws"] = marks.pop("fit") - attrs["compile_time"] - attrs["run_time"]
 peak = [resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(json.dumps({
-    "marks": marks, "total": sum(marks.values()), "peak": peak, "functions": len(made), "pytensor.function": sum(made),
+    "marks": marks, "total": sum(marks.values()), "peak": peak,
+    "functions": len(made), "pytensor.function": sum(made),
     "jax": "jax" in sys.modules, "numba": "numba" in sys.modules,
-    "log_evidence": float(idata["fit"]["log_evidence"]), "stack": f"Python {sys.version.split()[0]}, PyMC {pm.__version__}",
+    "log_evidence": float(idata["fit"]["log_evidence"]),
+    "stack": f"Python {sys.version.split()[0]}, PyMC {pm.__version__}",
 }))
 """
 """One process: the quickstart's fit, its stages apart. The site is compiled before the fit, which then finds it."""
@@ -131,9 +133,9 @@ def main() -> None:
         )
     head = ["stack", "caches", "total, s", "target", *cold[0]["marks"], "peak, MiB", "compiler, MiB"]
     introduction = (
-        f"The model of the quickstart (coal mining, 100 bins, rectified-linear Poisson, hyperparameters optimised, 4000 "
-        f"draws) in fresh processes; medians of {options.repetitions} with the range of the total in parentheses, seconds; "
-        f"load average {load:.1f} to {os.getloadavg()[0]:.1f}. Cold: PyTensor's and Numba's caches are empty.\n"
+        f"The model of the quickstart (coal mining, 100 bins, rectified-linear Poisson, hyperparameters optimised, "
+        f"4000 draws) in fresh processes; medians of {options.repetitions} with the range of the total in parentheses, "
+        f"seconds; load average {load:.1f} to {os.getloadavg()[0]:.1f}. Cold: no cache of PyTensor or Numba exists.\n"
     )
     title = header("Time to the first result", "tests/benchmarks/first_result.py")
     print(write_page("first_result", [title, introduction, markdown_table(head, rows), *notes]))
