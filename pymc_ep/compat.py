@@ -40,10 +40,8 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""
 
 if PYMC_6:
-    from arviz_base import dict_to_dataset
     from pytensor.tensor.linalg import Cholesky
 else:
-    from arviz import InferenceData, dict_to_dataset
     from pytensor.tensor.slinalg import Cholesky
 
 
@@ -63,12 +61,12 @@ def numpy_mode() -> Mode:
     then not be fused, since a fused op would be run element by element in Python.
     """
     mode = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer="fast_run").excluding("fusion", "inplace")
-    return mode if PYMC_6 else mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+    return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
-    """Split what PyTensor 2 would run element by element in Python: sums and products of several terms, and clips."""
+    """Split what would be run element by element in Python: clips, and sums and products of many terms."""
     scalar_op = node.op.scalar_op
     if isinstance(scalar_op, Clip):
         x, low, high = node.inputs
@@ -117,7 +115,12 @@ def to_dataset(
     options = {"coords": dict(coords), "skip_event_dims": skip_event_dims, "attrs": attrs}
     options["dims"] = {name: list(dims[name]) for name in variables if name in dims}
     if PYMC_6:
+        # ArviZ 1 imports JAX where it is installed, half a second that only a result should cost.
+        from arviz_base import dict_to_dataset
+
         return dict_to_dataset(variables, sample_dims=list(sample_dims), **options)
+    from arviz import dict_to_dataset
+
     dataset = dict_to_dataset(variables, default_dims=list(sample_dims), **options)
     # ArviZ 0.x gives a scalar a dim of length one.
     scalars = [f"{name}_dim_0" for name, values in variables.items() if np.ndim(values) == 0]
@@ -128,6 +131,8 @@ def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
     """Return an `arviz.InferenceData` or an `xarray.DataTree`, whichever `pymc.sample` returns here."""
     if PYMC_6:
         return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in groups.items()})
+    from arviz import InferenceData
+
     return InferenceData(**groups)
 
 

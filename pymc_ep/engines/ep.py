@@ -198,12 +198,14 @@ class EP:
     def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Extrapolate near the fixed point; elsewhere take a damped update."""
         n = len(state.shift)
-        point, residual = state.points[-1], state.residuals[-1]
-        damped = point + state.damping * residual
+        damped = state.points[-1] + state.damping * state.residuals[-1]
         if self._is_near(state):
+            mean = np.asarray(state.sweep.posterior.mean)
             variance = np.asarray(state.sweep.posterior.variance)
             weights = np.concatenate([np.sqrt(variance), variance])
-            extrapolated = anderson(state.points, state.residuals, weights)
+            # In slopes at the mean, b - pi m, a change of precision alone does not look like a change of mean.
+            points, residuals = (_with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
+            extrapolated = _with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
             # Precisions of log-concave sites are positive at the fixed point: where the extrapolation leaves
             # that set, those sites take the plain update.
             astray = self.log_concave & (extrapolated[n:] < 0)
@@ -240,6 +242,12 @@ class EP:
                 site.site.name,
             )
             start = here.stop
+
+
+def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
+    """Add ``sign * precision * mean`` to the shifts in rows of (shift, precision), (k, 2 n)."""
+    n = len(mean)
+    return np.concatenate([rows[:, :n] + sign * rows[:, n:] * mean, rows[:, n:]], axis=1)
 
 
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,11 @@ from pymc_ep.sites.compiled import CompiledSite
 __all__ = ["Problem", "Sweep", "cavities", "joined_moments", "sweep", "sweep_of"]
 
 
+_KNOWN = 1e-12
+"""Cavity variance that stands for 0 in the moments of a site whose predictor is known; no moment of another site and
+no posterior moment depends on it."""
+
+
 class Problem(NamedTuple):
     """What EP sees of a model at one value of the hyperparameters.
 
@@ -105,8 +110,10 @@ def sweep(
     xp = namespace(problem.covariance)
     posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
-    proper = posterior.proper & xp.all(posterior.variance > 0) & xp.all(cavity_variance > 0)
-    safe = xp.where(proper & (cavity_variance > 0), cavity_variance, 1.0)
+    # A predictor without prior variance is known: its site changes nothing, and contributes t at that value.
+    known = xp.diagonal(problem.covariance) <= 0
+    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
+    safe = xp.where(proper & ~known, cavity_variance, xp.where(known, _KNOWN, 1.0))
     tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
     d_precision = tilted.precision / power - precision

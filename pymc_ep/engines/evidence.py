@@ -132,6 +132,8 @@ class Evidence:
                 f"The predictors have {prior.mean.shape[0]} values but the observations are {names}; give each "
                 f"observed variable as many values as its predictor."
             )
+        for group, parameters in zip(self.form.form.groups, prior.parameters):
+            group.site.validate_parameters(parameters, group.name)
         for what, array in (("mean", prior.mean), ("covariance", prior.covariance)):
             bad = ~np.isfinite(np.asarray(array))
             if bad.any():

@@ -13,6 +13,8 @@ __all__ = ["Hyper", "maximise", "stay"]
 
 _STEP = 1e-3
 """Half-width of the differences of gradients, on the unconstrained scale, where parameters are of order 1."""
+_WIDEST = 5.0
+"""Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
 _FAILED = 1e30
 """What the optimiser is told of a point without a finite evidence: it turns back."""
 
@@ -121,15 +123,34 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_
     settled = bool(found.success) or gradient < 1e-3 * max(1.0, abs(best.value))
     sentence = "" if settled else f"hyperparameters not settled: gradient {gradient:.2g} after {found.nfev} evaluations"
     hessian, d_shift, d_precision, clean = _curvature(evidence, best)
-    eigenvalues = scipy.linalg.eigvalsh(hessian)
-    if not clean or eigenvalues[0] <= 1e-6 * max(1.0, eigenvalues[-1]):
-        why = (
-            "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
-            "direction); they are held at the mode"
-        )
+    why = _why_no_spread(evidence, hessian, clean)
+    if why:
         return _fixed(best, trace, settled, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, settled, sentence)
+
+
+def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
+    """Say why a Gaussian about the mode would be meaningless; an empty string where it is not."""
+    if not clean:
+        return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
+    eigenvalues = scipy.linalg.eigvalsh(hessian)
+    if eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
+        return (
+            "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
+            "direction); they are held at the mode"
+        )
+    spread = np.sqrt(np.linalg.inv(hessian).diagonal())
+    flat = evidence.form.transformed & (spread > _WIDEST)
+    if flat.any():
+        form = evidence.form
+        sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
+        owners = np.repeat(form.form.hyper_names, sizes)
+        return (
+            f"the evidence hardly depends on {', '.join(sorted(set(owners[flat])))} at the mode (an optimum at a "
+            f"boundary); the hyperparameters are held at the mode"
+        )
+    return ""
 
 
 def _curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:

@@ -91,9 +91,10 @@ class CompiledLatentGaussian:
         self.form = form
         self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
+        self.transformed = np.repeat(form.hyper_transformed, [np.size(v) for v in hyper_start]).astype(bool)
         self._kwargs = {"mode": numpy_mode(), "on_unused_input": "ignore"} | (compile_kwargs or {})
-        self._site_mode = (compile_kwargs or {}).get("mode")
-        self.sites: list[CompiledSite] = [compile_site(g.site, self._site_mode, **g.options) for g in form.groups]
+        self._chosen_mode = (compile_kwargs or {}).get("mode")
+        self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.groups]
         self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
@@ -179,7 +180,7 @@ class CompiledLatentGaussian:
         """Return the compiled site of any group, one to predict included, and its parameters at theta."""
         parameters = self._function(self.form.hyper_values, [self.form.at_zero_noise(p) for p in group.parameters])
         values = [np.asarray(p) for p in parameters(*self.unpack(theta))]
-        return compile_site(group.site, self._site_mode, **group.options), values
+        return compile_site(group.site, self._chosen_mode, **group.options), values
 
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = self._noise_shapes(*self.unpack(theta))
@@ -193,7 +194,10 @@ class CompiledLatentGaussian:
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
         if isinstance(get_mode(self._kwargs["mode"]).linker, JAXLinker):
             outputs = _with_static_lengths(outputs)
-        return pytensor.function(list(inputs), outputs, **self._kwargs)
+        # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
+        flags = {} if self._chosen_mode else {"cxx": ""}
+        with pytensor.config.change_flags(**flags):
+            return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
     def _observed(self) -> Callable[..., Any]:

@@ -114,6 +114,8 @@ class LatentGaussian:
         the blocks' noise.
     hyper_constrained : tuple of TensorVariable
         The hyperparameters themselves as functions of `hyper_values`.
+    hyper_transformed : tuple of bool
+        Whether PyMC transforms each of them, to a log, logit or the like.
     log_prior : TensorVariable, ()
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     blocks : tuple of NoiseBlock
@@ -131,6 +133,7 @@ class LatentGaussian:
     hyper_names: tuple[str, ...]
     hyper_values: tuple[TensorVariable, ...]
     hyper_constrained: tuple[TensorVariable, ...]
+    hyper_transformed: tuple[bool, ...]
     log_prior: TensorVariable
     blocks: tuple[NoiseBlock, ...]
     groups: tuple[SiteGroup, ...]

@@ -89,14 +89,12 @@ class LatentPosterior:
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the posterior moments of affine variables, hyperparameter uncertainty included to first order."""
         theta, _, posterior = self.mode
-        precision = posterior.precision_matrix()
         means = {}
         variances = {}
         for name, part in self.form.affine_moments(theta, variables).items():
             shape = part.mean.shape
             means[name] = part.mean + (part.cross @ posterior.weights).reshape(shape)
-            explained = np.einsum("ij,ij->i", part.cross @ precision, part.cross)
-            variances[name] = (part.variance - explained).reshape(shape)
+            variances[name] = (part.variance - posterior.explained_variance(part.cross)).reshape(shape)
         for low, high in self._moved:
             ends = [
                 {n: m.mean.ravel() + m.cross @ post.weights for n, m in self.form.affine_moments(at, variables).items()}

@@ -5,13 +5,13 @@ from typing import Any
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 
-__all__ = ["cholesky_jax", "solve_right_jax", "spd_inverse_jax"]
+__all__ = ["cholesky_jax", "inverse_factor_jax", "solve_right_jax"]
 
 
-def spd_inverse_jax(matrix: Any) -> tuple[Any, Any, Any]:
-    """See `pymc_ep.linalg.dense.spd_inverse`."""
+def inverse_factor_jax(matrix: Any) -> tuple[Any, Any, Any]:
+    """See `pymc_ep.linalg.dense.inverse_factor`."""
     factor = jnp.linalg.cholesky(matrix)
-    inverse = jsl.cho_solve((factor, True), jnp.eye(matrix.shape[0]))
+    inverse = jsl.solve_triangular(factor, jnp.eye(matrix.shape[0]), lower=True)
     return inverse, 2.0 * jnp.log(jnp.diagonal(factor)).sum(), jnp.isfinite(factor[-1, -1])
 
 

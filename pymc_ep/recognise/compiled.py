@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import pytensor
 from pymc import Model
 
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -46,7 +47,9 @@ def compiled_form(
     lengths = tuple(int(n.eval()) for n in model.dim_lengths.values()) if "JAX" in mode.upper() else ()
     key = (names, tuple(wanted), mode, variables, lengths)
     if key not in known:
-        form = recognise(model, names, wanted)
-        point = model.initial_point()
+        # Small graphs, evaluated once: not worth a C compiler.
+        with pytensor.config.change_flags(cxx=""):
+            form = recognise(model, names, wanted)
+            point = model.initial_point()
         known[key] = CompiledLatentGaussian(form, [point[v.name] for v in form.hyper_values], compile_kwargs)
     return known[key]

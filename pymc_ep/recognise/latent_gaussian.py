@@ -197,6 +197,7 @@ def _build(
         hyper_names=tuple(rv.name for rv in hyper),
         hyper_values=tuple(model.rvs_to_values[rv] for rv in hyper),
         hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
+        hyper_transformed=tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
         log_prior=_log_prior(model, hyper),
         blocks=tuple(blocks),
         groups=tuple(groups[: len(model.observed_RVs)]),

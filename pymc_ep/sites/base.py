@@ -104,6 +104,27 @@ class Site:
                 f"Correct or remove that observation."
             )
 
+    def validate_parameters(self, values: Sequence[np.ndarray], name: str) -> None:
+        """Raise `InvalidDataError` at the first parameter that is not positive and finite.
+
+        Parameters
+        ----------
+        values : sequence of ndarray
+            In the order of `parameters`.
+        name : str
+            Name of the observed variable, for the message.
+        """
+        for parameter, value in zip(self.parameters, values, strict=True):
+            value = np.asarray(value)
+            bad = ~((value > 0) & np.isfinite(value))
+            if bad.any():
+                index = tuple(int(i) for i in np.argwhere(bad)[0])
+                where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+                raise InvalidDataError(
+                    f"{name!r} has the parameter {parameter} = {value[index]}{where}, but it must be positive and "
+                    f"finite. Correct it."
+                )
+
 
 _DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "count": (lambda y: np.isfinite(y) & (y >= 0) & (y == np.floor(y)), "non-negative whole counts"),

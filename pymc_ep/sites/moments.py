@@ -56,8 +56,7 @@ def tilted_moments(
     _check_range("mean", mean, np.isfinite, "finite")
     _check_range("variance", variance, _positive, "positive and finite")
     _check_range("power", power, lambda p: (p > 0) & (p <= 1), "in (0, 1]")
-    for name, value in zip(site.parameters, values, strict=True):
-        _check_range(name, value, _positive, "positive and finite")
+    site.validate_parameters(values, family)
     tilted = compile_site(site, mode, **options).moments(y, mean, variance, power, *values)
     check_finite(tilted, y, mean, variance, family)
     return tilted.log_z, tilted.mean, tilted.variance

@@ -225,7 +225,7 @@ def test_tilted_moments_agree_with_the_conjugate_posterior():
         (("poisson", 1, 0.0, 1.0), {"power": 1.5}, r"'power' has the value 1.5, but it must be in \(0, 1\]"),
         (("poisson", 0.5, 0.0, 1.0), {}, r"'y' has the value 0.5"),
         (("normal", 0.5, 0.0, 1.0), {}, r"needs the parameter 'sigma'"),
-        (("normal", 0.5, 0.0, 1.0), {"sigma": 0.0}, r"'sigma' has the value 0.0, but it must be positive"),
+        (("normal", 0.5, 0.0, 1.0), {"sigma": 0.0}, r"'normal' has the parameter sigma = 0.0, but it must be positive"),
         (("logit", 1, 0.0, 1.0), {"sigma": 1.0}, r"no parameter 'sigma'; its parameters: none"),
     ],
 )

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pymc_ep.recognise import families
+from pymc_ep.sites import base
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -25,6 +28,16 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     from matplotlib import pyplot
 
     pyplot.close("all")
+
+
+@pytest.fixture(autouse=True)
+def _registries():
+    """What a page registers is gone after it."""
+    before = [(registry, dict(registry)) for registry in (base._REGISTRY, families._FAMILIES)]
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))], ids=name)

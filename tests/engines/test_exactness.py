@@ -186,7 +186,6 @@ def test_a_singular_prior(reference):
     np.testing.assert_allclose(run.state.sweep.log_z, expected.log_z, atol=1e-5)
 
 
-@pytest.mark.xfail(reason="a predictor without prior variance makes the posterior count as improper")
 def test_a_predictor_that_is_known(reference):
     """No prior variance: the datum contributes its log likelihood to the evidence and nothing else."""
     covariance = np.diag([1.3, 0.0])

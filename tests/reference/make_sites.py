@@ -8,6 +8,7 @@ ternary search (or, for several modes, a wide fixed grid), and each panel halved
 
 import csv
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ def moments(name: str, y: mpf, mean: mpf, variance: mpf, power: mpf, parameters:
     points = breaks(name, log_density, y, mean, deviation, parameters)
     top = max(points, key=log_density)
     log_top = log_density(top)
-    pieces = list(zip(points[:-1], points[1:], strict=True))
+    pieces = list(pairwise(points))
 
     def integrand(f: mpf) -> mpf:
         return mp.exp(log_density(f) - log_top)
