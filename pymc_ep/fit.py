@@ -14,9 +14,9 @@ from pymc.initial_point import make_initial_point_fn
 from pymc_ep import compat
 from pymc_ep.engines import Checkpoint, EngineEntry, engines, get_engine
 from pymc_ep.engines.solution import Solution
-from pymc_ep.exceptions import ConvergenceWarning
+from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
-from pymc_ep.recognise import compiled_form, recognise, site_names
+from pymc_ep.recognise import compiled_form, site_names
 from pymc_ep.results import build_container, check_dims, fit_state, model_dims
 
 __all__ = ["explain", "fit", "supported"]
@@ -239,19 +239,29 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
 def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Sequence[str], Any]]:
     """Lay out the ``fit`` group: names and dims."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
+
+    def put(name: str, dims: Sequence[str], value: Any) -> None:
+        if name in out:
+            raise UnsupportedModelError(
+                f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that "
+                f"leads to this name."
+            )
+        out[name] = (dims, value)
+
     for name, (mean, sd) in solution.moments.items():
         dims = model_dims(model, name)
-        out[f"{name}_mean"], out[f"{name}_sd"] = (dims, mean), (dims, sd)
+        put(f"{name}_mean", dims, mean)
+        put(f"{name}_sd", dims, sd)
     for name, value in solution.hyper_modes.items():
-        out[f"hyper_mode_{name}"] = (model_dims(model, name), value)
+        put(f"hyper_mode_{name}", model_dims(model, name), value)
     for name, results in solution.sites.items():
         for what, value in results.items():
-            out[f"{name}_{what}"] = (model_dims(model, name), value)
+            put(f"{name}_{what}", model_dims(model, name), value)
     for name, (dim, values) in solution.traces.items():
-        out[name] = ((dim,), values)
+        put(name, (dim,), values)
     for name, value in solution.scalars.items():
-        out[name] = ((), value)
-    out["converged"] = ((), solution.converged)
+        put(name, (), value)
+    put("converged", (), solution.converged)
     return out
 
 
@@ -275,10 +285,9 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
     UnsupportedModelError
         Where `fit` would raise it.
     """
-    model = pm.modelcontext(model)
-    form = recognise(model, latent)
-    methods = [e.name for e in engines() if e.form is type(form)]
-    return f"{form.describe()}\nmethods          {', '.join(methods)}"
+    compiled = compiled_form(pm.modelcontext(model), latent)
+    methods = [e.name for e in engines() if e.form is type(compiled.form)]
+    return f"{compiled.describe()}\nmethods          {', '.join(methods)}"
 
 
 def supported() -> str:

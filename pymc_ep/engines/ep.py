@@ -136,14 +136,13 @@ class EP:
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
-        inner = _INNER if self._is_near(before) else 0
+        inner = _INNER if self.schedule == "parallel" and self._is_near(before) else 0
         at = self.sweep(problem, shift, precision, inner)
         if not bool(at.proper):
             return None
         if inner != before.inner:
             # Another map with the same fixed point: its residuals do not extrapolate those of the first.
             before = before._replace(points=before.points[:0], residuals=before.residuals[:0], inner=inner)
-        self._require_finite(problem, at)
         return self._accept(shift, precision, at, before)
 
     def step(self, problem: Problem, state: State) -> State:
@@ -224,9 +223,11 @@ class EP:
             best, stale = float(at.change), 0
         if self.automatic:
             if stale > 0 and stale % _PATIENCE == 0:
-                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, 0.1)
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, 0.1))
             elif stale == 0:
                 damping = min(1.0, 2.0 * damping)
+        else:
+            damping = self.damping
         return State(shift, precision, at, points, residuals, damping, inner, best, stale)
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:

@@ -128,6 +128,8 @@ def sweep(
         moved = shifted_posterior(posterior, problem.mean, problem.covariance, matched, precision)
         centre, _ = cavities(moved, matched, precision, power)
         refined = moments(xp.where(proper, centre, 0.0), safe, problem.observed, problem.parameters)
+    for field in (*tilted, *refined):
+        proper = proper & xp.all(xp.isfinite(field))
     return Sweep(
         refined.shift / power,
         refined.precision / power,

@@ -7,7 +7,7 @@ import scipy.linalg
 import scipy.optimize
 
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
-from pymc_ep.exceptions import NumericalError
+from pymc_ep.exceptions import InvalidDataError, NumericalError
 
 __all__ = ["Hyper", "maximise", "stay"]
 
@@ -15,6 +15,8 @@ _STEP = 1e-3
 """Half-width of the differences of gradients, on the unconstrained scale, where parameters are of order 1."""
 _WIDEST = 5.0
 """Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
+_SETTLED = 1e-3
+"""Gradient, relative to the value, at which a search that the optimiser calls unfinished counts as settled."""
 _FAILED = 1e30
 """What the optimiser is told of a point without a finite evidence: it turns back."""
 
@@ -31,7 +33,7 @@ class Hyper(NamedTuple):
     d_shift, d_precision : ndarray, (p, n)
         Derivatives of the sites in the columns of `factor`'s directions: along L's column i.
     trace : ndarray, (hyper_iteration,)
-        Log evidence plus log prior at each iterate of the optimiser.
+        Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
     sentence : str
     """
@@ -71,9 +73,12 @@ class _Objective:
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         try:
             at = self.evidence.at(theta, self.sites)
-        except NumericalError:
+        except (NumericalError, InvalidDataError):
             if self.best is None:
                 raise
+            return _FAILED, np.zeros_like(theta)
+        if not at.run.status.converged and self.best is not None and self.best.run.status.converged:
+            # Its evidence is no evidence, and its gradient not that of the evidence.
             return _FAILED, np.zeros_like(theta)
         gradient = self.evidence.gradient(at)
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
@@ -120,7 +125,7 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_
         )
     trace = np.array(objective.trace)
     gradient = float(np.max(np.abs(evidence.gradient(best))))
-    settled = bool(found.success) or gradient < 1e-3 * max(1.0, abs(best.value))
+    settled = bool(found.success) or gradient < _SETTLED * max(1.0, abs(best.value))
     sentence = "" if settled else f"hyperparameters not settled: gradient {gradient:.2g} after {found.nfev} evaluations"
     hessian, d_shift, d_precision, clean = _curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
@@ -160,7 +165,11 @@ def _curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarr
     for i in range(p):
         step = np.zeros(p)
         step[i] = _STEP
-        low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
+        try:
+            low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
+        except (NumericalError, InvalidDataError):
+            none = np.zeros((p, len(at.sites[0])))
+            return hessian, none, none, False
         clean &= low.run.status.converged and high.run.status.converged
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * _STEP)
         d_shift.append((high.sites[0] - low.sites[0]) / (2 * _STEP))

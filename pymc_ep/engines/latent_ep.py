@@ -109,6 +109,10 @@ def _solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, se
         "directions": directions,
         "d_shift": found.d_shift,
         "d_precision": found.d_precision,
+        # What the sites belong to: a model whose data have changed since is told by these.
+        "observed": np.concatenate(evidence.observed),
+        "prior_mean": np.asarray(at.prior.mean),
+        "prior_variance": np.asarray(at.prior.covariance).diagonal(),
     }
     posterior = rebuild(form, state)
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}

@@ -12,15 +12,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
 from pymc_ep.forms.linear_maps import batch
 from pymc_ep.forms.moments import cross_covariance, noise_covariance, predictor_moments, prior_variance
+from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["AffineMoments", "CompiledLatentGaussian", "NoiseMoments", "Prior"]
@@ -84,18 +82,28 @@ class CompiledLatentGaussian:
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        For `pytensor.function`; ``mode="JAX"`` keeps all arrays on JAX's device.
+        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are put on JAX's device and the algorithm
+        runs there; the model's own functions stay with NumPy, since under JAX PyTensor's gradients of some
+        covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
     """
 
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
-        self._shapes = [np.shape(v) for v in hyper_start]
-        self.transformed = np.repeat(form.hyper_transformed, [np.size(v) for v in hyper_start]).astype(bool)
-        self._kwargs = {"mode": numpy_mode(), "on_unused_input": "ignore"} | (compile_kwargs or {})
+        self.restart(hyper_start)
         self._chosen_mode = (compile_kwargs or {}).get("mode")
+        self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
+        self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
+        if self._jax or self._chosen_mode is None:
+            self._kwargs["mode"] = numpy_mode()
         self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.groups]
         self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
+
+    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
+        """Take other initial values, and with them shapes, of the hyperparameters."""
+        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
+        self._shapes = [np.shape(v) for v in hyper_start]
+        sizes = [np.size(v) for v in hyper_start]
+        self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
@@ -111,6 +119,8 @@ class CompiledLatentGaussian:
         mean, covariance, log_prior, *parameters = self._prior(*self.unpack(theta))
         rest = iter(parameters)
         split = tuple(tuple(next(rest) for _ in group.parameters) for group in self.form.groups)
+        if self._jax:
+            mean, covariance = to_jax(mean), to_jax(covariance)
         return Prior(mean, covariance, split, float(log_prior))
 
     def pullback(
@@ -118,7 +128,7 @@ class CompiledLatentGaussian:
     ) -> np.ndarray:
         """Return the gradient in theta, (p,), of log prior plus a function whose gradients in the prior are given."""
         flat = [p for group in parameters for p in group]
-        parts = self._pullback(*self.unpack(theta), mean, covariance, *flat)
+        parts = self._pullback(*self.unpack(theta), *(np.asarray(g) for g in (mean, covariance, *flat)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def affine_moments(
@@ -145,6 +155,24 @@ class CompiledLatentGaussian:
         values = self._constrained(*self._unpack_rows(rows))
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form = self.form
+        lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
+        for block, shape in zip(form.blocks, self._noise_shapes(*self.unpack(self.start))):
+            how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
+            lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+        for group, y in zip(form.groups, self.observed()):
+            options = "".join(f", {name}={value}" for name, value in group.options.items())
+            lines.append(
+                f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
+            )
+        sizes = [f"{name} ({int(np.prod(s))})" if s else name for name, s in zip(form.hyper_names, self._shapes)]
+        lines.append(f"hyperparameters  {', '.join(sizes) or 'none'}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        lines.append("solver           dense, in the space of the observations; operator: the model's own graph")
+        return "\n".join(lines)
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
         """Return all predictors, (s, n), at one theta for rows of noise."""
@@ -192,10 +220,8 @@ class CompiledLatentGaussian:
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
-        if isinstance(get_mode(self._kwargs["mode"]).linker, JAXLinker):
-            outputs = _with_static_lengths(outputs)
         # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
-        flags = {} if self._chosen_mode else {"cxx": ""}
+        flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
         with pytensor.config.change_flags(**flags):
             return pytensor.function(list(inputs), outputs, **self._kwargs)
 
@@ -271,16 +297,3 @@ class CompiledLatentGaussian:
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
         return {v: pt.tensor(f"{v.name}_rows", dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables}
-
-
-def _with_static_lengths(outputs: Any) -> Any:
-    """Put the present values of shared integers, the lengths of dims, into graphs: JAX compiles for fixed shapes."""
-    several = isinstance(outputs, list)
-    graphs = outputs if several else [outputs]
-    lengths = {
-        v: pt.constant(v.get_value(), dtype=v.dtype)
-        for v in graph_inputs(graphs)
-        if isinstance(v, SharedVariable) and v.ndim == 0 and v.dtype.startswith("int")
-    }
-    fixed = graph_replace(graphs, lengths, strict=False) if lengths else graphs
-    return fixed if several else fixed[0]

@@ -161,17 +161,3 @@ class LatentGaussian:
     def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:
         """Set all noise to zero: the prior mean of an affine expression; any other use of noise is its shape."""
         return graph_replace([expression], self._zeros, strict=False)[0]
-
-    def describe(self) -> str:
-        """Return what the form holds, a line each, for printing."""
-        lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
-        for block in self.blocks:
-            how = "non-centred, through its factor" if block.factor is not None else "Gaussian noise about its mean"
-            lines.append(f"latent           {block.name}: {how}")
-        for group in self.groups:
-            options = "".join(f", {name}={value}" for name, value in group.options.items())
-            lines.append(f"observed         {group.name}: site {group.site.name}{options}, link {group.link}")
-        lines.append(f"hyperparameters  {', '.join(self.hyper_names) or 'none'}")
-        lines.append(f"ignored          {', '.join(self.ignored) or 'none'}")
-        lines.append("solver           dense, in the space of the observations")
-        return "\n".join(lines)

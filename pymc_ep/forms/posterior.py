@@ -20,6 +20,7 @@ __all__ = ["LatentPosterior", "Moments"]
 _EPSILON = 0.05
 """Half-width, in standard deviations, of the differences along the hyperparameters' directions."""
 _NODES = 32
+_SAMPLES = 20_000
 
 
 class Moments(NamedTuple):
@@ -106,19 +107,35 @@ class LatentPosterior:
         return {n: Moments(means[n], np.sqrt(np.maximum(variances[n], 0.0))) for n in means}
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale, by quadrature over each one's marginal.
+        """Return moments of the hyperparameters on their own scale.
 
-        PyMC's transforms act element by element, so that all elements can walk through the nodes together.
+        Where every element follows from its own unconstrained value alone, by quadrature over each marginal, all
+        elements walking through the nodes together; otherwise (ordered vectors, simplexes, bounds that depend on
+        other hyperparameters) from a fixed sample of the Gaussian.
         """
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-        weights = weights / weights.sum()
         sd = np.sqrt((self.directions**2).sum(axis=0))
-        rows = self.form.constrained(self.theta + nodes[:, None] * sd)
+        if self._acts_by_element(sd):
+            nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+            rows = self.form.constrained(self.theta + nodes[:, None] * sd)
+        else:
+            normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(self.directions)))
+            weights = np.ones(_SAMPLES)
+            rows = self.form.constrained(self.theta + normal @ self.directions)
+        weights = weights / weights.sum()
         out = {}
         for name, values in rows.items():
             mean = np.tensordot(weights, values, axes=1)
             out[name] = Moments(mean, np.sqrt(np.tensordot(weights, (values - mean) ** 2, axes=1)))
         return out
+
+    def _acts_by_element(self, sd: np.ndarray) -> bool:
+        """Whether each constrained value changes with one unconstrained value, its own, and no other."""
+        p = self.theta.size
+        steps = np.concatenate([np.zeros((1, p)), np.diag(np.where(sd > 0, 0.1 * sd, 0.1))])
+        values = self.form.constrained(self.theta + steps)
+        flat = np.concatenate([np.zeros((p + 1, 0)), *(v.reshape(p + 1, -1) for v in values.values())], axis=1)
+        changed = flat[1:] != flat[:1]
+        return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False

@@ -327,7 +327,7 @@ def draw_weights(posterior: DensePosterior, prior_draws: np.ndarray, rng: np.ran
     Notes
     -----
     With pseudo-observation noise nu ~ N(0, Pi^{-1}), r = a - E (eta - m0) - E nu, and E nu = s B^{-1} zeta with
-    zeta standard normal, which is finite where pi is 0. The negative sites add the draw R L^{-1} zeta', since
+    zeta standard normal, which is finite where pi is 0. The negative sites add the draw R zeta', since
     they widen the posterior.
     """
     root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["namespace"]
+__all__ = ["is_jax", "namespace", "to_jax"]
 
 
 def namespace(*arrays: Any) -> Any:
@@ -31,3 +31,10 @@ def namespace(*arrays: Any) -> Any:
 def is_jax(array: Any) -> bool:
     """Whether `array` is a JAX array or tracer, told from the module of its type without importing JAX."""
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def to_jax(array: Any) -> Any:
+    """Return an array on JAX's default device."""
+    from pymc_ep.linalg.namespace_jax import jax_numpy
+
+    return jax_numpy().asarray(array)

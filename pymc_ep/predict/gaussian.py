@@ -34,7 +34,20 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
             f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model "
             f"now has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
         )
-    return engine.rebuild(form, state)
+    posterior = engine.rebuild(form, state)
+    prior = posterior.mode[1]
+    present = {
+        "observed": np.concatenate([np.ravel(y) for y in form.observed()]),
+        "prior_mean": prior.mean,
+        "prior_variance": np.asarray(prior.covariance).diagonal(),
+    }
+    for name, now in present.items():
+        if not np.allclose(state[name], now, rtol=1e-6, atol=1e-9 * np.max(np.abs(now), initial=1e-300)):
+            raise ValueError(
+                f"The data of the model have changed since the fit (its {name.replace('_', ' ')} differs). Set those "
+                f"of the fit again, and put new inputs into variables of their own; or fit anew."
+            )
+    return posterior
 
 
 def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[str]) -> xr.Dataset:

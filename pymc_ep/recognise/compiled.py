@@ -41,15 +41,22 @@ def compiled_form(
     """
     known = _COMPILED.setdefault(model, {})
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
-    mode = str((compile_kwargs or {}).get("mode"))
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)
-    # JAX compiles for fixed lengths of dims; the other backends take any.
-    lengths = tuple(int(n.eval()) for n in model.dim_lengths.values()) if "JAX" in mode.upper() else ()
-    key = (names, tuple(wanted), mode, variables, lengths)
-    if key not in known:
-        # Small graphs, evaluated once: not worth a C compiler.
-        with pytensor.config.change_flags(cxx=""):
-            form = recognise(model, names, wanted)
-            point = model.initial_point()
-        known[key] = CompiledLatentGaussian(form, [point[v.name] for v in form.hyper_values], compile_kwargs)
-    return known[key]
+    key = (names, tuple(wanted), repr(compile_kwargs), variables)
+    # Lengths of dims decide the shapes of hyperparameters, and initial values where they start; functions stay.
+    lengths = tuple(int(n.get_value() if hasattr(n, "get_value") else n.data) for n in model.dim_lengths.values())
+    start = (lengths, repr(list(model.rvs_to_initial_values.values())))
+    if key in known and known[key][1] == start:
+        return known[key][0]
+    # Small graphs, evaluated once: not worth a C compiler.
+    with pytensor.config.change_flags(cxx=""):
+        point = model.initial_point()
+        form = known[key][0].form if key in known else recognise(model, names, wanted)
+    values = [point[v.name] for v in form.hyper_values]
+    if key in known:
+        compiled = known[key][0]
+        compiled.restart(values)
+    else:
+        compiled = CompiledLatentGaussian(form, values, compile_kwargs)
+    known[key] = (compiled, start)
+    return compiled

@@ -1,6 +1,6 @@
 """Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,7 +13,7 @@ from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseB
 from pymc_ep.recognise.families import family_of, gaussian_moments
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
-from pymc_ep.recognise.predictor import AffineTest, find_predictor
+from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
 from pymc_ep.sites.base import get_site
 
 __all__ = ["recognise_latent_gaussian"]
@@ -50,8 +50,8 @@ def recognise_latent_gaussian(
         )
     try:
         return _build(model, relevant, candidates, wanted)
-    except UnsupportedModelError:
-        return _build(model, relevant, _affine_alone(model, relevant, candidates), wanted)
+    except NotAffineError:
+        return _build(model, relevant, _without_offenders(model, relevant, candidates), wanted)
 
 
 def _relevant(model: Model) -> list[TensorVariable]:
@@ -78,7 +78,7 @@ def _relevant(model: Model) -> list[TensorVariable]:
 
 
 def _kind(rv: TensorVariable) -> str:
-    return rv.owner.op.name or type(rv.owner.op).__name__
+    return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
 
 
 def _candidates(model: Model, relevant: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -103,23 +103,33 @@ def _graphs_without_latents(model, relevant, candidates) -> list[TensorVariable]
     return graphs
 
 
-def _affine_alone(model: Model, relevant, candidates) -> list[TensorVariable]:
-    """Drop the candidates in which some predictor is not affine; a tie is the user's to break."""
-    alone, refusal = [], None
-    for rv in candidates:
-        try:
-            _build(model, relevant, [rv])
-            alone.append(rv)
-        except UnsupportedModelError as error:
-            refusal = error
-    if not alone:
-        raise refusal
-    if len(alone) == len(candidates):
+def _without_offenders(
+    model: Model, relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    """Drop the candidate in which some predictor is not affine, or all but the one that fits; a tie is the user's."""
+    refusals: list[NotAffineError] = []
+
+    def fitting(sets: Iterable[list[TensorVariable]]) -> list[list[TensorVariable]]:
+        found = []
+        for latents in sets:
+            try:
+                _build(model, relevant, latents)
+                found.append(latents)
+            except NotAffineError as error:
+                refusals.append(error)
+        return found
+
+    sets = fitting([rv for rv in candidates if rv is not left_out] for left_out in candidates if len(candidates) > 1)
+    sets = sets or fitting([rv] for rv in candidates)
+    if not sets:
+        raise refusals[-1]
+    if len(sets) > 1:
+        tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine in each of {[rv.name for rv in alone]} but not in all of them together (a product "
-            f"of Gaussian variables). Say which to integrate out with latent=[...]; the others become hyperparameters."
+            f"Predictors are affine without any one of {tied} but not in all of them together (a product of Gaussian "
+            f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters."
         )
-    return alone
+    return sets[0]
 
 
 def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -169,6 +179,12 @@ def _build(
                 f"as an observed distribution, or leave that variable out of latent=."
             )
     hyper = [rv for rv in relevant if rv not in latents]
+    for rv in hyper:
+        if depends_on(rv.owner.op.dist_params(rv.owner), latents, blockers=model.basic_RVs):
+            raise NotAffineError(
+                f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; add "
+                f"{rv.name!r} to latent=, or leave what it depends on out."
+            )
     unseen, predicted = _unseen(model, wanted, relevant, latents)
     latents = [*latents, *unseen]
     deterministics = [d for d in model.deterministics if _follows_from(model, d, [*relevant, *unseen])]
@@ -182,7 +198,7 @@ def _build(
     test = _working_point(model, graphs, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
         if not test(graph):
-            raise UnsupportedModelError(
+            raise NotAffineError(
                 f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
                 f"latent= so that it becomes a hyperparameter."
             )

@@ -1,7 +1,6 @@
 """Find the affine predictor of a likelihood and the link between it and the distribution's parameter."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -14,10 +13,11 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.recognise.families import LINKS
 from pymc_ep.recognise.graph import depends_on, is_affine_numerically, is_affine_symbolically, value_depends_on
 
-__all__ = ["AffineTest", "find_predictor"]
+__all__ = ["AffineTest", "NotAffineError", "find_predictor"]
 
-# PyMC writes some constants of its links in single precision, hence the tolerance of the comparison.
-_LINK_POINTS = (-2.3, -0.7, 0.4, 1.9, 3.1)
+
+class NotAffineError(UnsupportedModelError):
+    """A mean or predictor is not affine in the latent variables tried; fewer of them may do."""
 
 
 class AffineTest:
@@ -82,30 +82,100 @@ def find_predictor(
     """
     noise = list(affine.noise)
     if not depends_on([parameter], noise):
-        raise UnsupportedModelError(
+        raise NotAffineError(
             f"{name!r} does not depend on any latent variable; observe it in a model of its own, or name other "
             f"variables with latent=[...]."
         )
-    between: list[str] = []
+    chain = [parameter]
     nearest = None
-    current = parameter
-    while current is not None:
+    while chain[-1] is not None:
+        current = chain[-1]
         if affine(current):
             nearest = current if nearest is None else nearest
-            for link in links:
-                if _follows(parameter, current, LINKS[link], affine):
-                    return current, link
-            if "exp" in links and _follows_scaled(parameter, current, affine):
-                return current + pt.log(_with_predictor(parameter, current, 0.0)), "exp"
-        if nearest is None:
-            between.append(_operation(current))
-        current = _only_way_down(current, affine)
+            found = _behind_link(chain, links, affine)
+            if found is not None:
+                return found
+        chain.append(_only_way_down(current, affine))
     if nearest is not None:
-        raise UnsupportedModelError(
+        between = [_operation(v) for v in chain[: chain.index(nearest)]]
+        raise NotAffineError(
             f"The link of {name!r} is none of {', '.join(links)}: its parameter is {' of '.join(between)} of an affine "
             f"predictor. Use one of these links, or leave {_names(nearest, noise)} out of latent=[...]."
         )
-    raise UnsupportedModelError(_what_is_not_affine(name, parameter, affine))
+    raise NotAffineError(_what_is_not_affine(name, parameter, affine))
+
+
+def _behind_link(
+    chain: Sequence[TensorVariable], links: dict[str, str], affine: AffineTest
+) -> tuple[TensorVariable, str] | None:
+    """Return eta and the link, where the first graph of a chain is a known link of the last, which is affine.
+
+    Between link and parameter values may be selected, repeated or reordered (``rate[group]``): the same is then
+    done to the affine graph. An exposure, free of the noise, may multiply an exponential. Everything is verified
+    by value, at arguments that differ from element to element.
+    """
+    parameter, current = chain[0], chain[-1]
+    if parameter is current:
+        return (current, "identity") if "identity" in links else None
+    arguments = _arguments(current, affine)
+    at = {v: _values(v, current, arguments, affine) for v in chain}
+    if at[parameter] is None:
+        return None
+    for link in links:
+        inverse = LINKS[link]
+        for linked in chain[-2::-1]:
+            if at[linked] is None or not _close(at[linked], [inverse(z) for z in arguments]):
+                continue
+            for outer in chain[: chain.index(linked) + 1]:
+                eta = graph_replace([outer], {linked: current}, strict=False)[0] if outer is not linked else current
+                values = _values(eta, current, arguments, affine)
+                if outer is parameter and _close(at[parameter], [inverse(z) for z in values]):
+                    return eta, link
+                exposure = _exposure(parameter, current, affine) if link == "exp" else None
+                if exposure is not None and _close(at[parameter], [exposure[1] * np.exp(z) for z in values]):
+                    return eta + pt.log(exposure[0]), link
+    return None
+
+
+def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray]:
+    """Return arrays of the predictor's shape within the range in which all links differ."""
+    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
+    shape = np.shape(affine.compile(graph_replace([predictor], zero, strict=False)[0], [])())
+    rng = np.random.default_rng(0)
+    return [rng.uniform(-2.5, 3.5, shape) for _ in range(3)]
+
+
+def _values(
+    graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
+) -> list[np.ndarray] | None:
+    """Evaluate a graph with each argument in the place of the predictor; None where other noise enters."""
+    if graph is predictor:
+        return list(arguments)
+    free = predictor.type("free")
+    replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
+    if value_depends_on(replaced, list(affine.noise)):
+        return None
+    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
+    function = affine.compile(graph_replace([replaced], zero, strict=False)[0], [free])
+    return [np.asarray(function(z.astype(predictor.dtype))) for z in arguments]
+
+
+def _exposure(
+    parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest
+) -> tuple[TensorVariable, np.ndarray] | None:
+    """Return the parameter at predictor 0, as a graph and by value, where it is positive."""
+    graph = graph_replace([parameter], {predictor: pt.zeros_like(predictor)}, strict=False)[0]
+    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
+    value = np.asarray(affine.compile(graph_replace([graph], zero, strict=False)[0], [])())
+    return (graph, value) if np.all(value > 0) else None
+
+
+def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+    """Compare lists of arrays by shape and value; PyMC writes some constants of its links in single precision."""
+    return all(
+        np.shape(v) == np.shape(e) and np.allclose(v, e, rtol=1e-6, atol=1e-9)
+        for v, e in zip(values, expected, strict=True)
+    )
 
 
 def _only_way_down(variable: TensorVariable, affine: AffineTest) -> TensorVariable | None:
@@ -122,45 +192,6 @@ def _only_way_down(variable: TensorVariable, affine: AffineTest) -> TensorVariab
         elif found.owner is not None:
             inputs |= {i for i in found.owner.inputs if depends_on([i], noise)}
     return behind.pop() if len(behind) == 1 else None
-
-
-def _follows(parameter: TensorVariable, predictor: TensorVariable, link: Callable, affine: AffineTest) -> bool:
-    """Whether the parameter takes the link's values when the predictor is set to each of several constants."""
-    if parameter is predictor:
-        return link is LINKS["identity"]
-    function = _of_level(parameter, predictor, affine)
-    return function is not None and all(_close(function(x), link(np.float64(x))) for x in _LINK_POINTS)
-
-
-def _follows_scaled(parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest) -> bool:
-    """Whether the parameter is a positive exposure, free of the noise, times the exponential of the predictor."""
-    function = None if parameter is predictor else _of_level(parameter, predictor, affine)
-    if function is None:
-        return False
-    exposure = function(0.0)
-    return bool(np.all(exposure > 0)) and all(_close(function(x) / exposure, np.exp(x)) for x in _LINK_POINTS)
-
-
-def _close(values: np.ndarray, expected: np.ndarray) -> bool:
-    return np.allclose(values, expected, rtol=1e-6, atol=1e-9)
-
-
-def _of_level(
-    parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest
-) -> Callable[[float], np.ndarray] | None:
-    """Compile the parameter as a function of one level for the whole predictor; None where more noise enters."""
-    level = pt.scalar("level", dtype=predictor.dtype)
-    filled = _with_predictor(parameter, predictor, level)
-    if value_depends_on(filled, list(affine.noise)):
-        return None
-    at_zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
-    filled = graph_replace([filled], at_zero, strict=False)[0]
-    return affine.compile(filled, [level])
-
-
-def _with_predictor(parameter: TensorVariable, predictor: TensorVariable, level: Any) -> TensorVariable:
-    constant = pt.full(predictor.shape, level, dtype=predictor.dtype)
-    return graph_replace([parameter], {predictor: constant}, strict=False)[0]
 
 
 def _what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:

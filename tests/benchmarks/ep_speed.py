@@ -1,6 +1,6 @@
 """What one EP fit costs at fixed hyperparameters, in units of one Cholesky factorisation plus inverse.
 
-    python tests/benchmarks/ep_speed.py [--gpy PYTHON] [--sizes 100 500 1000 2000] [--threads 1]
+    python -m tests.benchmarks.ep_speed [--gpy PYTHON] [--sizes 100 500 1000 2000] [--threads 1]
 
 Fits four likelihoods on four Gaussian processes each, to a tolerance of 1e-8, counts factorisations, and compares log Z
 with a plain textbook EP, with the same fit under JAX and, where an interpreter that has GPy is given, with GPy. Writes
@@ -28,12 +28,13 @@ if _THREADS == "1":
 import numpy as np  # noqa: E402
 import scipy.linalg  # noqa: E402
 import scipy.special  # noqa: E402
-from _common import header, markdown_table, write_page  # noqa: E402
 
-from pymc_ep.engines.ep import EP, Problem  # noqa: E402
+from pymc_ep.engines.ep import EP  # noqa: E402
+from pymc_ep.engines.ep_sweep import Problem  # noqa: E402
 from pymc_ep.engines.loop import Run, run  # noqa: E402
 from pymc_ep.linalg import dense  # noqa: E402
 from pymc_ep.sites import compile_site  # noqa: E402
+from tests.benchmarks._common import header, markdown_table, write_page  # noqa: E402
 
 TOLERANCE = 1e-8
 MAX_SWEEPS = 200

@@ -1,6 +1,6 @@
 """What the log evidence with its gradient costs, against one EP fit, and how exact the gradient is.
 
-    python tests/benchmarks/evidence_gradient.py [--sizes 100 500 1000 2000] [--threads 1]
+    python -m tests.benchmarks.evidence_gradient [--sizes 100 500 1000 2000] [--threads 1]
 
 Times `Evidence.at` and `Evidence.gradient` from a cold and from a warm start on Poisson counts, and compares the
 gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/evidence_gradient.md.
@@ -21,13 +21,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from _common import header, markdown_table, write_page  # noqa: E402
 
 import pymc_ep as pmep  # noqa: E402
 from pymc_ep.engines.ep import EP  # noqa: E402
 from pymc_ep.engines.evidence import Evidence  # noqa: E402
 from pymc_ep.engines.loop import run  # noqa: E402
 from pymc_ep.recognise import compiled_form  # noqa: E402
+from tests.benchmarks._common import header, markdown_table, write_page  # noqa: E402
 
 TARGET, TOLERANCE = 2.0, 1e-8
 STEP = 2e-3

@@ -1,6 +1,6 @@
 """How long the first result takes: from `import pymc_ep` to a coal-mining fit, with cold and warm compile caches.
 
-    python tests/benchmarks/first_result.py [--python PYTHON ...] [--repetitions 3]
+    python -m tests.benchmarks.first_result [--python PYTHON ...] [--repetitions 3]
 
 Runs the quickstart's model in fresh processes, with PyTensor's and Numba's caches in an empty folder (cold) and again
 in the same folder (warm), and writes docs/benchmarks/first_result.md. Two minutes for each interpreter.
@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _common import header, markdown_table, write_page
+
+from tests.benchmarks._common import header, markdown_table, write_page
 
 ROOT = Path(__file__).parents[2]
 COLD_TARGET, WARM_TARGET = 15.0, 5.0

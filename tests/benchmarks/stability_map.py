@@ -1,6 +1,6 @@
 """Where three ways to the tilted moments of a rectified-linear Poisson site fail, and what a site costs.
 
-    python tests/benchmarks/stability_map.py
+    python -m tests.benchmarks.stability_map
 
 Compares the published forward recursion, adaptive quadrature and the kernel with 100-digit references on a grid of
 counts, cavity variances and cavity means, times them, and writes docs/benchmarks/stability_map.md and .png. Takes a

@@ -7,7 +7,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from pymc_ep.engines.ep import EP, Problem
+from pymc_ep.engines.ep import EP
+from pymc_ep.engines.ep_sweep import Problem
 from pymc_ep.engines.loop import run
 from pymc_ep.sites import compile_site
 

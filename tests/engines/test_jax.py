@@ -1,0 +1,36 @@
+"""The same fit under JAX: one text of mathematics, two backends."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+
+pytest.importorskip("jax")
+
+
+@pytest.mark.parametrize("likelihood", ["rectified", "student_t"])
+def test_a_fit_under_jax_is_the_fit(likelihood):
+    """Evidence, hyperparameters and moments; the Student-t sites of the outliers have negative precisions."""
+    rng = np.random.default_rng(3)
+    x = np.linspace(0.0, 10.0, 12)
+    truth = 3 + 2 * np.sin(x)
+    with pm.Model(coords={"place": np.arange(12)}) as model:
+        ell = pm.InverseGamma("ell", mu=3, sigma=1)
+        f = pm.gp.Latent(mean_func=pm.gp.mean.Constant(3.0), cov_func=4 * pm.gp.cov.Matern52(1, ell)).prior(
+            "f", X=x[:, None], dims="place"
+        )
+        if likelihood == "rectified":
+            pmep.RectifiedPoisson("y", f, observed=rng.poisson(truth), dims="place")
+        else:
+            observed = truth + 0.1 * rng.normal(size=12)
+            observed[4] += 12.0
+            pm.StudentT("y", nu=3, mu=f, sigma=0.3, observed=observed, dims="place")
+    here = pmep.fit(model=model, draws=0)["fit"]
+    there = pmep.fit(model=model, draws=0, compile_kwargs={"mode": "JAX"})["fit"]
+    if likelihood == "student_t":
+        assert here["y_site_precision"].min() < 0
+    np.testing.assert_allclose(there["log_evidence"], here["log_evidence"], rtol=1e-6)
+    np.testing.assert_allclose(there["hyper_mode_ell"], here["hyper_mode_ell"], rtol=1e-4)
+    np.testing.assert_allclose(there["f_mean"], here["f_mean"], atol=1e-4)
+    np.testing.assert_allclose(there["f_sd"], here["f_sd"], rtol=1e-3)
