@@ -3,6 +3,7 @@
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
@@ -330,3 +331,13 @@ def test_a_scale_that_the_data_put_at_zero():
     assert np.isfinite(fit["amp_sd"])
     assert group(result, "posterior")["amp"].max() < 10
     assert "held at the mode" in fit.attrs["status"]
+
+
+def test_a_deterministic_of_data_alone_is_reported():
+    with pm.Model() as model:
+        x = pm.Deterministic("x", pt.as_tensor(np.arange(4.0)))
+        pm.Poisson("y", pt.exp(pm.Normal("a", 0, 1) + 0.1 * x), observed=[1, 0, 2, 1])
+    idata = pmep.fit(model=model, draws=5)
+    np.testing.assert_allclose(idata["fit"]["x_mean"], np.arange(4.0))
+    np.testing.assert_allclose(idata["fit"]["x_sd"], 0.0)
+    assert idata["posterior"]["x"].shape == (4, 5, 4)

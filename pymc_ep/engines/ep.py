@@ -25,9 +25,16 @@ _NEAR = 1.0
 """Change, in posterior standard deviations, below which steps are extrapolated."""
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step."""
+_HARMLESS = 1e-2
+"""Change below which growth is not a sign of overshooting."""
+_HELPS = 0.5
+"""Factor by which the first plain update must reduce the change to be kept."""
+_SHORT = 0.1
+"""Damping at which automatic steps are no longer shortened for a growing change, only for an improper posterior."""
 _LEAST_DAMPING = 1e-3
-_PATIENCE = 10
-"""Steps without a new least change after which automatic damping halves; after five times as many, EP gives up."""
+"""Damping at which EP gives up."""
+_PATIENCE, _LAST_PATIENCE = 10, 50
+"""Steps without a new least change after which automatic damping halves, and after which EP gives up."""
 _INNER = 2
 """Updates of the means alone in each automatic sweep: they cost products with vectors and save factorisations."""
 
@@ -124,7 +131,7 @@ class EP:
         if self.change(state) <= self.tol:
             return state
         plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
-        if plain is not None and self.change(plain) < 0.5 * self.change(state):
+        if plain is not None and self.change(plain) < _HELPS * self.change(state):
             return plain
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
         observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
@@ -153,8 +160,8 @@ class EP:
             shift, precision = self._propose(state)
         trial = self._trial(problem, shift, precision, state)
         if trial is not None:
-            grown = self.change(trial) > _GROWTH * max(self.change(state), _NEAR * 1e-2)
-            if not (self.automatic and grown and state.damping > 0.1):
+            grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
+            if not (self.automatic and grown and state.damping > _SHORT):
                 return trial
         return state._replace(
             points=state.points[-1:],
@@ -176,7 +183,7 @@ class EP:
         change = self.change(state)
         if change <= self.tol:
             return Status(True, f"converged: the largest change of a site is {change:.2g}")
-        if state.stale >= 5 * _PATIENCE:
+        if state.stale >= _LAST_PATIENCE:
             return Status(
                 False,
                 f"stalled: no improvement on a change of {state.best:.2g} in {state.stale} steps; accept it as the "
@@ -223,7 +230,7 @@ class EP:
             best, stale = float(at.change), 0
         if self.automatic:
             if stale > 0 and stale % _PATIENCE == 0:
-                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, 0.1))
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _SHORT))
             elif stale == 0:
                 damping = min(1.0, 2.0 * damping)
         else:
@@ -262,7 +269,7 @@ def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndar
         for k in range(len(y)):
             variance = posterior[index, index]
             kept = 1.0 - engine.power * precision[index] * variance
-            if kept > 0:
+            if kept > 0 and variance > 0:
                 cavity = variance / kept
                 centre = mean[index] - engine.power * cavity * (shift[index] - precision[index] * mean[index])
                 tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))

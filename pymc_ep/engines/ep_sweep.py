@@ -9,10 +9,10 @@ from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["Problem", "Sweep", "cavities", "joined_moments", "sweep", "sweep_of"]
+__all__ = ["KNOWN", "Problem", "Sweep", "cavities", "joined_moments", "sweep", "sweep_of"]
 
 
-_KNOWN = 1e-12
+KNOWN = 1e-12
 """Cavity variance that stands for 0 in the moments of a site whose predictor is known; no moment of another site and
 no posterior moment depends on it."""
 
@@ -113,7 +113,7 @@ def sweep(
     # A predictor without prior variance is known: its site changes nothing, and contributes t at that value.
     known = xp.diagonal(problem.covariance) <= 0
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
-    safe = xp.where(proper & ~known, cavity_variance, xp.where(known, _KNOWN, 1.0))
+    safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
     d_precision = tilted.precision / power - precision

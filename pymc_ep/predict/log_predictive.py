@@ -7,9 +7,11 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.engines.ep_sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.predict.gaussian import posterior_of, predictor_moments_of
 from pymc_ep.results import labelled
+from pymc_ep.sites import check_finite
 
 __all__ = ["log_predictive"]
 
@@ -58,6 +60,8 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
         group.site.validate(y, name)
         site, parameters = posterior.form.site_at(posterior.theta, group)
         shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
-        log_z = site.moments(y, moments.mean, moments.sd**2, 1.0, *shaped).log_z
-        variables[name] = (name, np.asarray(log_z))
+        variance = np.maximum(moments.sd**2, KNOWN)
+        tilted = site.moments(y, moments.mean, variance, 1.0, *shaped)
+        check_finite(tilted, y, moments.mean, variance, name)
+        variables[name] = (name, np.asarray(tilted.log_z))
     return labelled(model, variables)

@@ -252,9 +252,8 @@ def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> boo
 
 
 def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
-    """Whether a Deterministic is made of the variables that take part, and of nothing else random."""
-    made_of = [rv for rv in model.basic_RVs if depends_on([variable], [rv])]
-    return bool(made_of) and all(rv in relevant for rv in made_of)
+    """Whether a Deterministic is made of nothing random but the variables that take part."""
+    return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
 
 
 def _group(model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str) -> SiteGroup:
