@@ -341,3 +341,17 @@ def test_a_deterministic_of_data_alone_is_reported():
     np.testing.assert_allclose(idata["fit"]["x_mean"], np.arange(4.0))
     np.testing.assert_allclose(idata["fit"]["x_sd"], 0.0)
     assert idata["posterior"]["x"].shape == (4, 5, 4)
+
+
+def test_a_hyperparameter_in_units_of_a_hundred_thousandth():
+    """Untransformed, its scale is the user's: differences for the curvature must follow it (conjugate closed form)."""
+    unit, n = 1e-5, 12
+    y = unit * np.random.default_rng(6).normal(1.0, 1.0, n)
+    with pm.Model() as model:
+        c = pm.Normal("c", 0.0, 3 * unit)
+        u = pm.Normal("u", 0.0, 0.6 * unit, shape=n)
+        pm.Normal("y", c + u, 0.8 * unit, observed=y)
+    fit = pmep.fit(model=model, latent=["u"], draws=0)["fit"]
+    precision = n / unit**2 + 1 / (3 * unit) ** 2
+    np.testing.assert_allclose(fit["c_mean"], y.sum() / unit**2 / precision, rtol=1e-4)
+    np.testing.assert_allclose(fit["c_sd"], precision**-0.5, rtol=1e-5)

@@ -12,7 +12,9 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 __all__ = ["Hyper", "maximise", "stay"]
 
 _STEP = 1e-3
-"""Half-width of the differences of gradients, on the unconstrained scale, where parameters are of order 1."""
+"""Half-width of the differences of gradients on the unconstrained scale, where parameters mostly are of order 1."""
+_STEP_OF_SD = 1e-2
+"""The same in units of a hyperparameter's standard deviation, where that is what is smaller."""
 _WIDEST = 5.0
 """Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
 _SETTLED = 1e-3
@@ -127,7 +129,7 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_
     gradient = float(np.max(np.abs(evidence.gradient(best))))
     settled = bool(found.success) or gradient < _SETTLED * max(1.0, abs(best.value))
     sentence = "" if settled else f"hyperparameters not settled: gradient {gradient:.2g} after {found.nfev} evaluations"
-    hessian, d_shift, d_precision, clean = _curvature(evidence, best)
+    hessian, d_shift, d_precision, clean = _scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     if why:
         return _fixed(best, trace, settled, "; ".join(filter(None, [sentence, why])))
@@ -158,21 +160,37 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     return ""
 
 
-def _curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+def _scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Difference with steps that are short against the standard deviations that result, found in a few rounds."""
+    steps = np.full(at.theta.size, _STEP)
+    for _ in range(3):
+        found = _curvature(evidence, at, steps)
+        diagonal = found[0].diagonal()
+        sd = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        shorter = np.minimum(steps, _STEP_OF_SD * sd)
+        if not found[3] or np.all(shorter > 0.1 * steps):
+            break
+        steps = shorter
+    return found
+
+
+def _curvature(
+    evidence: Evidence, at: EvidenceAt, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Difference gradients and sites at the mode: minus the Hessian, d sites / d theta, and whether all fits held."""
     p = at.theta.size
     hessian, d_shift, d_precision, clean = np.zeros((p, p)), [], [], True
     for i in range(p):
         step = np.zeros(p)
-        step[i] = _STEP
+        step[i] = steps[i]
         try:
             low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
         except (NumericalError, InvalidDataError):
             none = np.zeros((p, len(at.sites[0])))
             return hessian, none, none, False
         clean &= low.run.status.converged and high.run.status.converged
-        hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * _STEP)
-        d_shift.append((high.sites[0] - low.sites[0]) / (2 * _STEP))
-        d_precision.append((high.sites[1] - low.sites[1]) / (2 * _STEP))
+        hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
+        d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))
+        d_precision.append((high.sites[1] - low.sites[1]) / (2 * steps[i]))
     hessian = (hessian + hessian.T) / 2
     return hessian, np.array(d_shift), np.array(d_precision), bool(clean and np.all(np.isfinite(hessian)))
