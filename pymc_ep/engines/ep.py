@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.ep_sweep import Problem, Sweep, sweep_of
+from pymc_ep.engines.ep_sweep import Problem, Sweep, group_slices, sweep_of
 from pymc_ep.linalg.anderson import anderson
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.sites.base import Tilted
@@ -239,9 +239,7 @@ class EP:
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""
-        start = 0
-        for site, y in zip(self.sites, problem.observed):
-            here = slice(start, start + y.shape[0])
+        for site, y, here in zip(self.sites, problem.observed, group_slices(problem.observed)):
             check_finite(
                 Tilted(*(np.asarray(field)[here] for field in at.tilted)),
                 y,
@@ -249,7 +247,6 @@ class EP:
                 at.cavity_variance[here],
                 site.site.name,
             )
-            start = here.stop
 
 
 def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pymc_ep.linalg.dense import DensePosterior, dense_posterior, shifted_posterior
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["KNOWN", "Problem", "Sweep", "cavities", "joined_moments", "sweep", "sweep_of"]
+__all__ = ["KNOWN", "Problem", "Sweep", "cavities", "group_slices", "joined_moments", "sweep", "sweep_of"]
 
 
 KNOWN = 1e-12
@@ -157,6 +159,12 @@ def sweep_of(
     return evaluate
 
 
+def group_slices(observed: Sequence[Any]) -> list[slice]:
+    """Return where each group's sites lie among all n, for the groups' ravelled observations."""
+    ends = np.cumsum([y.shape[0] for y in observed])
+    return [slice(int(end) - y.shape[0], int(end)) for y, end in zip(observed, ends)]
+
+
 def joined_moments(
     sites: Sequence[CompiledSite],
     power: float,
@@ -166,11 +174,10 @@ def joined_moments(
     parameters: Sequence[Sequence[Any]],
 ) -> Tilted:
     """Return the tilted moments of all groups of sites, joined, each field (n,)."""
-    parts, start = [], 0
-    for site, y, values in zip(sites, observed, parameters):
-        here = slice(start, start + y.shape[0])
-        parts.append(site.moments(y, cavity_mean[here], cavity_variance[here], power, *values))
-        start = here.stop
+    parts = [
+        site.moments(y, cavity_mean[here], cavity_variance[here], power, *values)
+        for site, y, values, here in zip(sites, observed, parameters, group_slices(observed))
+    ]
     if len(parts) == 1:
         return parts[0]
     return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))

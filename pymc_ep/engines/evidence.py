@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
-from pymc_ep.engines.ep_sweep import Problem
+from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
@@ -116,12 +116,13 @@ class Evidence:
 
     def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
         found, power = at.run.state.sweep, self.engine.power
-        out, start = [], 0
-        for site, y, parameters in zip(self.engine.sites, at.problem.observed, at.problem.parameters):
-            here = slice(start, start + len(y))
+        out = []
+        observed = at.problem.observed
+        for site, y, parameters, here in zip(
+            self.engine.sites, observed, at.problem.parameters, group_slices(observed)
+        ):
             cavity = found.cavity_mean[here], found.cavity_variance[here]
             out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
-            start = here.stop
         return out
 
     def _check_prior(self, prior: Prior) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from pymc_ep.engines.base import EngineEntry, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
+from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.hyper import Hyper, maximise, stay
 from pymc_ep.engines.solution import Solution
@@ -145,16 +146,14 @@ def _site_results(form: CompiledLatentGaussian, evidence: Evidence, at: Evidence
     """
     sweep = at.run.state.sweep
     whole = EP(form.sites, power=1.0)
-    out, start = {}, 0
+    out = {}
     removed = whole.sweep(at.problem, *at.sites) if evidence.engine.power != 1.0 else sweep
-    for group, y in zip(form.form.groups, form.observed()):
-        here = slice(start, start + y.size)
+    for group, y, here in zip(form.form.groups, form.observed(), group_slices(evidence.observed)):
         out[group.name] = {
             "loo": np.asarray(removed.tilted.log_z)[here].reshape(y.shape),
             "site_precision": at.sites[1][here].reshape(y.shape),
             "site_shift": at.sites[0][here].reshape(y.shape),
         }
-        start = here.stop
     return out
 
 
