@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc_ep.distributions.counts import (
@@ -64,10 +65,10 @@ class SoftplusPoisson(CountDistribution):
 
     def logp(value: Any, eta: Any) -> Any:
         """Return the graph of the log density of counts `value`."""
-        tail = pt.lt(eta, _EXPONENTIAL_BELOW)
+        rate = SoftplusPoissonRV.rate(eta)
         # The rate underflows below eta = -745 and takes its logarithm with it, which is eta itself in the tail.
-        log_rate = pt.switch(tail, eta, pt.log(pt.softplus(pt.switch(tail, 0, eta))))
-        return poisson_logp(value, SoftplusPoissonRV.rate(eta), log_rate)
+        log_rate = pt.switch(pt.lt(eta, _EXPONENTIAL_BELOW), eta, pt.log(pt.maximum(rate, np.exp(_EXPONENTIAL_BELOW))))
+        return poisson_logp(value, rate, log_rate)
 
     def logcdf(value: Any, eta: Any) -> Any:
         """Return the graph of ``log P(y <= value)``."""

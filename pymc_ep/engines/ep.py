@@ -35,8 +35,8 @@ _LEAST_DAMPING = 1e-3
 """Damping at which EP gives up."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
 """Steps without a new least change after which automatic damping halves, and after which EP gives up."""
-_INNER = 2
-"""Updates of the means alone in each automatic sweep: they cost products with vectors and save factorisations."""
+_INNER = 12
+"""Most updates of the means alone in an automatic sweep: they cost products with vectors and save factorisations."""
 
 
 class State(NamedTuple):
@@ -50,8 +50,6 @@ class State(NamedTuple):
         History for the extrapolation.
     damping : float
         Fraction of a plain update that is taken.
-    inner : int
-        Updates of the means alone in the sweeps of the history.
     best : float
         Least change so far.
     stale : int
@@ -64,7 +62,6 @@ class State(NamedTuple):
     points: np.ndarray
     residuals: np.ndarray
     damping: float
-    inner: int
     best: float
     stale: int
 
@@ -103,6 +100,7 @@ class EP:
         self.tol = tol
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
+        self.inner = _INNER if self.automatic and schedule == "parallel" else 0
 
     def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
@@ -121,7 +119,7 @@ class EP:
         n = problem.mean.shape[0]
         if start is not None:
             shift, precision = (np.array(part) for part in start)
-            first = self.sweep(problem, shift, precision)
+            first = self.sweep(problem, shift, precision, self.inner)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
@@ -132,24 +130,16 @@ class EP:
             return state
         plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
         if plain is not None and self.change(plain) < _HELPS * self.change(state):
-            return plain
+            return _without_history(plain)
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
         observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
-        return (
-            state
-            if observed is None
-            else observed._replace(points=observed.points[-1:], residuals=observed.residuals[-1:])
-        )
+        return state if observed is None else _without_history(observed)
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
-        inner = _INNER if self.schedule == "parallel" and self._is_near(before) else 0
-        at = self.sweep(problem, shift, precision, inner)
+        at = self.sweep(problem, shift, precision, self.inner)
         if not bool(at.proper):
             return None
-        if inner != before.inner:
-            # Another map with the same fixed point: its residuals do not extrapolate those of the first.
-            before = before._replace(points=before.points[:0], residuals=before.residuals[:0], inner=inner)
         return self._accept(shift, precision, at, before)
 
     def step(self, problem: Problem, state: State) -> State:
@@ -163,12 +153,7 @@ class EP:
             grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
             if not (self.automatic and grown and state.damping > _SHORT):
                 return trial
-        return state._replace(
-            points=state.points[-1:],
-            residuals=state.residuals[-1:],
-            damping=state.damping / 2,
-            stale=state.stale + 1,
-        )
+        return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
 
     def objective(self, state: State) -> float:
         """Return EP's log evidence."""
@@ -221,11 +206,11 @@ class EP:
     def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
         point = np.concatenate([shift, precision])
         residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
-        points, residuals, damping, inner, best, stale = point[None], residual[None], self.damping, 0, np.inf, 0
+        points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
         if before is not None:
             points = np.concatenate([before.points, points])[-_DEPTH:]
             residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
-            damping, inner, best, stale = before.damping, before.inner, before.best, before.stale + 1
+            damping, best, stale = before.damping, before.best, before.stale + 1
         if float(at.change) < best:
             best, stale = float(at.change), 0
         if self.automatic:
@@ -235,7 +220,7 @@ class EP:
                 damping = min(1.0, 2.0 * damping)
         else:
             damping = self.damping
-        return State(shift, precision, at, points, residuals, damping, inner, best, stale)
+        return State(shift, precision, at, points, residuals, damping, best, stale)
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""
@@ -247,6 +232,11 @@ class EP:
                 at.cavity_variance[here],
                 site.site.name,
             )
+
+
+def _without_history(state: State) -> State:
+    """Forget all iterates but the last: they belong to another map, or led astray."""
+    return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
 
 
 def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:

@@ -7,16 +7,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.linalg.dense import DensePosterior, dense_posterior, shifted_posterior
+from pymc_ep.linalg.iterate import while_loop
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["KNOWN", "Problem", "Sweep", "cavities", "group_slices", "joined_moments", "sweep", "sweep_of"]
+__all__ = [
+    "KNOWN",
+    "Problem",
+    "Sweep",
+    "cavities",
+    "group_slices",
+    "joined_moments",
+    "match_means",
+    "sweep",
+    "sweep_of",
+]
 
 
 KNOWN = 1e-12
 """Cavity variance that stands for 0 in the moments of a site whose predictor is known; no moment of another site and
 no posterior moment depends on it."""
+
+_MATCHED = 0.03
+"""Fraction of their first distance at which the means count as matched; the precisions change by more than that."""
 
 
 class Problem(NamedTuple):
@@ -103,12 +117,16 @@ def sweep(
     shift: Any,
     precision: Any,
     *,
-    moments: Callable[..., Tilted],
+    moments: Callable[..., tuple[Tilted, Callable[[Any], Tilted]]],
     power: float,
     log_concave: bool,
     inner: int,
 ) -> Sweep:
-    """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times."""
+    """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times.
+
+    With ``inner = 0`` that is an update of plain EP. Otherwise the means are matched first, see `match_means`, and the
+    sites read off there: a map with the same fixed points.
+    """
     xp = namespace(problem.covariance)
     posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
@@ -116,7 +134,7 @@ def sweep(
     known = xp.diagonal(problem.covariance) <= 0
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
-    tilted = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
+    tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
     d_precision = tilted.precision / power - precision
     d_slope = tilted.shift / power - shift - d_precision * posterior.mean
@@ -124,12 +142,8 @@ def sweep(
         xp.max(xp.abs(d_precision) * posterior.variance), xp.max(xp.abs(d_slope) * xp.sqrt(xp.abs(posterior.variance)))
     )
     refined = tilted
-    for _ in range(inner):
-        # Match the means alone, at the same precisions: no factorisation, and the variances lose little by it.
-        matched = refined.gradient / power + precision * refined.mean
-        moved = shifted_posterior(posterior, problem.mean, problem.covariance, matched, precision)
-        centre, _ = cavities(moved, matched, precision, power)
-        refined = moments(xp.where(proper, centre, 0.0), safe, problem.observed, problem.parameters)
+    if inner:
+        refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, xp.where(proper, inner, 0))
     for field in (*tilted, *refined):
         proper = proper & xp.all(xp.isfinite(field))
     return Sweep(
@@ -143,6 +157,65 @@ def sweep(
         change,
         proper,
     )
+
+
+def match_means(
+    problem: Problem,
+    posterior: DensePosterior,
+    shift: Any,
+    precision: Any,
+    tilted: Tilted,
+    nearby: Callable[[Any], Tilted],
+    power: float,
+    limit: Any,
+) -> Tilted:
+    """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
+
+    This costs products with vectors only. A shift that would give its site the tilted mean is a Newton step where the
+    precision is the tilted one, and too long where the site curves more; it is shortened until the means come closer.
+
+    Parameters
+    ----------
+    posterior : DensePosterior
+        Under the given sites.
+    tilted : Tilted
+        At the cavities of that posterior.
+    nearby : callable
+        Tilted moments at other cavity means.
+    limit : int scalar
+        Most evaluations of the tilted moments.
+
+    Returns
+    -------
+    Tilted
+        At the means reached.
+    """
+    xp = namespace(problem.covariance)
+    sd = xp.sqrt(xp.abs(posterior.variance))
+
+    def distance(at: Any, mean: Any) -> Any:
+        return xp.sqrt((((at.mean - mean) / xp.where(sd > 0, sd, 1.0)) ** 2).sum())
+
+    first = distance(tilted, posterior.mean)
+
+    def unmatched(state: tuple) -> Any:
+        count, _, apart, *_ = state
+        return (count < limit) & (apart > _MATCHED * first)
+
+    def update(state: tuple) -> tuple:
+        count, part, apart, shift, *fields = state
+        best = Tilted(*fields)
+        trial = shift + part * (best.gradient / power + precision * best.mean - shift)
+        moved = shifted_posterior(posterior, problem.mean, problem.covariance, trial, precision)
+        here = nearby(cavities(moved, trial, precision, power)[0])
+        apart_here = distance(here, moved.mean)
+        closer = apart_here < apart
+        kept = (xp.where(closer, new, old) for new, old in zip((apart_here, trial, *here), (apart, shift, *best)))
+        return (count + 1, xp.where(closer, xp.minimum(1.0, 2.0 * part), part / 4.0), *kept)
+
+    one = xp.ones_like(first)
+    _, _, _, _, *fields = while_loop(unmatched, update, (xp.zeros_like(limit), one, first, shift, *tilted))
+    return Tilted(*fields)
 
 
 @lru_cache(maxsize=64)
@@ -172,12 +245,19 @@ def joined_moments(
     cavity_variance: Any,
     observed: Sequence[Any],
     parameters: Sequence[Sequence[Any]],
-) -> Tilted:
-    """Return the tilted moments of all groups of sites, joined, each field (n,)."""
-    parts = [
-        site.moments(y, cavity_mean[here], cavity_variance[here], power, *values)
-        for site, y, values, here in zip(sites, observed, parameters, group_slices(observed))
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
+) -> tuple[Tilted, Callable[[Any], Tilted]]:
+    """Return the tilted moments of all groups of sites, joined, each field (n,), and those at other cavity means."""
+    slices = group_slices(observed)
+    firsts, nearby = zip(
+        *(
+            site.moments_and_nearby(y, cavity_mean[here], cavity_variance[here], power, *values)
+            for site, y, values, here in zip(sites, observed, parameters, slices)
+        )
+    )
+
+    def joined(parts: Sequence[Tilted]) -> Tilted:
+        if len(parts) == 1:
+            return parts[0]
+        return Tilted(*(namespace(cavity_mean).concatenate(field) for field in zip(*parts)))
+
+    return joined(firsts), lambda mean: joined([moments(mean[here]) for moments, here in zip(nearby, slices)])

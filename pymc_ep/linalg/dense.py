@@ -203,8 +203,12 @@ def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: An
     small = explained < _SMALL
     by_diagonal = explained / xp.where(small, 1.0, root) ** 2
     if xp is not np:
-        by_rows = xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
-        return xp.where(small, by_rows, by_diagonal)
+        from pymc_ep.linalg.dense_jax import where_any_jax
+
+        def by_rows() -> Any:
+            return xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
+
+        return where_any_jax(small, by_rows, by_diagonal)
     if not root.any():
         return covariance.diagonal().copy()
     if small.any():

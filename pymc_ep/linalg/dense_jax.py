@@ -1,11 +1,13 @@
 """Dense factorisations under JAX; the counterparts of the LAPACK calls in `pymc_ep.linalg.dense`."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 
-__all__ = ["cholesky_jax", "inverse_factor_jax", "solve_right_jax"]
+__all__ = ["cholesky_jax", "inverse_factor_jax", "solve_right_jax", "where_any_jax"]
 
 
 def inverse_factor_jax(matrix: Any) -> tuple[Any, Any, Any]:
@@ -25,3 +27,8 @@ def cholesky_jax(matrix: Any) -> tuple[Any, Any]:
 def solve_right_jax(matrix: Any, factor: Any) -> Any:
     """Return matrix @ inv(factor).T."""
     return jsl.solve_triangular(factor, matrix.T, lower=True).T
+
+
+def where_any_jax(mask: Any, values: Callable[[], Any], otherwise: Any) -> Any:
+    """Return ``where(mask, values(), otherwise)``, and call `values` only if any element of the mask holds."""
+    return jax.lax.cond(mask.any(), lambda: jnp.where(mask, values(), otherwise), lambda: otherwise)

@@ -22,10 +22,14 @@ import numpy as np
 from pymc_ep.linalg.iterate import while_loop
 from pymc_ep.linalg.namespace import namespace
 
-__all__ = ["TiltedNodes", "moments_from_nodes", "tilted_nodes"]
+__all__ = ["REACH", "TiltedNodes", "moments_from_nodes", "reweighted", "tilted_nodes"]
 
 DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
+
+REACH = 1.0
+"""Cavity standard deviations by which a rule's cavity mean may move: what it then misses is below exp(-30), since the
+integrand that is DROP nats down lies at most 9 of them away."""
 
 _WIDE_DROP = 60.0
 """An edge whose drop lies between DROP and this will do: a panel is then at most 1.5 times too long (log t linear)."""
@@ -173,6 +177,27 @@ def tilted_nodes(
         ]
         log_z = top + peak + xp.log(total)
         return TiltedNodes(panels, centre, offset, weight / total[panels.site], power * slope, log_z)
+
+
+def reweighted(rule: TiltedNodes, mean: Any, variance: Any, step: Any) -> TiltedNodes:
+    """Move the cavity means and keep the nodes: the Gaussian's ratio is an exponential of the offset.
+
+    Parameters
+    ----------
+    rule : TiltedNodes
+    mean, variance : array, shape (n,)
+        Cavity moments that the rule was made for.
+    step : array, shape (n,)
+        Changes of the cavity means, within `REACH` standard deviations.
+    """
+    xp = namespace(rule.centre)
+    panels = rule.panels
+    exponent = rule.offset * (step / variance)[panels.site]
+    top = panels.reduce(xp.max(exponent, axis=0), "maximum")
+    weight = rule.weight * xp.exp(exponent - top[panels.site])
+    total = panels.total(weight)
+    log_z = rule.log_z + top + xp.log(total) + step * (rule.centre - mean - step / 2) / variance
+    return rule._replace(weight=weight / total[panels.site], log_z=log_z)
 
 
 def moments_from_nodes(

@@ -239,3 +239,17 @@ def test_register_refuses_a_taken_name_and_compile_an_unknown_option():
         register_site(get_site("poisson"))
     with pytest.raises(ValueError, match="'poisson' has no option 'zero_mass'; its options: none"):
         compile_site("poisson", zero_mass=False)
+
+
+@pytest.mark.parametrize("mode", [None, "JAX"])
+@pytest.mark.parametrize("name", sorted(sites()))
+def test_moments_nearby_are_those_of_the_other_cavity(name, mode):
+    """Steps of up to twice the reach of the nodes: some sites reuse them and some do not."""
+    y, mean, variance, parameters = small_problem(name)
+    step = np.linspace(-2.0, 2.0, len(y)) * np.sqrt(variance)
+    compiled = compile_site(name, mode)
+    first, nearby = compiled.moments_and_nearby(y, mean, variance, 0.8, *parameters)
+    for found, at in ((first, mean), (nearby(mean + step), mean + step), (nearby(mean), mean)):
+        expected = compiled.moments(y, at, variance, 0.8, *parameters)
+        for field, tolerance in QUADRATURE.items():
+            np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=tolerance, atol=1e-10)
