@@ -208,20 +208,27 @@ def _container(
 ) -> Any:
     chains, draws, remark = layout
     posterior, log_likelihood = None, None
+    variables = _fit_variables(model, solution)
     if draws > 0:
         n = sum(y.size for y in form.observed())
         keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
         rng = np.random.default_rng(random_seed)
-        values, likelihood = solution.draws(chains * draws, rng, log_likelihood=keep)
-        order = [v.name for v in (*model.free_RVs, *model.deterministics) if v.name in values]
-        posterior = {name: _by_chain(values[name], chains) for name in order}
-        log_likelihood = {name: _by_chain(v, chains) for name, v in likelihood.items()} or None
-        remark = remark if keep else "; ".join(filter(None, [remark, "log_likelihood left out: over 1e7 numbers"]))
+        drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
+        order = [v.name for v in (*model.free_RVs, *model.deterministics) if v.name in drawn.values]
+        posterior = {name: _by_chain(drawn.values[name], chains) for name in order}
+        log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
+        for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):
+            if density is not None:
+                _put(variables, name, ("chain", "draw"), _by_chain(density, chains))
+        left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
+        if not keep:
+            left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
+        remark = "; ".join(filter(None, [remark, left_out]))
     return build_container(
         model,
         posterior=posterior,
         log_likelihood=log_likelihood,
-        fit=_fit_variables(model, solution),
+        fit=variables,
         fit_attrs={
             "method": engine.name,
             "status": "; ".join(filter(None, [solution.status, remark])),
@@ -239,30 +246,30 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
 def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Sequence[str], Any]]:
     """Lay out the ``fit`` group: names and dims."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
-
-    def put(name: str, dims: Sequence[str], value: Any) -> None:
-        if name in out:
-            raise UnsupportedModelError(
-                f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that "
-                f"leads to this name."
-            )
-        out[name] = (dims, value)
-
     for name, (mean, sd) in solution.moments.items():
         dims = model_dims(model, name)
-        put(f"{name}_mean", dims, mean)
-        put(f"{name}_sd", dims, sd)
+        _put(out, f"{name}_mean", dims, mean)
+        _put(out, f"{name}_sd", dims, sd)
     for name, value in solution.hyper_modes.items():
-        put(f"hyper_mode_{name}", model_dims(model, name), value)
+        _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
     for name, results in solution.sites.items():
         for what, value in results.items():
-            put(f"{name}_{what}", model_dims(model, name), value)
+            _put(out, f"{name}_{what}", model_dims(model, name), value)
     for name, (dim, values) in solution.traces.items():
-        put(name, (dim,), values)
+        _put(out, name, (dim,), values)
     for name, value in solution.scalars.items():
-        put(name, (), value)
-    put("converged", (), solution.converged)
+        _put(out, name, (), value)
+    _put(out, "converged", (), solution.converged)
     return out
+
+
+def _put(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
+    if name in variables:
+        raise UnsupportedModelError(
+            f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that leads to "
+            f"this name."
+        )
+    variables[name] = (dims, value)
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:

@@ -12,9 +12,10 @@ from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.hyper import Hyper, maximise, stay
 from pymc_ep.engines.solution import Solution
-from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.linalg.dense import DensePosterior
 
 __all__ = ["OPTIONS", "rebuild", "solve"]
 
@@ -59,8 +60,12 @@ def solve(
     return _solution(form, evidence, found, settings)
 
 
-def rebuild(form: CompiledLatentGaussian, state: dict[str, np.ndarray]) -> LatentPosterior:
-    """Return the posterior that a saved ``fit_state`` describes."""
+def rebuild(
+    form: CompiledLatentGaussian,
+    state: dict[str, np.ndarray],
+    mode: tuple[Prior, DensePosterior] | None = None,
+) -> LatentPosterior:
+    """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
     return LatentPosterior(
         form,
         state["theta"],
@@ -69,6 +74,7 @@ def rebuild(form: CompiledLatentGaussian, state: dict[str, np.ndarray]) -> Laten
         state["directions"],
         state["d_shift"],
         state["d_precision"],
+        mode,
     )
 
 
@@ -115,7 +121,7 @@ def _solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, se
         "prior_mean": np.asarray(at.prior.mean),
         "prior_variance": np.asarray(at.prior.covariance).diagonal(),
     }
-    posterior = rebuild(form, state)
+    posterior = rebuild(form, state, (at.prior, run.state.sweep.posterior))
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
     size = sum(m.size for m, _ in moments.values())
     status = "; ".join(filter(None, [run.status.sentence, found.sentence]))

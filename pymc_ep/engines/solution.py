@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.forms.posterior import JointDraws
+
 __all__ = ["Draws", "Solution"]
 
-Draws = Callable[..., tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
-"""``draws(size, rng, log_likelihood=...)`` -> values and log likelihood, each (size, *shape)."""
+Draws = Callable[..., JointDraws]
+"""``draws(size, rng, log_likelihood=...)``."""
 
 
 @dataclass(frozen=True)

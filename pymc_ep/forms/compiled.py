@@ -12,10 +12,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
+from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.linear_maps import batch
 from pymc_ep.forms.moments import cross_covariance, noise_covariance, predictor_moments, prior_variance
 from pymc_ep.linalg.namespace import to_jax
@@ -97,6 +99,7 @@ class CompiledLatentGaussian:
             self._kwargs["mode"] = numpy_mode()
         self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.groups]
         self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
+        self._parameter_functions: dict[str, Callable[..., Any]] = {}
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
@@ -204,10 +207,26 @@ class CompiledLatentGaussian:
             out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
         return out
 
+    @cached_property
+    def varying(self) -> tuple[bool, ...]:
+        """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors([_scale(block)])) for block in self.form.blocks)
+
+    def scales(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return, for rows of theta (s, p), the factors (s, d, k) or covariances (s, d, d) of the `varying` blocks."""
+        return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
+
+    def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
+        return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
+
     def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
         """Return the compiled site of any group, one to predict included, and its parameters at theta."""
-        parameters = self._function(self.form.hyper_values, [self.form.at_zero_noise(p) for p in group.parameters])
-        values = [np.asarray(p) for p in parameters(*self.unpack(theta))]
+        if group.name not in self._parameter_functions:
+            outputs = [self.form.at_zero_noise(p) for p in group.parameters]
+            self._parameter_functions[group.name] = self._function(self.form.hyper_values, outputs)
+        values = [np.asarray(p) for p in self._parameter_functions[group.name](*self.unpack(theta))]
         return compile_site(group.site, self._chosen_mode, **group.options), values
 
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -274,6 +293,17 @@ class CompiledLatentGaussian:
         return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
 
     @cached_property
+    def _scales(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        outputs = [_scale(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
+        return self._function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
+
+    @cached_property
+    def _log_prior_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
+
+    @cached_property
     def _predictors(self) -> Callable[..., Any]:
         rows = self._row_variables([b.noise for b in self.form.blocks])
         return self._function([*self.form.hyper_values, *rows.values()], batch(self.form.predictor, rows))
@@ -297,3 +327,8 @@ class CompiledLatentGaussian:
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
         return {v: pt.tensor(f"{v.name}_rows", dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables}
+
+
+def _scale(block: NoiseBlock) -> TensorVariable:
+    """Return what scales a block: the factor of its origin, else the covariance of its noise."""
+    return block.covariance if block.factor is None else block.factor

@@ -118,6 +118,8 @@ class LatentGaussian:
         Whether PyMC transforms each of them, to a log, logit or the like.
     log_prior : TensorVariable, ()
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
+    log_prior_unconstrained : TensorVariable, ()
+        The same with the Jacobian terms: the density of `hyper_values`.
     blocks : tuple of NoiseBlock
     groups : tuple of SiteGroup
     affine : tuple of AffineVariable
@@ -135,6 +137,7 @@ class LatentGaussian:
     hyper_constrained: tuple[TensorVariable, ...]
     hyper_transformed: tuple[bool, ...]
     log_prior: TensorVariable
+    log_prior_unconstrained: TensorVariable
     blocks: tuple[NoiseBlock, ...]
     groups: tuple[SiteGroup, ...]
     affine: tuple[AffineVariable, ...]

@@ -9,16 +9,21 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments, Prior
+from pymc_ep.forms.densities import NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.linalg.dense import DensePosterior, dense_posterior, draw_weights
 
-__all__ = ["LatentPosterior", "Moments"]
+__all__ = ["JointDraws", "LatentPosterior", "Moments"]
 
 _EPSILON = 0.05
 """Half-width, in standard deviations, of the differences along the hyperparameters' directions."""
+_HALVINGS = 30
+"""How often that width is halved where the sites at its ends give no posterior."""
+_ROUNDING = 1e-8
+"""Most that rounding takes a posterior variance below zero, as a fraction of the prior variance."""
 _NODES = 32
 _SAMPLES = 20_000
 
@@ -28,6 +33,29 @@ class Moments(NamedTuple):
 
     mean: np.ndarray
     sd: np.ndarray
+
+
+class JointDraws(NamedTuple):
+    """Draws of all variables of a form.
+
+    Attributes
+    ----------
+    values : dict of str to ndarray, (s, *shape)
+    log_likelihood : dict of str to ndarray, (s, *shape)
+        Empty where it was not asked for.
+    log_p, log_q : ndarray, (s,), or None
+        Log density of each draw and the observations under the model, and of the draw under the approximation,
+        in the model's free variables on PyMC's unconstrained scale. With hyperparameters held at one value,
+        both are given the hyperparameters.
+    left_out : str
+        Why there are no densities, where they were asked for.
+    """
+
+    values: dict[str, np.ndarray]
+    log_likelihood: dict[str, np.ndarray]
+    log_p: np.ndarray | None = None
+    log_q: np.ndarray | None = None
+    left_out: str = ""
 
 
 class LatentPosterior:
@@ -44,6 +72,8 @@ class LatentPosterior:
         Columns of a factor of the hyperparameters' covariance, one a row; k = 0 holds them at the mode.
     d_shift, d_precision : ndarray, (k, n)
         Derivatives of the sites along each direction.
+    mode : tuple of Prior and DensePosterior, optional
+        At `theta` and these sites, where they are known already.
     """
 
     def __init__(
@@ -55,6 +85,7 @@ class LatentPosterior:
         directions: np.ndarray,
         d_shift: np.ndarray,
         d_precision: np.ndarray,
+        mode: tuple[Prior, DensePosterior] | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -62,30 +93,48 @@ class LatentPosterior:
         self.directions = directions
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
+        self._known = mode
 
-    def _at(self, step: float, direction: int | None) -> tuple[np.ndarray, Prior, DensePosterior]:
+    def _at(self, step: float, direction: int) -> tuple[np.ndarray, Prior, DensePosterior]:
         """Return hyperparameters, prior and posterior a step along one direction from the mode."""
-        theta, shift, precision = self.theta, self.shift, self.precision
-        if direction is not None:
-            theta = theta + step * self.directions[direction]
-            shift = shift + step * self.d_shift[direction]
-            precision = precision + step * self.d_precision[direction]
-            if self.log_concave:
-                # First-order moved precisions of sites near zero may leave the set of log-concave sites.
-                precision = np.maximum(precision, 0.0)
+        theta = self.theta + step * self.directions[direction]
+        shift = self.shift + step * self.d_shift[direction]
+        precision = self.precision + step * self.d_precision[direction]
+        # To first order a precision near zero may become negative also where the sites are log-concave.
+        return theta, *self._posterior(theta, shift, precision, log_concave=False)
+
+    def _posterior(
+        self, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool
+    ) -> tuple[Prior, DensePosterior]:
         prior = self.form.prior(theta)
         mean, covariance = np.asarray(prior.mean), np.asarray(prior.covariance)
-        posterior = dense_posterior(mean, covariance, shift, precision, log_concave=self.log_concave)
-        return theta, prior, posterior
+        return prior, dense_posterior(mean, covariance, shift, precision, log_concave=log_concave)
 
     @cached_property
     def mode(self) -> tuple[np.ndarray, Prior, DensePosterior]:
         """Hyperparameters, prior and posterior at the mode."""
-        return self._at(0.0, None)
+        if self._known is None:
+            known = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
+            return self.theta, *known
+        prior, posterior = self._known
+        return self.theta, prior, DensePosterior(*(np.asarray(field) for field in posterior))
 
     @cached_property
-    def _moved(self) -> list[tuple[tuple, tuple]]:
-        return [(self._at(-_EPSILON, i), self._at(_EPSILON, i)) for i in range(len(self.directions))]
+    def _moved(self) -> list[tuple[float, tuple, tuple]]:
+        """Half-width of the difference along each direction, and what is at its two ends."""
+        return [self._ends(i) for i in range(len(self.directions))]
+
+    def _ends(self, direction: int) -> tuple[float, tuple, tuple]:
+        step = _EPSILON
+        for _ in range(_HALVINGS):
+            low, high = self._at(-step, direction), self._at(step, direction)
+            if low[2].proper and high[2].proper:
+                return step, low, high
+            step /= 2
+        raise NumericalError(
+            "Next to the mode of the hyperparameters the sites give no posterior, so that the latent variables cannot "
+            "follow the hyperparameters; hold these with hyper='fixed', or use a smaller power."
+        )
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the posterior moments of affine variables, hyperparameter uncertainty included to first order."""
@@ -96,15 +145,17 @@ class LatentPosterior:
             shape = part.mean.shape
             means[name] = part.mean + (part.cross @ posterior.weights).reshape(shape)
             variances[name] = (part.variance - posterior.explained_variance(part.cross)).reshape(shape)
-        for low, high in self._moved:
+            _require_variance(name, variances[name], part.variance.reshape(shape))
+            variances[name] = np.maximum(variances[name], 0.0)
+        for step, low, high in self._moved:
             ends = [
                 {n: m.mean.ravel() + m.cross @ post.weights for n, m in self.form.affine_moments(at, variables).items()}
                 for at, _, post in (low, high)
             ]
             for name in means:
-                slope = (ends[1][name] - ends[0][name]) / (2 * _EPSILON)
+                slope = (ends[1][name] - ends[0][name]) / (2 * step)
                 variances[name] = variances[name] + (slope**2).reshape(means[name].shape)
-        return {n: Moments(means[n], np.sqrt(np.maximum(variances[n], 0.0))) for n in means}
+        return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale.
@@ -137,10 +188,8 @@ class LatentPosterior:
         changed = flat[1:] != flat[:1]
         return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))
 
-    def draws(
-        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return joint draws, (size, *shape), of all variables of the form, and the log likelihood if asked for.
+    def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
 
         The hyperparameters are Gaussian about their mode on the unconstrained scale; the latent variables are
         drawn at the mode and moved with them to first order.
@@ -149,43 +198,72 @@ class LatentPosterior:
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
         blocks = self.form.noise_moments(theta)
-        starts = [_prior_noise(block, size, rng) for block in blocks]
-        predictors = self.form.predictors(theta, [w for w, _ in starts])
+        priors = [NoisePrior(block) for block in blocks]
+        starts = [block.draw(size, rng) for block in priors]
+        predictors = self.form.predictors(theta, [draw[0] for draw in starts])
         weights = draw_weights(posterior, predictors - np.asarray(prior.mean), rng)
-        noise = [w + weights @ block.cross.T for (w, _), block in zip(starts, blocks)]
-        origin = [v + weights @ b.origin_cross.T for (_, v), b in zip(starts, blocks) if v is not None]
-        for z, (d_noise, d_origin) in zip(spread.T, self._noise_slopes()):
-            noise = [w + z[:, None] * slope for w, slope in zip(noise, d_noise)]
-            origin = [v + z[:, None] * slope for v, slope in zip(origin, d_origin)]
-        values = self.form.evaluate(thetas, noise, origin)
-        return values, self.form.log_likelihood(thetas, noise) if log_likelihood else {}
+        still = [
+            tuple(x + weights @ cross.T for x, cross in zip(draw, _crosses(block)))
+            for draw, block in zip(starts, blocks)
+        ]
+        moved = still
+        for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
+            moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
+        noise = [draw[0] for draw in moved]
+        values = self.form.evaluate(thetas, noise, [draw[1] for draw in moved if len(draw) == 2])
+        if not log_likelihood:
+            return JointDraws(values)
+        likelihood = self.form.log_likelihood(thetas, noise)
+        held = not len(self.directions)
+        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held)
+        log_q = None if log_p is None else self._log_q(spread, priors, still)
+        return JointDraws(values, likelihood, log_p, log_q, reason)
 
-    def _noise_slopes(self) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
-        """Return, for each direction, the derivatives of the posterior means of noise and origins along it."""
+    def _log_q(self, spread: np.ndarray, priors: Sequence[NoisePrior], still: NoiseDraws) -> np.ndarray:
+        """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
+
+        Moving the latent variables with the hyperparameters is a shift by a function of these, with Jacobian 1, so
+        the density is that of the draws before it: the Gaussian of theta = mode + z L times, at the mode, the noise's
+        prior and the sites over their normaliser. With g = b - Pi m0 and V the posterior covariance,
+
+            g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
+              = a' (eta - (m + m0) / 2) - (eta - m)' Pi (eta - m) / 2 + log|B| / 2,
+
+        where a = g - Pi V g: the right-hand side does not cancel where sites are precise.
+        """
+        theta, prior, posterior = self.mode
+        eta = self.form.predictors(theta, [draw[0] for draw in still])
+        residual = eta - posterior.mean
+        sites = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
+        sites += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
+        log_q = sites + sum(block.log_density(*draw) for block, draw in zip(priors, still))
+        if not len(self.directions):
+            return log_q
+        return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
+
+    def _noise_slopes(self) -> list[NoiseDraws]:
+        """Return, for each direction and block, the derivatives of the posterior means of its draws."""
         slopes = []
-        for ends in self._moved:
-            means = []
-            for theta, _, posterior in ends:
-                blocks = self.form.noise_moments(theta)
-                noise = [b.cross @ posterior.weights for b in blocks]
-                origin = [b.origin_cross @ posterior.weights for b in blocks if b.origin_cross is not None]
-                means.append((noise, origin))
-            slopes.append(tuple([(y - x) / (2 * _EPSILON) for x, y in zip(*pair)] for pair in zip(*means)))
+        for step, low, high in self._moved:
+            ends = [
+                [[c @ posterior.weights for c in _crosses(block)] for block in self.form.noise_moments(theta)]
+                for theta, _, posterior in (low, high)
+            ]
+            slopes.append([tuple((y - x) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
         return slopes
 
 
-def _prior_noise(block: NoiseMoments, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:
-    """Draw a noise block and its origin, where it has one, from the prior."""
-    if block.factor is not None:
-        origin = rng.standard_normal((size, block.factor.shape[1]))
-        return origin @ block.factor.T, origin
-    covariance = block.covariance
-    diagonal = covariance.diagonal()
-    if np.count_nonzero(covariance) == np.count_nonzero(diagonal):
-        return rng.standard_normal((size, len(diagonal))) * np.sqrt(diagonal), None
-    # Pivoted, so that a singular covariance (repeated inputs) needs no jitter.
-    factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(covariance, lower=1, tol=-1.0)
-    factor = np.tril(factor)[:, :rank]
-    draws = np.empty((size, len(diagonal)))
-    draws[:, pivots - 1] = rng.standard_normal((size, rank)) @ factor.T
-    return draws, None
+def _crosses(block: NoiseMoments) -> list[np.ndarray]:
+    """Return the covariances with the predictors of a block's noise and, where it has one, of its origin."""
+    return [cross for cross in (block.cross, block.origin_cross) if cross is not None]
+
+
+def _require_variance(name: str, variance: np.ndarray, prior: np.ndarray) -> None:
+    """Raise where the sites take more from a variance than there is, by more than rounding."""
+    bad = ~(variance >= -_ROUNDING * prior)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise NumericalError(
+            f"The posterior variance of {name!r} is {variance[index]:.3g} at index {index}, where the prior has "
+            f"{prior[index]:.3g}: the prior covariance is not positive definite. Add a multiple of the identity to it."
+        )

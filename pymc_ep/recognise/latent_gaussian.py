@@ -10,7 +10,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
-from pymc_ep.recognise.families import family_of, gaussian_moments
+from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.gaussians import gaussian_moments
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
 from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
@@ -214,7 +215,8 @@ def _build(
         hyper_values=tuple(model.rvs_to_values[rv] for rv in hyper),
         hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
         hyper_transformed=tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
-        log_prior=_log_prior(model, hyper),
+        log_prior=_log_prior(model, hyper, jacobian=False),
+        log_prior_unconstrained=_log_prior(model, hyper, jacobian=True),
         blocks=tuple(blocks),
         groups=tuple(groups[: len(model.observed_RVs)]),
         predictions=tuple(groups[len(model.observed_RVs) :]),
@@ -303,8 +305,8 @@ def _working_point(model: Model, graphs: NoiseGraphs, blocks: Sequence[NoiseBloc
     return AffineTest(shapes, point)
 
 
-def _log_prior(model: Model, hyper: Sequence[TensorVariable]) -> TensorVariable:
-    """Return the log density of hyperparameters and potentials, without Jacobian terms, as `pm.find_MAP` takes it."""
-    terms = [model.logp(vars=list(hyper), jacobian=False)] if hyper else []
+def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
+    """Return the log density of hyperparameters and potentials; `pm.find_MAP` takes it without Jacobian terms."""
+    terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.linalg.dense import counts
 from pymc_ep.recognise import compiled_form
 
 N = 6
@@ -79,7 +82,7 @@ def test_posterior_at_fixed_hyperparameters_is_regression(form):
     moments = posterior.moments()
     cross = {"a": LEVELS @ GATHER.T, "f": KERNEL, "f_rotated_": np.linalg.cholesky(KERNEL).T}
     prior = {"a": (0.4, LEVELS), "f": (0.0, KERNEL), "f_rotated_": (0.0, np.eye(N))}
-    values, likelihood = posterior.draws(20_000, np.random.default_rng(1), log_likelihood=True)
+    values, likelihood, *_ = posterior.draws(20_000, np.random.default_rng(1), log_likelihood=True)
     for name, part in cross.items():
         covariance = prior[name][1] - part @ np.linalg.solve(total, part.T)
         sd = np.sqrt(covariance.diagonal())
@@ -111,3 +114,65 @@ def test_hyperparameters_have_log_normal_moments(form):
     np.testing.assert_allclose(moments["amp"].mean, mean[0], rtol=1e-10)
     np.testing.assert_allclose(moments["tau"].mean, mean[1:], rtol=1e-10)
     np.testing.assert_allclose(np.r_[moments["amp"].sd, moments["tau"].sd], sd, rtol=1e-8)
+
+
+def test_precisions_that_leave_zero_along_a_direction(form):
+    """Moved to first order a weak site is negative on one side; its mean's slope is that of the formula, unclipped."""
+    precision, shift = np.full(N, 4.0), 4.0 * REALS
+    precision[2], shift[2] = 0.01, 0.0
+    directions, d_precision = 0.1 * np.eye(4), np.zeros((4, N))
+    d_precision[3, 2] = 1.0
+    posterior = LatentPosterior(form, THETA, shift, precision, directions, np.zeros((4, N)), d_precision)
+    found = posterior.moments()["f"]
+
+    def mean(step, direction):
+        theta = THETA + step * directions[direction]
+        kernel = np.exp(2 * theta[0]) * np.exp(-0.5 * (X - X.T) ** 2 / 0.64) + 1e-6 * np.eye(N)
+        prior = kernel + GATHER @ (4.0 + np.diag(np.exp(2 * theta[1:]))) @ GATHER.T
+        moved = precision + step * d_precision[direction]
+        weights = np.linalg.solve(np.eye(N) + np.diag(moved) @ prior, shift - moved * 0.4)
+        return kernel @ weights
+
+    slopes = [(mean(0.05, i) - mean(-0.05, i)) / 0.1 for i in range(4)]
+    still = LatentPosterior(form, THETA, shift, precision, np.zeros((0, 4)), np.zeros((0, N)), np.zeros((0, N)))
+    expected = np.sqrt(still.moments()["f"].sd ** 2 + np.square(slopes).sum(axis=0))
+    np.testing.assert_allclose(found.sd, expected, rtol=1e-6)
+
+
+def test_a_difference_without_a_posterior_is_made_shorter(form):
+    """Precisions that run to -10 within the usual width: the derivative is taken from nearer the mode."""
+    precision, shift = np.full(N, 0.5), 0.5 * REALS
+    d_precision = np.zeros((4, N))
+    d_precision[3] = 200.0
+    posterior = LatentPosterior(form, THETA, shift, precision, 0.1 * np.eye(4), np.zeros((4, N)), d_precision)
+    assert all(low[2].proper and high[2].proper for _, low, high in posterior._moved)
+    assert posterior._moved[3][0] < posterior._moved[0][0]
+    assert np.all(np.isfinite(posterior.moments()["f"].sd))
+
+
+def test_negative_variances_are_no_rounding():
+    """A covariance with a negative eigenvalue, and sites that see it."""
+    bad = np.array([[1.0, 1.2], [1.2, 1.0]])
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(2), bad)
+        pm.Normal("y", f, 10.0, observed=[0.0, 1.0])
+        pm.Deterministic("difference", f[0] - f[1])
+    posterior = LatentPosterior(
+        compiled_form(model), np.zeros(0), np.zeros(2), np.full(2, 0.01), *[np.zeros((0, k)) for k in (0, 2, 2)]
+    )
+    with pytest.raises(NumericalError, match=r"'difference' is -.*not positive definite"):
+        posterior.moments()
+
+
+def test_nothing_is_done_twice(form, monkeypatch):
+    """What is known at the mode is taken, and a likelihood's parameters are compiled once."""
+    none = np.zeros((0, N))
+    state = (form, THETA, 4.0 * REALS, np.full(N, 4.0), np.zeros((0, 4)), none, none)
+    first = LatentPosterior(*state)
+    known = LatentPosterior(*state, mode=first.mode[1:])
+    before = counts["factorizations"]
+    np.testing.assert_array_equal(known.moments()["f"].sd, first.moments()["f"].sd)
+    assert counts["factorizations"] == before
+    _, (sigma,) = form.site_at(THETA, form.form.groups[0])
+    monkeypatch.setattr(pytensor, "function", None)
+    np.testing.assert_array_equal(form.site_at(THETA + 1.0, form.form.groups[0])[1][0], sigma)
