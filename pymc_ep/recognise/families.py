@@ -1,25 +1,23 @@
-"""Which PyMC distribution, under which link, is which site; and which distributions are Gaussian.
+"""Which PyMC distribution, under which link, is which site.
 
 Links are told by value, not by pattern: the distribution's parameter is evaluated at several values of the
 affine predictor and compared with each known link. PyMC and PyTensor write the same link in many ways, and
 differently on either stack; its values stay the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
 import scipy.special
-from pymc.distributions.multivariate import MvNormal
 from pytensor.tensor.random.basic import BernoulliRV, LaplaceRV, NormalRV, PoissonRV, StudentTRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 
-__all__ = ["LINKS", "Family", "family_of", "gaussian_moments", "register_family", "site_names"]
+__all__ = ["LINKS", "Family", "family_of", "register_family", "site_names"]
 
 LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "identity": lambda x: x,
@@ -30,9 +28,6 @@ LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "probit": scipy.special.ndtr,
 }
 """Inverse links: the distribution's parameter as a function of eta."""
-
-
-CovarianceMaker = Callable[[Sequence], TensorVariable]
 
 
 @dataclass(frozen=True)
@@ -119,19 +114,3 @@ register_family(
     options=lambda op: {"zero_mass": op.zero_mass},
 )
 register_family(SoftplusPoisson.rv_type, predictor=0, links={"identity": "softplus_poisson"})
-
-
-def gaussian_moments(rv: TensorVariable) -> tuple[TensorVariable, CovarianceMaker] | None:
-    """Return the conditional mean of a Gaussian random variable and a maker of its covariance.
-
-    The maker takes the shape of `rv` and returns the (d, d) covariance of the ravelled variable. None where the
-    distribution is not Gaussian, or batched over matrices.
-    """
-    op = rv.owner.op
-    if isinstance(op, NormalRV):
-        mean, sigma = op.dist_params(rv.owner)
-        return mean, lambda shape: pt.diag(pt.broadcast_to(sigma**2, shape).ravel().astype(rv.dtype))
-    if isinstance(op, MvNormal.rv_type) and rv.ndim == 1:
-        mean, covariance = op.dist_params(rv.owner)
-        return mean, lambda shape: covariance
-    return None

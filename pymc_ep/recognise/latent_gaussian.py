@@ -10,7 +10,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
-from pymc_ep.recognise.families import family_of, gaussian_moments
+from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.gaussians import gaussian_moments
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
 from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor

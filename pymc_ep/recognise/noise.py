@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
 from pymc_ep.forms.latent_gaussian import NoiseBlock
-from pymc_ep.recognise.families import gaussian_moments
+from pymc_ep.recognise.gaussians import gaussian_moments
 from pymc_ep.recognise.graph import depends_on
 
 __all__ = ["NoiseGraphs", "absorb_factor", "is_cholesky"]
