@@ -155,7 +155,7 @@ def group(container: Any, name: str) -> xr.Dataset:
 
 
 @contextmanager
-def progress(description: str, total: int | None, *, enabled: bool = True) -> Iterator[Callable[[float, float], None]]:
+def progress(description: str, total: int | None) -> Iterator[Callable[[float, float], None]]:
     """Show a progress bar in PyMC's style with the evidence and its change.
 
     Parameters
@@ -164,8 +164,6 @@ def progress(description: str, total: int | None, *, enabled: bool = True) -> It
         Name of what runs.
     total : int or None
         Number of iterations, where it is known.
-    enabled : bool
-        With False nothing is shown and the function does nothing.
 
     Yields
     ------
@@ -178,7 +176,7 @@ def progress(description: str, total: int | None, *, enabled: bool = True) -> It
         TextColumn("{task.fields[change]}"),
     )
     console = Console(theme=default_progress_theme, stderr=True)
-    with CustomProgress(*columns, console=console, disable=not enabled) as bar:
+    with CustomProgress(*columns, console=console) as bar:
         task = bar.add_task(description, total=total, evidence="", change="")
 
         def advance(evidence: float, change: float) -> None:

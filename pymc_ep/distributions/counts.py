@@ -59,6 +59,7 @@ class PoissonLinkRV(SymbolicRandomVariable):
         return cls(inputs=[rng, size, eta], outputs=[next_rng, draws])(rng, size, eta)
 
 
+# PyMC's dispatcher of `pymc.distributions.moments.mean` has no public name; registering with it is how means are added.
 @_mean.register(PoissonLinkRV)
 def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any) -> Any:
     return maybe_resize(op.rate(eta), size)

@@ -91,9 +91,9 @@ class Evidence:
     def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none."""
         prior = self.form.prior(theta)
-        self._check_prior(prior)
+        self._check_prior(theta, prior)
         if not self._checked:
-            self._require_covariance(prior)
+            self.require_covariance(theta, prior)
             self._checked = True
         problem = Problem(prior.mean, prior.covariance, self.observed, prior.parameters)
         found = run(self.engine, problem, start, max_iter=self.max_iter, report=self.report)
@@ -125,7 +125,7 @@ class Evidence:
             out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
         return out
 
-    def _check_prior(self, prior: Prior) -> None:
+    def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
         n = sum(len(y) for y in self.observed)
         if prior.mean.shape[0] != n:
             names = ", ".join(f"{g.name!r} with {len(y)}" for g, y in zip(self.form.form.groups, self.observed))
@@ -141,20 +141,26 @@ class Evidence:
                 index = tuple(int(i) for i in np.argwhere(bad)[0])
                 raise NumericalError(
                     f"The prior {what} of the predictor is {np.asarray(array)[index]} at index {index}, for "
-                    f"hyperparameters {self._describe()}. Check the inputs of the covariance function for NaN, and "
+                    f"{self._describe(theta)}. Check the inputs of the covariance function for NaN, and "
                     f"the initial values."
                 )
 
-    def _require_covariance(self, prior: Prior) -> None:
-        """Raise where the prior covariance, at the first hyperparameters, has a negative eigenvalue beyond rounding."""
+    def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
+        """Raise where the prior covariance has a negative eigenvalue beyond rounding.
+
+        Checked at the first hyperparameters and at those of the result; each check is a factorisation.
+        """
         covariance = np.asarray(prior.covariance)
         if not is_positive_semidefinite(covariance):
             least = float(np.linalg.eigvalsh(covariance)[0])
             raise NumericalError(
                 f"The prior covariance of the predictor, made by {', '.join(self.form.form.latent_names)}, is not "
-                f"positive definite: its least eigenvalue is {least:.3g}. Check the covariance matrix or function, or "
-                f"add a multiple of the identity to it."
+                f"positive definite for {self._describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
+                f"covariance matrix or function, or add a multiple of the identity to it."
             )
 
-    def _describe(self) -> str:
-        return ", ".join(self.form.form.hyper_names) or "none"
+    def _describe(self, theta: np.ndarray) -> str:
+        if not theta.size:
+            return "a model without hyperparameters"
+        values = self.form.constrained(theta).items()
+        return ", ".join(f"{n} = {np.array2string(v, precision=3, threshold=4, edgeitems=2)}" for n, v in values)

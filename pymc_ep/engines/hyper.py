@@ -18,7 +18,17 @@ _STEP_OF_SD = 1e-2
 _WIDEST = 5.0
 """Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
 _SETTLED = 1e-3
-"""Gradient, relative to the value, at which a search that the optimiser calls unfinished counts as settled."""
+"""Gradient, relative to the value, at which a search counts as settled."""
+_NEAR_SD = 0.03
+"""Distance to the mode, in standard deviations by a Newton step, at which it counts as settled as well."""
+_EVALUATIONS = 500
+"""Most evaluations of the evidence in a search."""
+_REACH = 4.0
+"""How far a search may move a logarithm or logit before it starts anew: a factor of 50."""
+_RETRIES = 6
+"""How often a search among points without evidence starts anew, each time within a quarter of the reach."""
+_FAR = 6.0
+"""Move of a logarithm or logit, a factor of 400, after which a value is said to run to a boundary."""
 _FAILED = 1e30
 """What the optimiser is told of a point without a finite evidence: it turns back."""
 
@@ -71,28 +81,35 @@ class _Objective:
         self.sites = start
         self.best: EvidenceAt | None = None
         self.trace: list[float] = []
+        self.evaluations = 0
+        self.failed_at: np.ndarray | None = None
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        self.evaluations += 1
         try:
             at = self.evidence.at(theta, self.sites)
         except (NumericalError, InvalidDataError):
             if self.best is None:
                 raise
-            return _FAILED, np.zeros_like(theta)
+            return self._failed(theta)
         if not at.run.status.converged and self.best is not None and self.best.run.status.converged:
             # Its evidence is no evidence, and its gradient not that of the evidence.
-            return _FAILED, np.zeros_like(theta)
+            return self._failed(theta)
         gradient = self.evidence.gradient(at)
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
-            return _FAILED, np.zeros_like(theta)
+            return self._failed(theta)
         self.sites = at.sites
         self.trace.append(at.value)
         if self.best is None or at.value > self.best.value:
             self.best = at
         return -at.value, -gradient
 
+    def _failed(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        self.failed_at = theta.copy()
+        return _FAILED, np.zeros_like(theta)
 
-def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_evaluations: int = 500) -> Hyper:
+
+def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
 
     Parameters
@@ -102,7 +119,6 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_
         Where to start.
     start : tuple of ndarray, optional
         Sites to start from.
-    max_evaluations : int
 
     Returns
     -------
@@ -113,28 +129,84 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, max_
     if theta.size == 0:
         return stay(evidence, theta, start)
     objective = _Objective(evidence, start)
-    found = scipy.optimize.minimize(
-        objective,
-        theta,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxfun": max_evaluations, "gtol": 1e-5, "ftol": 1e-13, "maxls": 40},
-    )
+    _search(objective, theta)
     best = objective.best
     if best is None:
         raise NumericalError(
             "The log evidence is not finite at the initial hyperparameters; pass other values with start={...}."
         )
     trace = np.array(objective.trace)
-    gradient = float(np.max(np.abs(evidence.gradient(best))))
-    settled = bool(found.success) or gradient < _SETTLED * max(1.0, abs(best.value))
-    sentence = "" if settled else f"hyperparameters not settled: gradient {gradient:.2g} after {found.nfev} evaluations"
     hessian, d_shift, d_precision, clean = _scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
+    sentence = _why_not_settled(evidence, best, theta, None if why else hessian)
     if why:
-        return _fixed(best, trace, settled, "; ".join(filter(None, [sentence, why])))
+        return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
-    return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, settled, sentence)
+    return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
+
+
+def _search(objective: "_Objective", theta: np.ndarray) -> None:
+    """Search in boxes around the best point so far; `objective` remembers the best.
+
+    L-BFGS takes a point without evidence for the end of its search, and a first step along a steep slope (a noise
+    scale under data without noise) leads to such points. A box bounds logarithms and logits, whose scale is known;
+    it moves on where the search ends on its border, and keeps well within the distance of a point that failed.
+    """
+    width = np.where(objective.evidence.form.transformed, _REACH, np.inf)
+    retries = _RETRIES
+    while retries and objective.evaluations < _EVALUATIONS:
+        centre = theta if objective.best is None else objective.best.theta
+        objective.failed_at = None
+        found = scipy.optimize.minimize(
+            objective,
+            centre,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=scipy.optimize.Bounds(centre - width, centre + width),
+            options={"maxfun": _EVALUATIONS - objective.evaluations, "gtol": 1e-5, "ftol": 1e-13, "maxls": 40},
+        )
+        if objective.best is None:
+            return
+        if objective.failed_at is not None:
+            distance = np.abs(objective.failed_at - objective.best.theta)
+            width = np.where(distance > 0, np.minimum(width, distance) / 4, width)
+            retries -= 1
+        elif np.all(np.abs(found.x - centre) < 0.999 * width):
+            return
+
+
+def _why_not_settled(evidence: Evidence, at: EvidenceAt, start: np.ndarray, hessian: np.ndarray | None) -> str:
+    """Say which hyperparameters are not at a maximum; an empty string where all are."""
+    gradient = evidence.gradient(at)
+    largest = float(np.max(np.abs(gradient)))
+    if largest < _SETTLED * max(1.0, abs(at.value)):
+        return ""
+    if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
+        return ""
+    values = evidence.form.constrained(at.theta)
+    away = evidence.form.transformed & (np.abs(at.theta - start) > _FAR) & (gradient * (at.theta - start) > 0)
+    if away.any():
+        running = [f"{name} (now {_shortest(values[name])})" for name in _owners(evidence, away)]
+        return (
+            f"hyperparameters not settled: the evidence still rises as {', '.join(running)} runs to a boundary, as a "
+            f"noise scale does under data without noise; fix it, or give it a prior that keeps away from there"
+        )
+    steepest = _owners(evidence, np.abs(gradient) == largest)[0]
+    return (
+        f"hyperparameters not settled: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
+        f"elsewhere with start={{...}}"
+    )
+
+
+def _owners(evidence: Evidence, which: np.ndarray) -> list[str]:
+    """Return the names of the hyperparameters that some of the unconstrained values belong to."""
+    form = evidence.form
+    sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
+    return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
+
+
+def _shortest(value: np.ndarray) -> str:
+    return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
 
 
 def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
@@ -150,11 +222,8 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     spread = np.sqrt(np.linalg.inv(hessian).diagonal())
     flat = evidence.form.transformed & (spread > _WIDEST)
     if flat.any():
-        form = evidence.form
-        sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
-        owners = np.repeat(form.form.hyper_names, sizes)
         return (
-            f"the evidence hardly depends on {', '.join(sorted(set(owners[flat])))} at the mode (an optimum at a "
+            f"the evidence hardly depends on {', '.join(_owners(evidence, flat))} at the mode (an optimum at a "
             f"boundary); the hyperparameters are held at the mode"
         )
     return ""

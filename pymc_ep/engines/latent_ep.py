@@ -55,7 +55,11 @@ def solve(
     checkpoint = checkpoint or Checkpoint(None)
     evidence = Evidence(form, engine, settings["max_iter"], report, checkpoint)
     sites = None if start is None else _sites_from(start, evidence)
-    found = maximise(evidence, theta, sites) if hyper == "optimize" else stay(evidence, theta, sites)
+    if hyper == "optimize":
+        found = maximise(evidence, theta, sites)
+        evidence.require_covariance(found.at.theta, found.at.prior)
+    else:
+        found = stay(evidence, theta, sites)
     checkpoint.save(last=True, theta=found.at.theta, shift=found.at.sites[0], precision=found.at.sites[1])
     return _solution(form, evidence, found, settings)
 

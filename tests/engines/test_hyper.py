@@ -1,0 +1,65 @@
+"""The search for the hyperparameters where it is hard: steep starts, optima at infinity, points without evidence."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import scipy.optimize
+import scipy.stats
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+
+N = 20
+X = np.linspace(0.0, 3.0, N)[:, None]
+SQUARES = (X - X.T) ** 2
+CURVE = np.sin(X.ravel())
+
+
+def smooth(nugget):
+    """A curve without noise, a GP with a little of its own, and a noise scale to be learned."""
+    with pm.Model() as model:
+        amp = pm.HalfNormal("amp", 1.0)
+        sigma = pm.HalfNormal("sigma", 1.0)
+        covariance = amp**2 * pt.as_tensor(np.exp(-0.5 * SQUARES)) + nugget * pt.eye(N)
+        pm.Normal("y", pm.MvNormal("f", np.zeros(N), covariance), sigma, observed=CURVE)
+    return model
+
+
+def test_a_noise_scale_that_runs_to_zero_is_followed_and_named():
+    """Nothing but the GP's own nugget is left, so that the evidence is flat in the end; its height by SciPy."""
+    fit = group(pmep.fit(model=smooth(1e-5), draws=0), "fit")
+
+    def value(theta):
+        amp, sigma = np.exp(theta)
+        covariance = amp**2 * np.exp(-0.5 * SQUARES) + (1e-5 + sigma**2) * np.eye(N)
+        log_prior = scipy.stats.halfnorm.logpdf(amp) + scipy.stats.halfnorm.logpdf(sigma)
+        return scipy.stats.multivariate_normal.logpdf(CURVE, np.zeros(N), covariance) + log_prior
+
+    best = max(-scipy.optimize.minimize(lambda t: -value(t), [a, -9.0], method="Nelder-Mead").fun for a in (-1.0, 1.0))
+    np.testing.assert_allclose(float(fit["hyper_objective"].max()), best, atol=1e-3)
+    assert float(fit["hyper_mode_sigma"]) < 1e-3
+    assert bool(fit["converged"])
+    assert "the evidence hardly depends on sigma at the mode" in fit.attrs["status"]
+
+
+def test_a_noise_scale_without_a_floor_is_no_convergence():
+    """With a repeated, noiseless curve and no nugget the evidence rises until numbers fail."""
+    with pytest.warns(pmep.ConvergenceWarning, match=r"still rises as sigma \(now .*e-.*\) runs to a boundary.*fix it"):
+        result = pmep.fit(model=smooth(0.0), draws=0)
+    assert not bool(group(result, "fit")["converged"])
+
+
+def test_a_covariance_that_turns_indefinite_on_the_way():
+    """Positive definite at the start, where off-diagonal elements are small, but not where the data want them."""
+    pattern = np.ones((3, 3)) - np.eye(3)
+    pattern[0, 1] = pattern[1, 0] = -1.0
+    rng = np.random.default_rng(0)
+    draws = rng.multivariate_normal(np.zeros(3), np.eye(3) + 0.499 * pattern, size=8)
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0.0, 5.0, initval=0.1)
+        covariance = pt.as_tensor(np.kron(np.eye(8), np.eye(3))) + rho * pt.as_tensor(np.kron(np.eye(8), pattern))
+        f = pm.MvNormal("f", np.zeros(24), covariance)
+        pm.Normal("y", f, 1.0, observed=1.6 * draws.ravel())
+    with pytest.raises(pmep.NumericalError, match=r"'?f'?.*not positive definite for rho = .*least eigenvalue is -"):
+        pmep.fit(model=model, draws=0)
