@@ -104,7 +104,7 @@ class EP:
 
     def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
-        on_jax = is_jax(problem.covariance)
+        on_jax = is_jax(problem.mean)
         evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return evaluate(problem, shift, precision)
@@ -248,8 +248,7 @@ def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
     """Update the sites one after another, the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
     shift, precision = state.shift.copy(), state.precision.copy()
-    covariance = np.asarray(problem.covariance)
-    posterior = covariance - covariance @ np.asarray(state.sweep.posterior.precision_matrix()) @ covariance
+    posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
     mean = np.asarray(state.sweep.posterior.mean).copy()
     index = 0
     for site, y, values in zip(engine.sites, problem.observed, problem.parameters):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.linalg.dense import DensePosterior, dense_posterior, shifted_posterior
+from pymc_ep.linalg.gaussian import GaussianPosterior, GaussianPrior
 from pymc_ep.linalg.iterate import while_loop
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Tilted
@@ -40,8 +40,8 @@ class Problem(NamedTuple):
     ----------
     mean : array, (n,)
         Prior mean of the predictors.
-    covariance : array, (n, n)
-        Prior covariance, possibly singular.
+    prior : GaussianPrior
+        Of the predictors about that mean.
     observed : tuple of array
         Observations of each group of sites, ravelled; they add up to n.
     parameters : tuple of tuple of array
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
     """
 
     mean: Any
-    covariance: Any
+    prior: GaussianPrior
     observed: tuple[Any, ...]
     parameters: tuple[tuple[Any, ...], ...]
 
@@ -61,7 +61,7 @@ class Sweep(NamedTuple):
     ----------
     shift, precision : array, (n,)
         The updated sites.
-    posterior : DensePosterior
+    posterior : GaussianPosterior
         Under the given sites.
     cavity_mean, cavity_variance : array, (n,)
     tilted : Tilted
@@ -76,7 +76,7 @@ class Sweep(NamedTuple):
 
     shift: Any
     precision: Any
-    posterior: DensePosterior
+    posterior: GaussianPosterior
     cavity_mean: Any
     cavity_variance: Any
     tilted: Tilted
@@ -85,7 +85,7 @@ class Sweep(NamedTuple):
     proper: Any
 
 
-def cavities(posterior: DensePosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
+def cavities(posterior: GaussianPosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
     """Return mean and variance of the posterior without a fraction `power` of each site."""
     kept = (1.0 - power) + power * posterior.remainder
     variance = posterior.variance / kept
@@ -127,11 +127,11 @@ def sweep(
     With ``inner = 0`` that is an update of plain EP. Otherwise the means are matched first, see `match_means`, and the
     sites read off there: a map with the same fixed points.
     """
-    xp = namespace(problem.covariance)
-    posterior = dense_posterior(problem.mean, problem.covariance, shift, precision, log_concave=log_concave)
+    xp = namespace(problem.mean)
+    posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
     # A predictor without prior variance is known: its site changes nothing, and contributes t at that value.
-    known = xp.diagonal(problem.covariance) <= 0
+    known = problem.prior.variances() <= 0
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
@@ -161,7 +161,7 @@ def sweep(
 
 def match_means(
     problem: Problem,
-    posterior: DensePosterior,
+    posterior: GaussianPosterior,
     shift: Any,
     precision: Any,
     tilted: Tilted,
@@ -176,7 +176,7 @@ def match_means(
 
     Parameters
     ----------
-    posterior : DensePosterior
+    posterior : GaussianPosterior
         Under the given sites.
     tilted : Tilted
         At the cavities of that posterior.
@@ -190,7 +190,7 @@ def match_means(
     Tilted
         At the means reached.
     """
-    xp = namespace(problem.covariance)
+    xp = namespace(problem.mean)
     sd = xp.sqrt(xp.abs(posterior.variance))
 
     def distance(at: Any, mean: Any) -> Any:
@@ -206,7 +206,7 @@ def match_means(
         count, part, apart, shift, *fields = state
         best = Tilted(*fields)
         trial = shift + part * (best.gradient / power + precision * best.mean - shift)
-        moved = shifted_posterior(posterior, problem.mean, problem.covariance, trial, precision)
+        moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
         here = nearby(cavities(moved, trial, precision, power)[0])
         apart_here = distance(here, moved.mean)
         closer = apart_here < apart

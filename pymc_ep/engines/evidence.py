@@ -11,7 +11,6 @@ from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
-from pymc_ep.linalg.dense import is_positive_semidefinite
 
 __all__ = ["Evidence", "EvidenceAt"]
 
@@ -39,8 +38,8 @@ class EvidenceAt(NamedTuple):
 
     @property
     def log_z(self) -> float:
-        """Log evidence, without the hyperparameters' prior."""
-        return float(self.run.state.sweep.log_z)
+        """Log evidence under PyMC's densities, without the hyperparameters' prior."""
+        return float(self.run.state.sweep.log_z) + self.prior.log_excess
 
     @property
     def value(self) -> float:
@@ -90,16 +89,26 @@ class Evidence:
 
     def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none."""
-        prior = self.form.prior(theta)
+        prior = self._prior(theta)
         self._check_prior(theta, prior)
         if not self._checked:
             self.require_covariance(theta, prior)
             self._checked = True
-        problem = Problem(prior.mean, prior.covariance, self.observed, prior.parameters)
+        problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
         found = run(self.engine, problem, start, max_iter=self.max_iter, report=self.report)
         at = EvidenceAt(theta, prior, problem, found)
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
+
+    def _prior(self, theta: np.ndarray) -> Prior:
+        try:
+            return self.form.prior(theta)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"A covariance or precision matrix of {', '.join(self.form.form.latent_names)} is singular for "
+                f"{self._describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
+                f"solver='observations', which factorises no prior covariance."
+            ) from error
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
         """Return the gradient of log evidence plus log prior, (p,).
@@ -109,10 +118,8 @@ class Evidence:
         """
         found = at.run.state.sweep
         weights = found.posterior.weights
-        d_covariance = found.posterior.precision_matrix()
-        d_covariance *= -0.5
-        d_covariance += 0.5 * np.multiply.outer(weights, weights)
-        return self.form.pullback(at.theta, weights, d_covariance, self._parameter_gradients(at))
+        d_array = at.problem.prior.cotangent(found.posterior, at.sites[1])
+        return self.form.pullback(at.theta, weights, d_array, self._parameter_gradients(at))
 
     def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
         found, power = at.run.state.sweep, self.engine.power
@@ -133,9 +140,9 @@ class Evidence:
                 f"The predictors have {prior.mean.shape[0]} values but the observations are {names}; give each "
                 f"observed variable as many values as its predictor."
             )
-        for group, parameters in zip(self.form.form.groups, prior.parameters):
-            group.site.validate_parameters(parameters, group.name)
-        for what, array in (("mean", prior.mean), ("covariance", prior.covariance)):
+        for group, y, parameters in zip(self.form.form.groups, self.observed, prior.parameters):
+            group.site.validate_parameters(parameters, group.name, y)
+        for what, array in (("mean", prior.mean), ("covariance", *prior.gaussian)):
             bad = ~np.isfinite(np.asarray(array))
             if bad.any():
                 index = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -150,9 +157,8 @@ class Evidence:
 
         Checked at the first hyperparameters and at those of the result; each check is a factorisation.
         """
-        covariance = np.asarray(prior.covariance)
-        if not is_positive_semidefinite(covariance):
-            least = float(np.linalg.eigvalsh(covariance)[0])
+        if not prior.gaussian.is_positive_semidefinite():
+            least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
             raise NumericalError(
                 f"The prior covariance of the predictor, made by {', '.join(self.form.form.latent_names)}, is not "
                 f"positive definite for {self._describe(theta)}: its least eigenvalue is {least:.3g}. Check the "

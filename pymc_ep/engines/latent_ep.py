@@ -15,11 +15,18 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.linalg.dense import DensePosterior
+from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["OPTIONS", "rebuild", "solve"]
 
-OPTIONS = {"power": 1.0, "damping": "auto", "tol": 1e-8, "max_iter": 200, "schedule": "parallel"}
+OPTIONS = {
+    "power": 1.0,
+    "damping": "auto",
+    "tol": 1e-8,
+    "max_iter": 200,
+    "schedule": "parallel",
+    "solver": "auto",
+}
 """Options of EP and their defaults."""
 
 
@@ -52,6 +59,7 @@ def solve(
     """
     settings = _checked(OPTIONS | options)
     engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
+    form.solve_in(settings["solver"])
     checkpoint = checkpoint or Checkpoint(None)
     evidence = Evidence(form, engine, settings["max_iter"], report, checkpoint)
     sites = None if start is None else _sites_from(start, evidence)
@@ -67,7 +75,7 @@ def solve(
 def rebuild(
     form: CompiledLatentGaussian,
     state: dict[str, np.ndarray],
-    mode: tuple[Prior, DensePosterior] | None = None,
+    mode: tuple[Prior, GaussianPosterior] | None = None,
 ) -> LatentPosterior:
     """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
     return LatentPosterior(
@@ -123,7 +131,7 @@ def _solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, se
         # What the sites belong to: a model whose data have changed since is told by these.
         "observed": np.concatenate(evidence.observed),
         "prior_mean": np.asarray(at.prior.mean),
-        "prior_variance": np.asarray(at.prior.covariance).diagonal(),
+        "prior_variance": np.asarray(at.prior.gaussian.variances()),
     }
     posterior = rebuild(form, state, (at.prior, run.state.sweep.posterior))
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}

@@ -19,7 +19,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.linear_maps import batch
-from pymc_ep.forms.moments import cross_covariance, noise_covariance, predictor_moments, prior_variance
+from pymc_ep.forms.solvers import Solver, choose_solver
+from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
@@ -33,21 +34,34 @@ class Prior(NamedTuple):
     ----------
     mean : ndarray, (n,)
         Prior mean of all predictors.
-    covariance : ndarray, (n, n)
+    gaussian : GaussianPrior
+        Of the predictors about that mean.
     parameters : tuple of tuple of ndarray
         Site parameters, for each group, each (n of the group,).
     log_prior : float
         Log density of the hyperparameters.
+    log_excess : float
+        log of the factor by which PyMC's density of the latent variables exceeds the normalised Gaussian.
     """
 
     mean: Any
-    covariance: Any
+    gaussian: GaussianPrior
     parameters: tuple[tuple[Any, ...], ...]
     log_prior: float
+    log_excess: float
 
 
 class AffineMoments(NamedTuple):
-    """Prior moments of an affine variable x of size d: mean at its own shape, Cov(x, eta) (d, n), variances (d,)."""
+    """Prior moments of an affine variable x of size d, with c coordinates of the solver.
+
+    Attributes
+    ----------
+    mean : ndarray
+        At its own shape.
+    cross : ndarray, (d, c)
+        Covariance with the coordinates.
+    variance : ndarray, (d,)
+    """
 
     mean: np.ndarray
     cross: np.ndarray
@@ -59,14 +73,14 @@ class NoiseMoments(NamedTuple):
 
     Attributes
     ----------
-    cross : ndarray, (d, n)
-        Cov(w, eta).
+    cross : ndarray, (d, c)
+        Covariance of w with the solver's coordinates.
     covariance : ndarray, (d, d)
         Cov(w).
     factor : ndarray, (d, k), optional
         L of an absorbed block w = L v.
-    origin_cross : ndarray, (k, n), optional
-        Cov(v, eta) of an absorbed block.
+    origin_cross : ndarray, (k, c), optional
+        The same for v of an absorbed block.
     """
 
     cross: np.ndarray
@@ -91,14 +105,15 @@ class CompiledLatentGaussian:
 
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.restart(hyper_start)
         self._chosen_mode = (compile_kwargs or {}).get("mode")
         self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
         if self._jax or self._chosen_mode is None:
             self._kwargs["mode"] = numpy_mode()
         self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.groups]
-        self._affine_functions: dict[tuple[AffineVariable, ...], Callable[..., Any]] = {}
+        self._solver_functions: dict[tuple, Callable[..., Any]] = {}
+        self.restart(hyper_start)
+        self.solve_in("auto")
         self._parameter_functions: dict[str, Callable[..., Any]] = {}
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
@@ -107,6 +122,11 @@ class CompiledLatentGaussian:
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
+
+    def solve_in(self, solver: str) -> None:
+        """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
+        observations = sum(y.size for y in self.observed())
+        self.solver: Solver = choose_solver(solver, observations, int(self._coefficients(*self.unpack(self.start))))
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
@@ -119,19 +139,24 @@ class CompiledLatentGaussian:
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        mean, covariance, log_prior, *parameters = self._prior(*self.unpack(theta))
+        mean, array, log_prior, log_excess, *parameters = self._prior(*self.unpack(theta))
         rest = iter(parameters)
         split = tuple(tuple(next(rest) for _ in group.parameters) for group in self.form.groups)
         if self._jax:
-            mean, covariance = to_jax(mean), to_jax(covariance)
-        return Prior(mean, covariance, split, float(log_prior))
+            mean, array = to_jax(mean), to_jax(array)
+        return Prior(mean, self.solver.prior(array), split, float(log_prior), float(log_excess))
 
-    def pullback(
-        self, theta: np.ndarray, mean: Any, covariance: Any, parameters: Sequence[Sequence[Any]]
-    ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of log prior plus a function whose gradients in the prior are given."""
+    def pullback(self, theta: np.ndarray, mean: Any, array: Any, parameters: Sequence[Sequence[Any]]) -> np.ndarray:
+        """Return the gradient in theta, (p,), of log prior and excess plus a function whose own gradients are given.
+
+        Parameters
+        ----------
+        theta : ndarray, (p,)
+        mean, array, parameters
+            Gradients in the fields of the `Prior`; `array` is that of the solver.
+        """
         flat = [p for group in parameters for p in group]
-        parts = self._pullback(*self.unpack(theta), *(np.asarray(g) for g in (mean, covariance, *flat)))
+        parts = self._pullback(*self.unpack(theta), *(np.asarray(g) for g in (mean, array, *flat)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def affine_moments(
@@ -174,7 +199,7 @@ class CompiledLatentGaussian:
         sizes = [f"{name} ({int(np.prod(s))})" if s else name for name, s in zip(form.hyper_names, self._shapes)]
         lines.append(f"hyperparameters  {', '.join(sizes) or 'none'}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
-        lines.append("solver           dense, in the space of the observations; operator: the model's own graph")
+        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
         return "\n".join(lines)
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
@@ -248,39 +273,68 @@ class CompiledLatentGaussian:
     def _observed(self) -> Callable[..., Any]:
         return self._function([], [g.observed for g in self.form.groups])
 
-    @cached_property
-    def _prior(self) -> Callable[..., Any]:
-        mean, covariance = predictor_moments(self.form)
-        parameters = [p for g in self.form.groups for p in g.parameters]
-        return self._function(self.form.hyper_values, [mean, covariance, self.form.log_prior, *parameters])
+    def _for_solver(self, what: Any, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return a function that depends on the solver, compiled once for each."""
+        key = (self.solver.name, what)
+        if key not in self._solver_functions:
+            self._solver_functions[key] = build()
+        return self._solver_functions[key]
 
-    @cached_property
+    @property
+    def _prior(self) -> Callable[..., Any]:
+        def build() -> Callable[..., Any]:
+            return self._function(self.form.hyper_values, [*self._moments, self.form.log_prior, *self._rest])
+
+        return self._for_solver("prior", build)
+
+    @property
+    def _moments(self) -> list[TensorVariable]:
+        return [self.form.at_zero_noise(self.form.predictor), self.solver.array(self.form)]
+
+    @property
+    def _rest(self) -> list[TensorVariable]:
+        return [self.form.log_excess, *(p for g in self.form.groups for p in g.parameters)]
+
+    @property
     def _pullback(self) -> Callable[..., Any]:
-        parameters = [p for g in self.form.groups for p in g.parameters]
-        outputs = [*predictor_moments(self.form), *parameters]
-        cotangents = [v.type() for v in outputs]
-        values = list(self.form.hyper_values)
-        total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
-        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self._function([*values, *cotangents], gradient)
+        def build() -> Callable[..., Any]:
+            excess, *parameters = self._rest
+            outputs = [*self._moments, *parameters]
+            cotangents = [v.type() for v in outputs]
+            values = list(self.form.hyper_values)
+            total = self.form.log_prior + excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+            gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+            return self._function([*values, *cotangents], gradient)
+
+        return self._for_solver("pullback", build)
 
     def _affine_function(self, variables: tuple[AffineVariable, ...]) -> Callable[..., Any]:
-        if variables not in self._affine_functions:
+        def build() -> Callable[..., Any]:
             outputs = []
             for v in variables:
                 mean = self.form.at_zero_noise(v.expression)
-                outputs += [mean, cross_covariance(self.form, v), prior_variance(self.form, v)]
-            self._affine_functions[variables] = self._function(self.form.hyper_values, outputs)
-        return self._affine_functions[variables]
+                outputs += [mean, self.solver.cross(self.form, v), self.solver.variance(self.form, v)]
+            return self._function(self.form.hyper_values, outputs)
+
+        return self._for_solver(variables, build)
+
+    @property
+    def _noise(self) -> Callable[..., Any]:
+        def build() -> Callable[..., Any]:
+            outputs = []
+            for block in self.form.blocks:
+                outputs += [self.solver.cross(self.form, AffineVariable(block.name, block.noise)), block.covariance]
+                if block.factor is not None:
+                    origin = AffineVariable(block.name, block.origin, block)
+                    outputs += [block.factor, self.solver.cross(self.form, origin)]
+            return self._function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
+
+        return self._for_solver("noise", build)
 
     @cached_property
-    def _noise(self) -> Callable[..., Any]:
-        outputs = []
-        for block in self.form.blocks:
-            outputs += [noise_covariance(self.form, block), block.covariance]
-            if block.factor is not None:
-                outputs += [block.factor, cross_covariance(self.form, AffineVariable(block.name, block.origin, block))]
-        return self._function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
+    def _coefficients(self) -> Callable[..., Any]:
+        sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
+        return self._function(self.form.hyper_values, self.form.at_zero_noise(pt.add(*sizes, 0)))
 
     @cached_property
     def _noise_shapes(self) -> Callable[..., Any]:

@@ -17,9 +17,9 @@ __all__ = ["NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
 NoiseDraws = Sequence[tuple[np.ndarray, ...]]
 """Of each block its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
 
-_BUDGET = 5e9
+_BUDGET = 5e8
 """Most that draws times the cubes of the sizes of blocks may come to, where the hyperparameters vary and each draw
-needs the Cholesky factors of its own covariances: one or two seconds, 4000 draws of 107 values."""
+needs the Cholesky factors of its own covariances: a fifth of a second, 4000 draws of 50 values."""
 _CHUNK = 2**18
 """Numbers in the covariances that are held at a time."""
 

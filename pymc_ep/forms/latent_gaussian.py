@@ -35,6 +35,10 @@ class NoiseBlock:
         Shape of w, free of w itself.
     covariance : TensorVariable, (d, d)
         Prior covariance of the ravelled block.
+    root : TensorVariable, (k, d)
+        R with covariance R^T R.
+    log_excess : TensorVariable, ()
+        log of the factor by which PyMC's density of the variable exceeds the normalised Gaussian.
     factor : TensorVariable, (d, k), optional
         Where the model's variable is a standard normal v and only L v is used (a non-centred GP): L. The
         block is then w = L v, with covariance L L^T, and v is recovered from it through Cov(v, w) = L^T.
@@ -48,6 +52,8 @@ class NoiseBlock:
     noise: TensorVariable
     shape: tuple[TensorVariable, ...]
     covariance: TensorVariable
+    root: TensorVariable
+    log_excess: TensorVariable
     factor: TensorVariable | None = None
     origin: TensorVariable | None = None
     origin_shape: tuple[TensorVariable, ...] = ()
@@ -155,6 +161,11 @@ class LatentGaussian:
         """All predictors, ravelled and joined, (n,)."""
         parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.groups]
         return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+
+    @property
+    def log_excess(self) -> TensorVariable:
+        """log of the factor by which PyMC's densities of all blocks exceed the normalised Gaussians, ()."""
+        return self.at_zero_noise(pt.add(*(b.log_excess for b in self.blocks), pt.zeros(())))
 
     @cached_property
     def _zeros(self) -> dict[TensorVariable, TensorVariable]:

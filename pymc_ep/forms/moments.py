@@ -7,7 +7,14 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock
 from pymc_ep.forms.linear_maps import linear_map
 
-__all__ = ["cross_covariance", "noise_covariance", "predictor_moments", "prior_variance"]
+__all__ = [
+    "coefficient_map",
+    "coefficient_variance",
+    "cross_covariance",
+    "predictor_covariance",
+    "predictor_rows",
+    "prior_variance",
+]
 
 
 def _push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
@@ -32,15 +39,10 @@ def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> T
     return terms[0] if len(terms) == 1 else pt.add(*terms)
 
 
-def predictor_moments(form: LatentGaussian) -> tuple[TensorVariable, TensorVariable]:
-    """Return the prior mean m0, (n,), and covariance K, (n, n), of all predictors."""
+def predictor_covariance(form: LatentGaussian) -> TensorVariable:
+    """Return the prior covariance K, (n, n), of all predictors."""
     eta = form.predictor
-    return form.at_zero_noise(eta), form.at_zero_noise(_covariance(form, eta, eta))
-
-
-def noise_covariance(form: LatentGaussian, block: NoiseBlock) -> TensorVariable:
-    """Return Cov(w, eta) of one block, (d, n)."""
-    return form.at_zero_noise(_push(block.covariance, form.predictor, block))
+    return form.at_zero_noise(_covariance(form, eta, eta))
 
 
 def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
@@ -57,3 +59,34 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
     if variable.block is not None:
         return pt.ones(variable.block.origin_shape[0])
     return form.at_zero_noise(pt.diagonal(_covariance(form, x, x)))
+
+
+def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
+    """Return the effect on x of each of the independent standard normals behind all blocks, (p, size of x)."""
+    behind = set(ancestors([x]))
+    parts = [
+        _push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
+        for b in form.blocks
+    ]
+    return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+
+
+def predictor_rows(form: LatentGaussian) -> TensorVariable:
+    """Return R, (p, n), with K = R^T R: the effect of p standard normals on all predictors."""
+    return form.at_zero_noise(_rows(form, form.predictor))
+
+
+def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the covariance of an affine variable with the standard normals, (size of x, p)."""
+    if variable.block is None:
+        return form.at_zero_noise(_rows(form, variable.expression)).T
+    # The variable is itself the standard normals of its block.
+    sizes = [b.root.shape[0] for b in form.blocks]
+    size = variable.block.root.shape[0]
+    parts = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]
+    return form.at_zero_noise(pt.concatenate(parts, axis=1))
+
+
+def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the prior variances of an affine variable, (size of x,)."""
+    return pt.sqr(coefficient_map(form, variable)).sum(axis=1)

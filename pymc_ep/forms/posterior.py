@@ -14,7 +14,8 @@ from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments, Prior
 from pymc_ep.forms.densities import NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
-from pymc_ep.linalg.dense import DensePosterior, dense_posterior, draw_weights
+from pymc_ep.linalg.dense import DensePosterior
+from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["JointDraws", "LatentPosterior", "Moments"]
 
@@ -72,7 +73,7 @@ class LatentPosterior:
         Columns of a factor of the hyperparameters' covariance, one a row; k = 0 holds them at the mode.
     d_shift, d_precision : ndarray, (k, n)
         Derivatives of the sites along each direction.
-    mode : tuple of Prior and DensePosterior, optional
+    mode : tuple of Prior and the solver's posterior, optional
         At `theta` and these sites, where they are known already.
     """
 
@@ -85,7 +86,7 @@ class LatentPosterior:
         directions: np.ndarray,
         d_shift: np.ndarray,
         d_precision: np.ndarray,
-        mode: tuple[Prior, DensePosterior] | None = None,
+        mode: tuple[Prior, GaussianPosterior] | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -95,7 +96,7 @@ class LatentPosterior:
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._known = mode
 
-    def _at(self, step: float, direction: int) -> tuple[np.ndarray, Prior, DensePosterior]:
+    def _at(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior a step along one direction from the mode."""
         theta = self.theta + step * self.directions[direction]
         shift = self.shift + step * self.d_shift[direction]
@@ -105,19 +106,19 @@ class LatentPosterior:
 
     def _posterior(
         self, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool
-    ) -> tuple[Prior, DensePosterior]:
+    ) -> tuple[Prior, GaussianPosterior]:
         prior = self.form.prior(theta)
-        mean, covariance = np.asarray(prior.mean), np.asarray(prior.covariance)
-        return prior, dense_posterior(mean, covariance, shift, precision, log_concave=log_concave)
+        gaussian = type(prior.gaussian)(*(np.asarray(field) for field in prior.gaussian))
+        return prior, gaussian.posterior(np.asarray(prior.mean), shift, precision, log_concave=log_concave)
 
     @cached_property
-    def mode(self) -> tuple[np.ndarray, Prior, DensePosterior]:
+    def mode(self) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Hyperparameters, prior and posterior at the mode."""
         if self._known is None:
             known = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
             return self.theta, *known
         prior, posterior = self._known
-        return self.theta, prior, DensePosterior(*(np.asarray(field) for field in posterior))
+        return self.theta, prior, type(posterior)(*(np.asarray(field) for field in posterior))
 
     @cached_property
     def _moved(self) -> list[tuple[float, tuple, tuple]]:
@@ -143,13 +144,16 @@ class LatentPosterior:
         variances = {}
         for name, part in self.form.affine_moments(theta, variables).items():
             shape = part.mean.shape
-            means[name] = part.mean + (part.cross @ posterior.weights).reshape(shape)
-            variances[name] = (part.variance - posterior.explained_variance(part.cross)).reshape(shape)
+            means[name] = part.mean + (part.cross @ posterior.coordinates).reshape(shape)
+            variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)
             _require_variance(name, variances[name], part.variance.reshape(shape))
             variances[name] = np.maximum(variances[name], 0.0)
         for step, low, high in self._moved:
             ends = [
-                {n: m.mean.ravel() + m.cross @ post.weights for n, m in self.form.affine_moments(at, variables).items()}
+                {
+                    n: m.mean.ravel() + m.cross @ post.coordinates
+                    for n, m in self.form.affine_moments(at, variables).items()
+                }
                 for at, _, post in (low, high)
             ]
             for name in means:
@@ -199,11 +203,16 @@ class LatentPosterior:
         thetas = theta + spread @ self.directions
         blocks = self.form.noise_moments(theta)
         priors = [NoisePrior(block) for block in blocks]
-        starts = [block.draw(size, rng) for block in priors]
-        predictors = self.form.predictors(theta, [draw[0] for draw in starts])
-        weights = draw_weights(posterior, predictors - np.asarray(prior.mean), rng)
+        starts = [tuple(np.zeros((size, len(cross))) for cross in _crosses(block)) for block in blocks]
+        if isinstance(posterior, DensePosterior):
+            # Matheron's rule: prior draws, moved by what their predictors lack.
+            starts = [block.draw(size, rng) for block in priors]
+            predictors = self.form.predictors(theta, [draw[0] for draw in starts])
+            coordinates = posterior.draw_coordinates(predictors - np.asarray(prior.mean), rng)
+        else:
+            coordinates = posterior.draw_coordinates(size, rng)
         still = [
-            tuple(x + weights @ cross.T for x, cross in zip(draw, _crosses(block)))
+            tuple(x + coordinates @ cross.T for x, cross in zip(draw, _crosses(block)))
             for draw, block in zip(starts, blocks)
         ]
         moved = still
@@ -246,7 +255,7 @@ class LatentPosterior:
         slopes = []
         for step, low, high in self._moved:
             ends = [
-                [[c @ posterior.weights for c in _crosses(block)] for block in self.form.noise_moments(theta)]
+                [[c @ posterior.coordinates for c in _crosses(block)] for block in self.form.noise_moments(theta)]
                 for theta, _, posterior in (low, high)
             ]
             slopes.append([tuple((y - x) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
@@ -254,7 +263,7 @@ class LatentPosterior:
 
 
 def _crosses(block: NoiseMoments) -> list[np.ndarray]:
-    """Return the covariances with the predictors of a block's noise and, where it has one, of its origin."""
+    """Return the covariances with the solver's coordinates of a block's noise and, where it has one, of its origin."""
     return [cross for cross in (block.cross, block.origin_cross) if cross is not None]
 
 

@@ -17,6 +17,7 @@ Negative precisions (sites that are not log-concave) are applied in a second ste
 positive ones, as the downdate with D = (-Pi)^{1/2}: M = I - D V D must stay positive definite.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,8 @@ from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = [
     "DensePosterior",
+    "DensePrior",
     "counts",
-    "dense_posterior",
-    "draw_weights",
-    "is_positive_semidefinite",
-    "shifted_posterior",
 ]
 
 counts = {"factorizations": 0}
@@ -78,15 +76,51 @@ class DensePosterior(NamedTuple):
     whitener: Any
     downdate: Any
 
-    def explained_variance(self, cross: np.ndarray) -> np.ndarray:
-        """Return diag(C E C^T), (d,), for C = Cov(x, eta), (d, n): what the sites take from the variances of x.
+    @property
+    def coordinates(self) -> Any:
+        """The weights: the mean of x with Cov(x, eta) = C is that of its prior plus C a."""
+        return self.weights
 
-        As a sum of squares of W s C^T, it is accurate where it nearly equals the prior variance.
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x with Cov(x, eta) = `cross`, (d, n), less diag(C E C^T).
+
+        As a sum of squares of W s C^T, that is accurate where it nearly equals the prior variance.
         """
         columns = np.asfortranarray((cross * np.asarray(self.root)).T)
         reduced = scipy.linalg.blas.dtrmm(1.0, np.asarray(self.whitener), columns, lower=1)
         gained = cross @ np.asarray(self.downdate)
-        return np.einsum("ij,ij->j", reduced, reduced) - np.einsum("ij,ij->i", gained, gained)
+        explained = np.einsum("ij,ij->j", reduced, reduced) - np.einsum("ij,ij->i", gained, gained)
+        return prior_variance - explained
+
+    def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Turn prior draws of the predictors into the weights that make them posterior draws (Matheron's rule).
+
+        Anything jointly Gaussian with eta is updated by the same weights: if (x, eta) are a prior draw about their
+        means, then x + Cov(x, eta) r is a posterior draw about the prior mean of x.
+
+        Parameters
+        ----------
+        prior_draws : ndarray, (s, n)
+            Draws of eta - m0 under the prior.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray, (s, n)
+            The weights r.
+
+        Notes
+        -----
+        With pseudo-observation noise nu ~ N(0, Pi^{-1}), r = a - E (eta - m0) - E nu, and E nu = s B^{-1} zeta with
+        zeta standard normal, which is finite where pi is 0. The negative sites add the draw R zeta', since
+        they widen the posterior.
+        """
+        noise = rng.standard_normal(prior_draws.shape)
+        positive = self.root * ((self.root * prior_draws + noise) @ self.whitener.T @ self.whitener)
+        centred = self.weights - positive
+        if not self.downdate.shape[1]:
+            return centred
+        return centred + rng.standard_normal((len(prior_draws), self.downdate.shape[1])) @ self.downdate.T
 
     def precision_matrix(self) -> Any:
         """Return E = (K + Pi^{-1})^{-1}, (n, n), by its limit where pi is 0."""
@@ -94,58 +128,96 @@ class DensePosterior(NamedTuple):
         return positive - self.downdate @ self.downdate.T if self.downdate.shape[1] else positive
 
 
-def dense_posterior(mean: Any, covariance: Any, shift: Any, precision: Any, *, log_concave: bool) -> DensePosterior:
-    """Multiply a Gaussian prior by Gaussian sites.
+class DensePrior(NamedTuple):
+    """N(m0, K) on n predictors.
 
-    Parameters
+    Attributes
     ----------
-    mean : array, (n,)
     covariance : array, (n, n)
-        Prior moments; the covariance may be singular.
-    shift, precision : array, (n,)
-        Natural parameters of the sites.
-    log_concave : bool
-        Whether all precisions are known not to be negative.
+        K, possibly singular.
     """
-    xp = namespace(covariance)
-    root = xp.sqrt(xp.maximum(precision, 0.0))
-    whitener, log_det, proper = _whitener(covariance, root)
-    remainder = (whitener**2).sum(axis=0) if xp is not np else np.einsum("ij,ij->j", whitener, whitener)
-    variance = _marginal_variances(covariance, root, whitener, remainder)
-    downdate = xp.zeros((covariance.shape[0], 0))
-    if not log_concave and (is_jax(precision) or (precision < 0).any()):
-        downdate, extra, log_det_m, proper_m = _negative_sites(covariance, root, whitener, precision)
-        variance = variance + extra
-        remainder = xp.where(precision < 0, 1.0 - precision * variance, remainder - precision * extra)
-        log_det, proper = log_det + log_det_m, proper & proper_m
-    prior = DensePosterior(mean, variance, remainder, xp.zeros_like(shift), log_det, proper, root, whitener, downdate)
-    return shifted_posterior(prior, mean, covariance, shift, precision)
 
+    covariance: Any
 
-def shifted_posterior(
-    posterior: DensePosterior, mean: Any, covariance: Any, shift: Any, precision: Any
-) -> DensePosterior:
-    """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+    def variances(self) -> Any:
+        """Return the prior variances, (n,)."""
+        return namespace(self.covariance).diagonal(self.covariance)
 
-    Starts at the weights of the given posterior. With large precisions the solution loses digits to
-    cancellation; its residual b - Pi m - a, which is small and free of that, restores them.
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n)."""
+        return self.covariance
 
-    Parameters
-    ----------
-    posterior : DensePosterior
-        Of these precisions; its mean and weights belong to any shift.
-    mean, covariance : array
-        Prior moments.
-    shift, precision : array, (n,)
-    """
-    weights, fitted = posterior.weights, posterior.mean
-    for attempt in range(2):
-        residual = shift - precision * fitted - weights
-        if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
-            break
-        weights = weights + _respond(posterior, covariance, residual)
-        fitted = mean + covariance @ weights
-    return posterior._replace(mean=fitted, weights=weights)
+    def is_positive_semidefinite(self) -> bool:
+        """Whether there is no negative eigenvalue beyond rounding (1e-9 of the largest variance)."""
+        shifted = np.array(self.covariance)
+        largest = max(float(np.max(np.abs(shifted.diagonal()))), np.finfo(float).tiny)
+        shifted.flat[:: len(shifted) + 1] += 1e-9 * largest
+        return scipy.linalg.lapack.dpotrf(shifted.T, lower=1, overwrite_a=1, clean=0)[1] == 0
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> DensePosterior:
+        """Multiply by Gaussian sites.
+
+        Parameters
+        ----------
+        mean : array, (n,)
+            Prior mean.
+        shift, precision : array, (n,)
+            Natural parameters of the sites.
+        log_concave : bool
+            Whether all precisions are known not to be negative.
+        """
+        covariance = self.covariance
+        xp = namespace(covariance)
+        root = xp.sqrt(xp.maximum(precision, 0.0))
+        whitener, log_det, proper = _whitener(covariance, root)
+        remainder = (whitener**2).sum(axis=0) if xp is not np else np.einsum("ij,ij->j", whitener, whitener)
+        variance = _marginal_variances(covariance, root, whitener, remainder)
+        downdate = xp.zeros((covariance.shape[0], 0))
+        if not log_concave and (is_jax(precision) or (precision < 0).any()):
+            downdate, extra, log_det_m, proper_m = _negative_sites(covariance, root, whitener, precision)
+            variance = variance + extra
+            remainder = xp.where(precision < 0, 1.0 - precision * variance, remainder - precision * extra)
+            log_det, proper = log_det + log_det_m, proper & proper_m
+        zero = xp.zeros_like(shift)
+        prior = DensePosterior(mean, variance, remainder, zero, log_det, proper, root, whitener, downdate)
+        return self.shifted(prior, mean, shift, precision)
+
+    def shifted(self, posterior: DensePosterior, mean: Any, shift: Any, precision: Any) -> DensePosterior:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+
+        Starts at the weights of the given posterior. With large precisions the solution loses digits to
+        cancellation; its residual b - Pi m - a, which is small and free of that, restores them.
+
+        Parameters
+        ----------
+        posterior : DensePosterior
+            Of these precisions; its mean and weights belong to any shift.
+        mean : array, (n,)
+            Prior mean.
+        shift, precision : array, (n,)
+        """
+        weights, fitted = posterior.weights, posterior.mean
+        for attempt in range(2):
+            residual = shift - precision * fitted - weights
+            if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
+                break
+            weights = weights + _respond(posterior, self.covariance, residual)
+            fitted = mean + self.covariance @ weights
+        return posterior._replace(mean=fitted, weights=weights)
+
+    def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice], np.ndarray]:
+        """Return a function of a slice that returns those rows, (k, n), of K - K E K."""
+        covariance = np.asarray(self.covariance)
+        taken = np.asarray(posterior.precision_matrix()) @ covariance
+        return lambda rows: covariance[rows] - covariance[rows] @ taken
+
+    def cotangent(self, posterior: DensePosterior, precision: Any) -> np.ndarray:
+        """Return d log Z / d K = (a a^T - E) / 2, (n, n)."""
+        out = np.array(posterior.precision_matrix())
+        out *= -0.5
+        weights = np.asarray(posterior.weights)
+        out += 0.5 * np.multiply.outer(weights, weights)
+        return out
 
 
 def _respond(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
@@ -292,13 +364,6 @@ def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
     return inverse, log_det, True
 
 
-def is_positive_semidefinite(matrix: np.ndarray) -> bool:
-    """Whether a symmetric matrix has no negative eigenvalue beyond rounding (1e-9 of its largest variance)."""
-    shifted = np.array(matrix)
-    shifted.flat[:: len(shifted) + 1] += 1e-9 * max(float(np.max(np.abs(matrix.diagonal()))), np.finfo(float).tiny)
-    return scipy.linalg.lapack.dpotrf(shifted.T, lower=1, overwrite_a=1, clean=0)[1] == 0
-
-
 def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
     """Copy the lower triangle onto the upper one, by blocks that fit the cache, in place."""
     n = len(matrix)
@@ -308,36 +373,3 @@ def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
         corner[...] = np.tril(corner) + np.tril(corner, -1).T
         matrix[start:stop, stop:] = matrix[stop:, start:stop].T
     return matrix
-
-
-def draw_weights(posterior: DensePosterior, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turn prior draws of the predictors into the weights that make them posterior draws (Matheron's rule).
-
-    Anything jointly Gaussian with eta is updated by the same weights: if (x, eta) are a prior draw about their
-    means, then x + Cov(x, eta) r is a posterior draw about the prior mean of x.
-
-    Parameters
-    ----------
-    posterior : DensePosterior
-    prior_draws : ndarray, (s, n)
-        Draws of eta - m0 under the prior.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, (s, n)
-        The weights r.
-
-    Notes
-    -----
-    With pseudo-observation noise nu ~ N(0, Pi^{-1}), r = a - E (eta - m0) - E nu, and E nu = s B^{-1} zeta with
-    zeta standard normal, which is finite where pi is 0. The negative sites add the draw R zeta', since
-    they widen the posterior.
-    """
-    root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate
-    noise = rng.standard_normal(prior_draws.shape)
-    positive = root * ((root * prior_draws + noise) @ whitener.T @ whitener)
-    centred = posterior.weights - positive
-    if not downdate.shape[1]:
-        return centred
-    return centred + rng.standard_normal((len(prior_draws), downdate.shape[1])) @ downdate.T

@@ -39,7 +39,7 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
     present = {
         "observed": np.concatenate([np.ravel(y) for y in form.observed()]),
         "prior_mean": prior.mean,
-        "prior_variance": np.asarray(prior.covariance).diagonal(),
+        "prior_variance": np.asarray(prior.gaussian.variances()),
     }
     for name, now in present.items():
         if not np.allclose(state[name], now, rtol=1e-6, atol=1e-9 * np.max(np.abs(now), initial=1e-300)):

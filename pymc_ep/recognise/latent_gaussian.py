@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
+from pymc.distributions.transforms import ZeroSumTransform
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.families import family_of
-from pymc_ep.recognise.gaussians import gaussian_moments
+from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
-from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor, is_cholesky
+from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
 from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
 from pymc_ep.sites.base import get_site
 
@@ -84,7 +84,7 @@ def _kind(rv: TensorVariable) -> str:
 
 def _candidates(model: Model, relevant: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors."""
-    candidates = [rv for rv in relevant if model.rvs_to_transforms.get(rv) is None and gaussian_moments(rv)]
+    candidates = [rv for rv in relevant if _keeps_gaussian(model, rv) and gaussian_of(rv)]
     while True:
         barred = _graphs_without_latents(model, relevant, candidates)
         kept = [rv for rv in candidates if not depends_on(barred, [rv], blockers=model.basic_RVs)]
@@ -93,11 +93,16 @@ def _candidates(model: Model, relevant: Sequence[TensorVariable]) -> list[Tensor
         candidates = kept
 
 
+def _keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
+    """Whether PyMC moves a variable as it is, or by the linear map of a sum to zero."""
+    transform = model.rvs_to_transforms.get(rv)
+    return transform is None or isinstance(transform, ZeroSumTransform)
+
+
 def _graphs_without_latents(model, relevant, candidates) -> list[TensorVariable]:
     graphs = []
     for rv in relevant:
-        mean = gaussian_moments(rv)[0] if rv in candidates else None
-        graphs += [p for p in rv.owner.op.dist_params(rv.owner) if p is not mean]
+        graphs += gaussian_of(rv).barred if rv in candidates else rv.owner.op.dist_params(rv.owner)
     for rv in model.observed_RVs:
         predictor = family_of(rv).predictor
         graphs += [p for i, p in enumerate(rv.owner.op.dist_params(rv.owner)) if i != predictor]
@@ -158,7 +163,7 @@ def _why_not_latent(model: Model, variable: TensorVariable) -> str:
         return f"latent= names the Deterministic {name!r}, which is made of no Gaussian variable."
     if variable not in model.free_RVs:
         return f"latent= names {name!r}, which is not a free random variable of the model."
-    if not gaussian_moments(variable):
+    if not gaussian_of(variable):
         return (
             f"latent= names {name!r}, a {_kind(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave it "
             f"out and it becomes a hyperparameter."
@@ -196,7 +201,7 @@ def _build(
     first = len(carriers)
     blocks, outputs = _absorb(graphs, latents, graphs([*carriers, *latents, *deterministics]), first)
 
-    test = _working_point(model, graphs, blocks, hyper)
+    test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
         if not test(graph):
             raise NotAffineError(
@@ -235,7 +240,7 @@ def _unseen(
             raise UnsupportedModelError(f"The model has no variable {name!r}.")
     targets = [model[name] for name in wanted]
     outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
-    unseen = [rv for rv in outside if gaussian_moments(rv)]
+    unseen = [rv for rv in outside if gaussian_of(rv)]
     # A Gaussian variable may be wanted for itself, or for its density about a predictor.
     predicted = [rv for rv in outside if rv in targets and family_of(rv) and _has_predictor(rv, [*latents, *unseen])]
     for rv in outside:
@@ -292,17 +297,13 @@ def _absorb(
     return blocks, outputs
 
 
-def _working_point(model: Model, graphs: NoiseGraphs, blocks: Sequence[NoiseBlock], hyper) -> AffineTest:
+def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper) -> AffineTest:
     """Return the affine test at PyMC's initial point."""
     start = model.initial_point()
     point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
-    shapes = {}
-    for rv, block in zip(graphs.latents, blocks):
-        shape = np.shape(start[model.rvs_to_values[rv].name])
-        if block.factor is not None and not is_cholesky(block.factor):
-            shape = (int(AffineTest({}, point).compile(block.factor.shape[0], [])()),)
-        shapes[block.noise] = shape
-    return AffineTest(shapes, point)
+    sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])
+    found = iter(AffineTest({}, point).compile(sizes, [])())
+    return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point)
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:

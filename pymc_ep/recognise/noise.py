@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
 from pymc_ep.forms.latent_gaussian import NoiseBlock
-from pymc_ep.recognise.gaussians import gaussian_moments
+from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on
 
 __all__ = ["NoiseGraphs", "absorb_factor", "is_cholesky"]
@@ -40,20 +40,28 @@ class NoiseGraphs:
     def __init__(self, model: Model, latents: Sequence[TensorVariable]):
         self.model = model
         self.latents = list(latents)
-        self.values = [model.rvs_to_values[rv] for rv in self.latents]
-        self.noise = {rv: value.type(name=f"{rv.name}_noise") for rv, value in zip(self.latents, self.values)}
+        self.noise = {rv: rv.type(name=f"{rv.name}_noise") for rv in self.latents}
+        self._gaussians = {rv: gaussian_of(rv) for rv in self.latents}
+        self._shapes = {rv: infer_shape([rv], (), ())[0] for rv in self.latents}
         self._in_noise: dict = {}
-        means = [gaussian_moments(rv)[0] for rv in self.latents]
-        for rv, value, mean in zip(self.latents, self.values, self._by_values(means)):
-            noise = self.noise[rv]
-            if _is_constant_zero(mean):
-                self._in_noise[value] = noise
-            else:
-                self._in_noise[value] = pt.add(self._replace([mean])[0].astype(noise.dtype), noise)
+        for rv in self.latents:
+            about_mean = self._about_mean(rv)
+            transform = model.rvs_to_transforms.get(rv)
+            # The value of a variable with a linear transform is that of its coordinates.
+            value = about_mean if transform is None else transform.forward(about_mean, *rv.owner.inputs)
+            self._in_noise[model.rvs_to_values[rv]] = value
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Rewrite graphs of random variables as graphs of hyperparameter values and noise."""
         return self._replace(self._by_values(expressions))
+
+    def _about_mean(self, rv: TensorVariable) -> TensorVariable:
+        """Return a latent variable as its mean, in which those before it are rewritten already, plus noise."""
+        noise, mean = self.noise[rv], self._gaussians[rv].mean
+        if mean is None:
+            return noise
+        graph = self([mean(self._shapes[rv])])[0]
+        return noise if _is_constant_zero(graph) else pt.add(graph.astype(noise.dtype), noise)
 
     def _by_values(self, expressions) -> list[TensorVariable]:
         return self.model.replace_rvs_by_values(list(expressions))
@@ -63,13 +71,15 @@ class NoiseGraphs:
 
     def blocks(self) -> list[NoiseBlock]:
         """Return the noise block of each latent variable."""
-        blocks = []
-        for rv in self.latents:
-            shape = infer_shape([rv], (), ())[0]
-            _, covariance = gaussian_moments(rv)
-            *shape, graph = self([*shape, covariance(shape)])
-            blocks.append(NoiseBlock(rv.name, self.noise[rv], tuple(shape), graph))
-        return blocks
+        return [self._block(rv) for rv in self.latents]
+
+    def _block(self, rv: TensorVariable) -> NoiseBlock:
+        gaussian, shape = self._gaussians[rv], self._shapes[rv]
+        excess = pt.zeros(()) if gaussian.log_excess is None else gaussian.log_excess(shape)
+        covariance, root, excess, *shape = self([gaussian.covariance(shape), gaussian.root(shape), excess, *shape])
+        if gaussian.check is not None:
+            gaussian.check(rv.name)
+        return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess)
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""
@@ -125,7 +135,8 @@ def absorb_factor(
     replacement = {product: w[:, None] if column else w}
     # A square factor keeps the shape, whose own graph is much the smaller one.
     shape = block.shape if is_cholesky(factor) else (factor.shape[0],)
-    return NoiseBlock(block.name, w, shape, covariance, factor, v, block.shape), replacement
+    absorbed = NoiseBlock(block.name, w, shape, covariance, factor.T, block.log_excess, factor, v, block.shape)
+    return absorbed, replacement
 
 
 def _only_product(v: TensorVariable, nodes) -> tuple[TensorVariable | None, bool]:

@@ -33,6 +33,7 @@ from pymc_ep.engines.ep import EP  # noqa: E402
 from pymc_ep.engines.ep_sweep import Problem  # noqa: E402
 from pymc_ep.engines.loop import Run, run  # noqa: E402
 from pymc_ep.linalg import dense  # noqa: E402
+from pymc_ep.linalg.dense import DensePrior  # noqa: E402
 from pymc_ep.sites import compile_site  # noqa: E402
 from tests.benchmarks._common import header, markdown_table, write_page  # noqa: E402
 
@@ -104,7 +105,7 @@ def make_case(link: str, name: str, n: int, seed: int = 0) -> Case:
     truth = level + np.linalg.cholesky(covariance) @ rng.standard_normal(n)
     truth += spread * kernel.surprise * np.exp(-(((x - 20.0) / 5.0) ** 2))
     y = observe(link, truth, rng)
-    return Case(link, name, n, Problem(np.full(n, level), covariance, (y,), ((),)))
+    return Case(link, name, n, Problem(np.full(n, level), DensePrior(covariance), (y,), ((),)))
 
 
 def observe(link: str, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -144,7 +145,7 @@ def unit_seconds(matrix: np.ndarray) -> float:
 def whitened(problem: Problem, precision: np.ndarray) -> np.ndarray:
     """Return B = I + s K s, the matrix that every sweep factorises."""
     root = np.sqrt(np.maximum(precision, 0.0))
-    return np.eye(len(root)) + root[:, None] * np.asarray(problem.covariance) * root
+    return np.eye(len(root)) + root[:, None] * np.asarray(problem.prior.covariance) * root
 
 
 def time_fit(case: Case, repetitions: int) -> Timing:
@@ -214,7 +215,7 @@ def plain_log_evidence(case: Case) -> tuple[float, float]:
 
     log Z is the integral of prior times scaled sites, each scaled so that it gives its cavity the tilted normaliser.
     """
-    mean, covariance, (y,), _ = case.problem
+    mean, (covariance,), (y,), _ = case.problem
     shift, precision = np.zeros(case.n), np.full(case.n, 1e-3)
     change = np.inf
     for _ in range(2000):
@@ -271,7 +272,7 @@ def run_gpy(python: str, timings: list[Timing], limit: float) -> list[list[float
         paths = []
         for i, t in enumerate(timings):
             paths.append(str(Path(folder) / f"{i}.npz"))
-            np.savez(paths[-1], covariance=t.case.problem.covariance, y=t.case.problem.observed[0])
+            np.savez(paths[-1], covariance=t.case.problem.prior.covariance, y=t.case.problem.observed[0])
         # A driver that is stopped keeps what it has printed so far.
         with (Path(folder) / "out").open("w+") as out:
             try:

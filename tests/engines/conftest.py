@@ -10,6 +10,7 @@ import scipy.stats
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem
 from pymc_ep.engines.loop import run
+from pymc_ep.linalg.dense import DensePrior
 from pymc_ep.sites import compile_site
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -106,7 +107,7 @@ def solve(name, y, mean, covariance, parameters=(), *, start=None, max_iter=400,
     y = np.asarray(y, dtype=float)
     engine = EP([compile_site(name, **(options or {}))], **settings)
     full = tuple(np.full(len(y), p) for p in parameters)
-    problem = Problem(np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float), (y,), (full,))
+    problem = Problem(np.asarray(mean, dtype=float), DensePrior(np.asarray(covariance, dtype=float)), (y,), (full,))
     return run(engine, problem, start, max_iter=max_iter)
 
 

@@ -63,7 +63,9 @@ def test_pullback_is_the_adjoint_of_finite_differences(form):
 
     def value(theta):
         prior = form.prior(theta)
-        pushed = d_mean @ prior.mean + (d_covariance * prior.covariance).sum() + d_sigma @ prior.parameters[0][0]
+        pushed = (
+            d_mean @ prior.mean + (d_covariance * prior.gaussian.covariance).sum() + d_sigma @ prior.parameters[0][0]
+        )
         return pushed + prior.log_prior
 
     h = 1e-5

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_ep.linalg.dense import counts, dense_posterior, draw_weights, inverse_factor
+from pymc_ep.linalg.dense import DensePrior, counts, inverse_factor
 
 N = 9
 
@@ -36,7 +36,7 @@ PRECISIONS = {
 def test_against_inverses(kind):
     mean, covariance, shift, precision = problem()
     precision = PRECISIONS[kind](precision)
-    found = dense_posterior(mean, covariance, shift, precision, log_concave=bool((precision >= 0).all()))
+    found = DensePrior(covariance).posterior(mean, shift, precision, log_concave=bool((precision >= 0).all()))
     expected_mean, expected = textbook(mean, covariance, shift, precision)
     assert found.proper
     np.testing.assert_allclose(found.mean, expected_mean, rtol=1e-9, atol=1e-12)
@@ -55,7 +55,7 @@ def test_weak_sites_keep_their_digits():
     """1 - [B^-1]_ii would leave no digit of the information in a precision of 1e-13."""
     mean, covariance, shift, precision = problem()
     precision = 1e-13 * precision
-    found = dense_posterior(mean, covariance, shift, precision, log_concave=True)
+    found = DensePrior(covariance).posterior(mean, shift, precision, log_concave=True)
     np.testing.assert_allclose(found.variance, covariance.diagonal(), rtol=1e-11)
 
 
@@ -64,7 +64,7 @@ def test_singular_prior():
     mean, covariance, shift, precision = problem()
     small, copies = covariance[:3, :3], np.repeat(np.arange(3), 3)
     full = small[np.ix_(copies, copies)]
-    found = dense_posterior(mean[copies], full, shift, precision, log_concave=True)
+    found = DensePrior(full).posterior(mean[copies], shift, precision, log_concave=True)
     gather = np.eye(3)[copies]
     expected_mean, expected = textbook(mean[:3], small, gather.T @ shift, gather.T @ precision)
     np.testing.assert_allclose(found.mean, expected_mean[copies], rtol=1e-9)
@@ -75,7 +75,7 @@ def test_improper_posteriors_are_told():
     mean, covariance, shift, _ = problem()
     smallest = 1 / np.linalg.eigvalsh(covariance)[-1]
     for factor, proper in ((0.99, True), (1.01, False)):
-        found = dense_posterior(mean, covariance, shift, np.full(N, -factor * smallest), log_concave=False)
+        found = DensePrior(covariance).posterior(mean, shift, np.full(N, -factor * smallest), log_concave=False)
         assert bool(found.proper) == proper
 
 
@@ -102,7 +102,7 @@ def test_cubic_operations(kind, most):
     mean, covariance, shift, precision = problem()
     precision = PRECISIONS[kind](precision)
     counts["factorizations"] = 0
-    dense_posterior(mean, covariance, shift, precision, log_concave=kind != "some negative")
+    DensePrior(covariance).posterior(mean, shift, precision, log_concave=kind != "some negative")
     assert counts["factorizations"] <= most
 
 
@@ -110,11 +110,11 @@ def test_cubic_operations(kind, most):
 def test_draws_by_matherons_rule(kind):
     mean, covariance, shift, precision = problem()
     precision = PRECISIONS[kind](precision)
-    found = dense_posterior(mean, covariance, shift, precision, log_concave=kind != "some negative")
+    found = DensePrior(covariance).posterior(mean, shift, precision, log_concave=kind != "some negative")
     rng = np.random.default_rng(1)
     size = 40_000
     prior = rng.multivariate_normal(np.zeros(N), covariance, size, method="cholesky")
-    draws = mean + prior + draw_weights(found, prior, rng) @ covariance
+    draws = mean + prior + found.draw_coordinates(prior, rng) @ covariance
     expected_mean, expected = textbook(mean, covariance, shift, precision)
     sd = np.sqrt(expected.diagonal())
     np.testing.assert_allclose((draws.mean(axis=0) - expected_mean) / sd, 0.0, atol=5 / np.sqrt(size))
@@ -127,7 +127,7 @@ def test_a_wide_level_under_precise_observations():
     x = np.linspace(0.0, 1.0, n)
     covariance = 100.0 + 0.3 * np.exp(-0.5 * (x[:, None] - x) ** 2 / 0.04)
     target = 5 + np.sin(6 * x)
-    found = dense_posterior(np.zeros(n), covariance, precision * target, np.full(n, precision), log_concave=True)
+    found = DensePrior(covariance).posterior(np.zeros(n), precision * target, np.full(n, precision), log_concave=True)
     # In the eigenvectors of the covariance every direction has its own, harmless division.
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)

@@ -45,7 +45,7 @@ def test_groups_behind_the_link():
         rate = pt.exp(pm.Normal("a", 0.0, 1.0, shape=2))
         pm.Poisson("y", rate[group], observed=[1, 2, 3, 4, 5])
     form = compiled_form(model)
-    np.testing.assert_allclose(form.prior(form.start).covariance, group[:, None] == group)
+    np.testing.assert_allclose(form.prior(form.start).gaussian.covariance_matrix(), group[:, None] == group)
 
 
 def test_a_matrix_that_is_transposed_behind_the_link():

@@ -346,7 +346,7 @@ def test_structures(write):
     assert form.form.hyper_names == hyper
     prior = form.prior(form.start)
     np.testing.assert_allclose(prior.mean, mean, atol=1e-12)
-    np.testing.assert_allclose(prior.covariance, covariance, atol=1e-12)
+    np.testing.assert_allclose(prior.gaussian.covariance_matrix(), covariance, atol=1e-12)
 
 
 def test_default_latents_of_a_product_with_an_array():
@@ -370,9 +370,9 @@ def test_moments_against_draws_from_the_model():
     assert form.form.hyper_names == ("tau",)
     prior = form.prior(np.log([0.7]))
     draws = pm.draw(pm.do(model, {"tau": 0.7})["eta"], SIZE, random_seed=3, mode=numpy_mode())
-    sd = np.sqrt(prior.covariance.diagonal())
+    sd = np.sqrt(prior.gaussian.covariance_matrix().diagonal())
     np.testing.assert_allclose(draws.mean(axis=0), prior.mean, atol=5 * sd.max() / np.sqrt(SIZE))
-    correlation = prior.covariance / np.outer(sd, sd)
+    correlation = prior.gaussian.covariance_matrix() / np.outer(sd, sd)
     np.testing.assert_allclose(np.cov(draws.T) / np.outer(sd, sd), correlation, atol=5 / np.sqrt(SIZE) * 1.5)
 
 
@@ -383,12 +383,12 @@ def test_new_data_of_another_length_need_no_new_form():
         a, b = pm.Normal("a", 0.0, 2.0), pm.Normal("b", 0.0, 3.0)
         pm.Poisson("y", pt.exp(a + b * x), observed=counts, dims="site")
     form = compiled_form(model)
-    assert form.prior(form.start).covariance.shape == (N, N)
+    assert form.prior(form.start).gaussian.covariance_matrix().shape == (N, N)
     fresh = np.array([0.5, 3.0])
     with model:
         pm.set_data({"x": fresh, "counts": [4, 2]}, coords={"site": range(2)})
     assert compiled_form(model) is form
-    np.testing.assert_allclose(form.prior(form.start).covariance, 4.0 + 9.0 * np.outer(fresh, fresh))
+    np.testing.assert_allclose(form.prior(form.start).gaussian.covariance_matrix(), 4.0 + 9.0 * np.outer(fresh, fresh))
     np.testing.assert_array_equal(form.observed()[0], [4, 2])
 
 
@@ -406,7 +406,7 @@ def test_variables_behind_no_observation_are_ignored():
     assert form.form.latent_names == ("f_rotated_",)
     text = pmep.explain(model)
     assert "f_new" in text.splitlines()[-3]
-    np.testing.assert_allclose(form.prior(form.start).covariance, K, atol=1e-12)
+    np.testing.assert_allclose(form.prior(form.start).gaussian.covariance_matrix(), K, atol=1e-12)
 
 
 def test_zero_mass_is_read_off_the_distribution():

@@ -1,0 +1,85 @@
+"""Which space a latent Gaussian model is solved in, by look-up: of the observations, or of the coefficients.
+
+A solver says which array of the form its algebra takes, and in which coordinates it hands out posteriors. Anything
+jointly Gaussian with those coordinates is updated through its covariance with them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.forms import moments
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian
+from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.linalg.dense import DensePrior
+
+__all__ = ["SOLVERS", "Solver", "choose_solver"]
+
+_FEWER = 0.5
+"""Coefficients for each observation below which their space is the cheaper one: a sweep costs 3 n p^2 operations there,
+2 n^3 / 3 in that of the observations."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """One way to hold the prior of n predictors.
+
+    Attributes
+    ----------
+    name, sentence : str
+        In options, and in what `explain` prints.
+    prior : type
+        Wraps the prior's array: `DensePrior` or another with its methods.
+    array : callable
+        Takes the form, returns the graph of that array.
+    cross : callable
+        Takes form and affine variable, returns the covariance with the solver's coordinates, (size of x, c).
+    variance : callable
+        Takes form and affine variable, returns the prior variances, (size of x,).
+    """
+
+    name: str
+    sentence: str
+    prior: type
+    array: Callable[[LatentGaussian], TensorVariable]
+    cross: Callable[[LatentGaussian, AffineVariable], TensorVariable]
+    variance: Callable[[LatentGaussian, AffineVariable], TensorVariable]
+
+
+SOLVERS = {
+    solver.name: solver
+    for solver in (
+        Solver(
+            "observations",
+            "dense, in the space of the observations",
+            DensePrior,
+            moments.predictor_covariance,
+            moments.cross_covariance,
+            moments.prior_variance,
+        ),
+        Solver(
+            "coefficients",
+            "dense, in the space of the coefficients",
+            FactorPrior,
+            moments.predictor_rows,
+            moments.coefficient_map,
+            moments.coefficient_variance,
+        ),
+    )
+}
+
+
+def choose_solver(name: str, observations: int, coefficients: int) -> Solver:
+    """Return the solver of that name, or for ``"auto"`` the cheaper one.
+
+    Raises
+    ------
+    ValueError
+        For a name that is none; lists those there are.
+    """
+    if name == "auto":
+        name = "coefficients" if coefficients < _FEWER * observations else "observations"
+    if name not in SOLVERS:
+        raise ValueError(f"solver={name!r} must be 'auto' or one of {', '.join(map(repr, SOLVERS))}.")
+    return SOLVERS[name]

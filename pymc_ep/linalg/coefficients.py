@@ -1,0 +1,130 @@
+"""Gaussian posteriors in coefficient space: n predictors m0 + R^T v of p < n independent standard normals v.
+
+With sites exp(b f - Pi f^2 / 2), the posterior precision of v is B = I + R Pi R^T, which has the determinant of
+I + K Pi for K = R^T R. With B = L L^T and W = L^{-1},
+
+    E v = B^{-1} R g,   g = b - Pi m0,        V_i = |W r_i|^2,        E = (K + Pi^{-1})^{-1} = Pi - Pi R^T B^{-1} R Pi,
+
+where r_i is a column of R. Nothing of size n by n is formed, and negative precisions are no different from others as
+long as B is positive definite.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.linalg.dense import inverse_factor
+from pymc_ep.linalg.namespace import is_jax, namespace
+
+__all__ = ["CoefficientPosterior", "FactorPrior"]
+
+
+class CoefficientPosterior(NamedTuple):
+    """Posterior of n predictors and of the p coefficients behind them.
+
+    Attributes
+    ----------
+    mean, variance : array, (n,)
+        Marginal moments of the predictors.
+    remainder : array, (n,)
+        1 - pi_i V_i.
+    weights : array, (n,)
+        a = b - Pi E[f]: the derivative of log Z in m0.
+    log_det : scalar
+        log |B|.
+    proper : bool scalar
+        Whether B is positive definite; the other fields are meaningless where it is not.
+    coordinates : array, (p,)
+        E[v]: the mean of x with Cov(x, v) = C is that of its prior plus C E[v].
+    whitener : array, (p, p)
+        W, lower triangular.
+    """
+
+    mean: Any
+    variance: Any
+    remainder: Any
+    weights: Any
+    log_det: Any
+    proper: Any
+    coordinates: Any
+    whitener: Any
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p)."""
+        half = np.asarray(self.whitener) @ cross.T
+        return np.einsum("ij,ij->j", half, half)
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of v, (size, p)."""
+        return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
+
+
+class FactorPrior(NamedTuple):
+    """N(m0, R^T R) on n predictors.
+
+    Attributes
+    ----------
+    rows : array, (p, n)
+        R.
+    """
+
+    rows: Any
+
+    def variances(self) -> Any:
+        """Return the prior variances, (n,)."""
+        return _squares(self.rows)
+
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n)."""
+        return self.rows.T @ self.rows
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        return True
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
+        """Multiply by Gaussian sites; see `pymc_ep.linalg.dense.DensePrior.posterior`."""
+        xp = namespace(self.rows)
+        p = self.rows.shape[0]
+        whitener, log_det, proper = inverse_factor(xp.eye(p) + (self.rows * precision) @ self.rows.T)
+        variance = _squares(_triangular_product(whitener, self.rows))
+        zero = xp.zeros_like(shift)
+        prior = CoefficientPosterior(
+            mean, variance, 1.0 - precision * variance, zero, log_det, proper, xp.zeros(p), whitener
+        )
+        return self.shifted(prior, mean, shift, precision)
+
+    def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+
+        Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
+        """
+        whitener, coordinates = posterior.whitener, posterior.coordinates
+        for _ in range(2):
+            weights = shift - precision * (mean + self.rows.T @ coordinates)
+            coordinates = coordinates + whitener.T @ (whitener @ (self.rows @ weights - coordinates))
+        fitted = mean + self.rows.T @ coordinates
+        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+
+    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
+        """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
+        half = np.asarray(_triangular_product(posterior.whitener, self.rows))
+        return lambda rows: half[:, rows].T @ half
+
+    def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
+        """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
+        solved = np.asarray(posterior.whitener.T @ _triangular_product(posterior.whitener, self.rows))
+        return np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights)) - solved * precision
+
+
+def _triangular_product(whitener: Any, rows: Any) -> Any:
+    if is_jax(whitener):
+        return whitener @ rows
+    # In Fortran's order the rows' transpose is what lies in memory: (W R)^T = R^T W^T, without a copy of R.
+    return scipy.linalg.blas.dtrmm(1.0, whitener, rows.T, side=1, lower=1, trans_a=1).T
+
+
+def _squares(rows: Any) -> Any:
+    return (rows**2).sum(axis=0) if is_jax(rows) else np.einsum("ij,ij->j", rows, rows)

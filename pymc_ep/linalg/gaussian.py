@@ -1,0 +1,78 @@
+"""What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
+
+`pymc_ep.linalg.dense` and `pymc_ep.linalg.coefficients` are the two there are. A posterior is handed back to the prior
+that made it; both are NamedTuples of arrays, so that JAX can trace them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["GaussianPosterior", "GaussianPrior"]
+
+
+class GaussianPosterior(Protocol):
+    """Posterior of n predictors under Gaussian sites exp(b f - pi f^2 / 2)."""
+
+    @property
+    def mean(self) -> Any:
+        """Marginal means, (n,)."""
+
+    @property
+    def variance(self) -> Any:
+        """Marginal variances V, (n,)."""
+
+    @property
+    def remainder(self) -> Any:
+        """1 - pi_i V_i, (n,): variance / remainder is the cavity variance of site i."""
+
+    @property
+    def weights(self) -> Any:
+        """The derivative a of log Z in the prior mean, (n,)."""
+
+    @property
+    def log_det(self) -> Any:
+        """log |I + K Pi|."""
+
+    @property
+    def proper(self) -> Any:
+        """Whether the posterior is a proper Gaussian; the rest is meaningless where it is not."""
+
+    @property
+    def coordinates(self) -> Any:
+        """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
+
+    def _replace(self, **fields: Any) -> Any:
+        """Return a copy with other fields, as NamedTuples do."""
+
+
+class GaussianPrior(Protocol):
+    """N(m0, K) on n predictors; the mean is passed in, as it changes without the rest."""
+
+    def variances(self) -> Any:
+        """Return the prior variances, (n,)."""
+
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n)."""
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether K has no negative eigenvalue beyond rounding."""
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
+        """Multiply by Gaussian sites, of which `log_concave` says that none has a negative precision."""
+
+    def shifted(self, posterior: Any, mean: Any, shift: Any, precision: Any) -> Any:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+
+    def posterior_rows(self, posterior: Any) -> Callable[[slice], np.ndarray]:
+        """Return a function of a slice that returns those rows, (k, n), of the predictors' posterior covariance."""
+
+    def cotangent(self, posterior: Any, precision: Any) -> np.ndarray:
+        """Return the derivative of log Z in the prior's own array."""
+
+    def __iter__(self) -> Any:
+        """Iterate over the prior's arrays: there is one."""
