@@ -1,6 +1,8 @@
 """Gaussian posteriors, evidence and predictions for PyMC models, by expectation propagation."""
 
 from pymc_ep import datasets as datasets
+from pymc_ep import plots as plots
+from pymc_ep.diagnostics import compare_to_mcmc, diagnose
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.engines import register_engine
@@ -17,10 +19,13 @@ __all__ = [
     "RectifiedPoisson",
     "SoftplusPoisson",
     "UnsupportedModelError",
+    "compare_to_mcmc",
     "datasets",
+    "diagnose",
     "explain",
     "fit",
     "log_predictive",
+    "plots",
     "predict",
     "register_engine",
     "register_family",

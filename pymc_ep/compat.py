@@ -31,6 +31,7 @@ __all__ = [
     "has_group",
     "make_container",
     "numpy_mode",
+    "pareto_shape",
     "progress",
     "random_draw",
     "to_dataset",
@@ -183,3 +184,26 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[float, f
             bar.update(task, advance=1, evidence=f"evidence {evidence:.6g}", change=f"change {change:.2g}")
 
         yield advance
+
+
+# Statistics
+
+
+def pareto_shape(log_weights: np.ndarray) -> float:
+    """Return the shape k of the generalised Pareto tail of importance weights (Vehtari et al. 2024).
+
+    Parameters
+    ----------
+    log_weights : ndarray, (s,)
+        At least 25, not all equal.
+    """
+    if PYMC_6:
+        from arviz_stats.base import array_stats
+
+        # It takes log likelihoods, whose inverses are the weights of leaving one out.
+        return float(array_stats.psislw(-log_weights)[1])
+    from arviz import psislw
+
+    # Overflow there means a value of the shape that has no weight among those tried.
+    with np.errstate(over="ignore"):
+        return float(psislw(log_weights)[1])

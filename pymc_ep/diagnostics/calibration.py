@@ -1,0 +1,165 @@
+"""Calibration of leave-one-out predictions: probability integral transforms from EP's cavities."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from scipy.special import expit, logit
+
+from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.predict.gaussian import posterior_of
+from pymc_ep.results import labelled
+from pymc_ep.sites import CompiledSite, check_finite
+
+__all__ = ["loo_pit"]
+
+_MOST = 10**7
+"""Most predictive probabilities of single counts that are added up."""
+_EDGES = np.array([-1.0, -0.999, -0.99, -0.9, -0.5, 0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
+_NODES = 12
+"""Edges of the panels on which a predictive density is integrated, and nodes in each."""
+_FAR = 40.0
+_TOTAL = 1e-3
+"""Most that an integral may be off."""
+
+
+def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
+    """Return leave-one-out probability integral transforms of the observations.
+
+    EP's cavity is the posterior of a predictor without its own observation, so the predictive distribution of y_i
+    given all others is the integral of the likelihood over the cavity, at no further fit. Where the model is right,
+    the transform P(Y_i <= y_i) is uniform, or for counts the interval from P(Y_i < y_i) to P(Y_i <= y_i) is spread
+    uniformly (Czado, Gneiting and Held 2009, Predictive model assessment for count data).
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    model : pymc.Model, optional
+        The fitted model; by default that of the context.
+    var_name : str, optional
+        The observed variable; may be left out where there is one only.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
+        Hyperparameters are at their mode. The attribute ``domain`` is that of the site.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For counts that add up to more than 1e7, and where the predictive density does not add up to one.
+    """
+    model = pm.modelcontext(model)
+    posterior = posterior_of(idata, model, [])
+    names = [group.name for group in posterior.form.form.groups]
+    if var_name is None and len(names) > 1:
+        raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")
+    name = names[0] if var_name is None else var_name
+    if name not in names:
+        raise ValueError(f"{name!r} is no observed variable with a site; these are {', '.join(names)}.")
+    k = names.index(name)
+    _, prior, gaussian = posterior.mode
+    observed = posterior.form.observed()
+    here = group_slices([y.ravel() for y in observed])[k]
+    mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
+    variance = np.where(variance > 0, variance, KNOWN)
+    site, y = posterior.form.sites[k], observed[k]
+    transform = _TRANSFORMS[site.site.domain]
+    lower, upper = transform(site, name, y.ravel().astype(float), mean, variance, prior.parameters[k])
+    parts = {f"{name}_lower": lower, f"{name}_upper": upper}
+    found = labelled(model, {key: (name, part.reshape(y.shape)) for key, part in parts.items()})
+    return found.assign_attrs(domain=site.site.domain)
+
+
+def _counts(
+    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add up the predictive probabilities of all counts to y."""
+    sizes = y.astype(np.int64) + 1
+    if sizes.sum() > _MOST:
+        raise UnsupportedModelError(
+            f"The counts of {name!r} add up to {int(y.sum())}, and the probabilities of more than {_MOST:.0e} single "
+            f"counts are too many to add up; compare draws of pm.sample_posterior_predictive with the data instead."
+        )
+    row = np.repeat(np.arange(len(y)), sizes)
+    first = np.cumsum(sizes) - sizes
+    count = np.arange(len(row)) - first[row]
+    mass = np.exp(_log_predictive(site, name, count.astype(float), row, mean, variance, parameters))
+    upper = np.add.reduceat(mass, first)
+    return upper - mass[first + sizes - 1], upper
+
+
+def _continuous(
+    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Integrate the predictive density below and above y, on a scale on which observations reach over the real line.
+
+    There the predictor is where they are centred. With w = mean + d t / (1 - t^2), d the cavity's standard deviation,
+    the integrand is smooth on (-1, 1), with the panels' edges at t(y) and closer together towards the ends, where it is
+    if the likelihood is wider than the cavity. As both parts must add up to one, the rule checks itself.
+    """
+    to_line, from_line, log_slope = _LINES[site.site.domain]
+    scale = np.sqrt(variance) if site.site.domain == "real" else np.maximum(np.sqrt(variance), 1.0)
+    with np.errstate(divide="ignore"):
+        cut = _unit((to_line(y) - mean) / scale)
+    edges = np.sort(np.concatenate([np.broadcast_to(_EDGES, (len(y), len(_EDGES))), cut[:, None]], axis=1), axis=1)
+    unit, weight = np.polynomial.legendre.leggauss(_NODES)
+    width = np.diff(edges)[:, :, None]
+    t = edges[:, :-1, None] + width * (unit + 1) / 2
+    w = mean[:, None, None] + scale[:, None, None] * t / (1 - t**2)
+    weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
+    # Panels without width, and nodes so far out that the inverse of a logarithm could overflow, hold nothing.
+    used = (width > 0) & ((site.site.domain == "real") | (np.abs(w - mean[:, None, None]) < _FAR))
+    row, *_ = np.nonzero(used)
+    density = np.zeros(t.shape)
+    log_density = _log_predictive(site, name, from_line(w[used]), row, mean, variance, parameters)
+    density[used] = np.exp(log_density + log_slope(w[used]))
+    mass = density * weight
+    is_below = t < cut[:, None, None]
+    below, above = (np.where(side, mass, 0.0).sum(axis=(1, 2)) for side in (is_below, ~is_below))
+    total = below + above
+    wrong = ~(np.abs(total - 1.0) <= _TOTAL)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise UnsupportedModelError(
+            f"The predictive density of {name!r} for position {index} adds up to {total[index]:.4g} rather than 1, so "
+            f"its transforms are not known; compare draws of pm.sample_posterior_predictive with the data instead."
+        )
+    return below / total, below / total
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Return the t in [-1, 1] with t / (1 - t^2) = x."""
+    with np.errstate(invalid="ignore"):
+        t = 2.0 * x / (1.0 + np.sqrt(1.0 + 4.0 * x**2))
+    return np.where(np.isinf(x), np.sign(x), t)
+
+
+def _log_predictive(
+    site: CompiledSite,
+    name: str,
+    y: np.ndarray,
+    row: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Any,
+) -> np.ndarray:
+    """Return the log predictive density of new observations y, (k,), each under the cavity of its row."""
+    tilted = site.moments(y, mean[row], variance[row], 1.0, *(np.asarray(p)[row] for p in parameters))
+    check_finite(tilted, y, mean[row], variance[row], name)
+    return np.asarray(tilted.log_z)
+
+
+_LINES: dict[str, tuple[Callable, Callable, Callable]] = {
+    "real": (lambda y: y, lambda w: w, np.zeros_like),
+    "positive": (np.log, np.exp, lambda w: w),
+    "unit interval": (logit, expit, lambda w: -np.logaddexp(0.0, w) - np.logaddexp(0.0, -w)),
+}
+"""Of each domain the map to the real line, its inverse, and the log of the inverse's slope."""
+_LINES["non-negative"] = _LINES["positive"]
+_TRANSFORMS = dict.fromkeys(("count", "ordinal", "binary"), _counts) | dict.fromkeys(_LINES, _continuous)

@@ -1,0 +1,190 @@
+"""What a fit says about its own quality, gathered into one dataset."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
+from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
+from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
+from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.predict.gaussian import posterior_of
+from pymc_ep.results import fit_group, labelled, settings
+
+__all__ = ["diagnose"]
+
+_LARGEST = 5000
+"""Most predictors for which all pairs are formed: three matrices of that size, 0.6 GB."""
+_WORST = 10
+
+Absent = dict[str, str]
+"""Names of results that there are none of, and why."""
+
+
+def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
+    """Say how far an approximation may be trusted.
+
+    Two checks that know nothing of each other: importance weights between the exact joint density and the
+    approximation at its draws, which see everything and fail in high dimension; and the third and fourth cumulants of
+    each site's tilted distribution, which say where the posterior is not Gaussian, and correct the evidence.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`, also one read back from disk.
+    model : pymc.Model, optional
+        The fitted model; by default that of the context.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``converged``, ``n_iter``, ``max_change``
+            How EP ended.
+        ``log_evidence``
+            EP's, given the hyperparameters at their mode.
+        ``log_weight`` (chain, draw)
+            log p - log q of each draw.
+        ``pareto_k``
+            Tail of the weights: below 0.7 they can be used, and the approximation is near; above, it is not, or the
+            dimension is too high for the check (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Minus infinity where all
+            weights are equal: the approximation is exact.
+        ``weights_ess``
+            Effective number of draws behind a weighted mean.
+        ``log_evidence_importance``, ``log_evidence_importance_mcse``
+            Log of the mean weight, and its Monte Carlo standard error. Where the draws vary the hyperparameters, these
+            are integrated out, prior included.
+        ``log_evidence_gaussian``
+            Only where the draws vary the hyperparameters: EP's evidence integrated over their Gaussian.
+        ``importance_correction``
+            ``log_evidence_importance`` minus EP's: ``log_evidence_gaussian`` if there is one, else ``log_evidence``.
+        ``log_evidence_cumulant``, ``cumulant_correction``
+            Evidence at the mode, corrected to second order in the tilted cumulants (Opper, Paquet and Winther 2013).
+        ``<y>_skewness``, ``<y>_kurtosis``
+            Standardised third and fourth cumulants of each site's tilted distribution; zero for a Gaussian.
+        ``<y>_non_gaussianity``
+            Its divergence from the Gaussian that replaces it, in nats, to leading order in these.
+        ``<y>_evidence_share``
+            The site's part of ``cumulant_correction``.
+        ``worst_variable``, ``worst_index``, ``worst_observed``, ``worst_non_gaussianity`` (worst_site)
+            The least Gaussian sites: observed variable, position in it in C order, observation, and divergence.
+
+        What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence.
+
+    Raises
+    ------
+    ValueError
+        Where result and model do not belong together.
+    """
+    model = pm.modelcontext(model)
+    fit = fit_group(idata)
+    posterior = posterior_of(idata, model, [])
+    scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}
+    if fit.sizes.get("iteration"):
+        scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
+    weights, absent = _weights(fit, posterior)
+    sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
+    if correction is not None:
+        scalars |= {
+            "cumulant_correction": xr.DataArray(correction),
+            "log_evidence_cumulant": fit["log_evidence"] + correction,
+        }
+    attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs)}
+    return xr.merge([xr.Dataset({**scalars, **weights}), sites], combine_attrs="drop").assign_attrs(attrs)
+
+
+def _sentence(absent: Mapping[str, str]) -> str:
+    """Say what is absent, each reason once."""
+    names: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
+
+
+def _weights(fit: xr.Dataset, posterior: LatentPosterior) -> tuple[dict[str, xr.DataArray], Absent]:
+    """Return what the importance weights say."""
+    names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
+    if "log_p" not in fit or "log_q" not in fit:
+        return {}, dict.fromkeys(names, "the fit stored no log_p and log_q of draws; its status says why if it drew")
+    log_weight = fit["log_p"] - fit["log_q"]
+    values = log_weight.to_numpy().ravel()
+    if values.size < LEAST_DRAWS:
+        return {"log_weight": log_weight}, dict.fromkeys(names, f"fewer than {LEAST_DRAWS} draws")
+    if not np.isfinite(values).any():
+        return {"log_weight": log_weight}, dict.fromkeys(names, "the model gives every draw the density zero")
+    found = importance(values)
+    out = {
+        "log_weight": log_weight,
+        "pareto_k": found.pareto_k,
+        "weights_ess": found.ess,
+        "log_evidence_importance": found.log_mean,
+        "log_evidence_importance_mcse": found.mcse,
+    }
+    own = float(fit["log_evidence"])
+    if len(posterior.directions):
+        own += _log_volume(posterior)
+        out["log_evidence_gaussian"] = own
+    out["importance_correction"] = found.log_mean - own
+    return {name: xr.DataArray(value) for name, value in out.items()}, {}
+
+
+def _log_volume(posterior: LatentPosterior) -> float:
+    """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
+    log_prior = float(posterior.form.log_prior_rows(posterior.theta[None])[0])
+    p = len(posterior.directions)
+    return log_prior + 0.5 * p * np.log(2 * np.pi) + float(np.linalg.slogdet(posterior.directions)[1])
+
+
+def _sites(
+    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: LatentPosterior
+) -> tuple[xr.Dataset, float | None, Absent]:
+    """Return each site's indicators, and the correction of the log evidence that they give."""
+    _, prior, gaussian = posterior.mode
+    mean, variance = cavities(gaussian, posterior.shift, posterior.precision, 1.0)
+    variance = np.where(variance > 0, variance, KNOWN)
+    observed = posterior.form.observed()
+    slices = group_slices([y.ravel() for y in observed])
+    skewness, kurtosis = (np.empty(len(mean)) for _ in range(2))
+    for site, y, values, here in zip(posterior.form.sites, observed, prior.parameters, slices):
+        skewness[here], kurtosis[here] = tilted_cumulants(site, y.ravel(), mean[here], variance[here], values)
+    indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
+    reason = _why_no_correction(fit, settings(idata), len(mean))
+    correction = None
+    if not reason:
+        shares = evidence_shares(skewness, kurtosis, np.asarray(gaussian.variance), _covariance_rows(posterior))
+        indicators["evidence_share"], correction = shares, float(shares.sum())
+    names = [group.name for group in posterior.form.form.groups]
+    variables = {
+        f"{name}_{what}": (name, values[here].reshape(y.shape))
+        for name, y, here in zip(names, observed, slices)
+        for what, values in indicators.items()
+    }
+    worst = _worst(dict(zip(names, observed)), indicators["non_gaussianity"])
+    absent = dict.fromkeys(("cumulant_correction", "log_evidence_cumulant"), reason) if reason else {}
+    return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
+
+
+def _covariance_rows(posterior: LatentPosterior) -> Callable[[slice], np.ndarray]:
+    """Return a function of a slice that returns those rows of the predictors' posterior covariance."""
+    _, prior, gaussian = posterior.mode
+    return prior.gaussian.posterior_rows(gaussian)
+
+
+def _why_no_correction(fit: xr.Dataset, chosen: Mapping[str, Any], n: int) -> str:
+    if chosen.get("power", 1.0) != 1.0:
+        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
+    if not bool(fit["converged"]):
+        return "EP did not converge, and the expansion is about its fixed point"
+    return f"over {_LARGEST} predictors, for all pairs of which there is no room" if n > _LARGEST else ""
+
+
+def _worst(observed: Mapping[str, np.ndarray], values: np.ndarray) -> xr.Dataset:
+    """Return the sites with the largest values, largest first."""
+    names = np.repeat(list(observed), [y.size for y in observed.values()])
+    index = np.concatenate([np.arange(y.size) for y in observed.values()])
+    data = np.concatenate([np.ravel(y) for y in observed.values()])
+    order = np.argsort(-values, kind="stable")[:_WORST]
+    columns = {"variable": names, "index": index, "observed": data, "non_gaussianity": values}
+    return xr.Dataset({f"worst_{name}": ("worst_site", column[order]) for name, column in columns.items()})

@@ -1,0 +1,8 @@
+"""Pictures of fits and of what the diagnostics say. Matplotlib is imported when the first one is drawn."""
+
+from pymc_ep.plots.agreement import plot_compare
+from pymc_ep.plots.calibration import plot_calibration
+from pymc_ep.plots.convergence import plot_convergence
+from pymc_ep.plots.diagnosis import plot_diagnose
+
+__all__ = ["plot_calibration", "plot_compare", "plot_convergence", "plot_diagnose"]

@@ -1,0 +1,49 @@
+"""The axes that all plots draw on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["axes_for"]
+
+_PANEL = (4.5, 3.2)
+"""Width and height of one panel, in inches."""
+
+
+def axes_for(count: int, ax: Any, figsize: Sequence[float] | None, *, columns: int = 3) -> np.ndarray:
+    """Return `count` Matplotlib axes, (count,): those given, or those of a new figure.
+
+    Parameters
+    ----------
+    count : int
+    ax : matplotlib.axes.Axes or sequence of them, optional
+        At least as many as are needed.
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+    columns : int
+        Most panels side by side.
+
+    Raises
+    ------
+    ImportError
+        Without Matplotlib; says how to install it.
+    ValueError
+        For too few axes.
+    """
+    if ax is not None:
+        given = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
+        if len(given) < count:
+            raise ValueError(f"ax= holds {len(given)} axes but the plot has {count} panels; pass so many.")
+        return given[:count]
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("The plots need Matplotlib; install it with: pip install 'pymc-ep[plots]'") from error
+    across = min(count, columns)
+    down = -(-count // across)
+    size = (_PANEL[0] * across, _PANEL[1] * down) if figsize is None else tuple(figsize)
+    _, grid = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    for unused in grid.ravel()[count:]:
+        unused.remove()
+    return grid.ravel()[:count]

@@ -1,0 +1,94 @@
+"""Whether leave-one-out predictions are as certain as they should be."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from scipy.stats import binom
+
+from pymc_ep.diagnostics.calibration import loo_pit
+from pymc_ep.plots.axes import axes_for
+
+__all__ = ["plot_calibration"]
+
+_BAND = 0.95
+
+
+def plot_calibration(
+    idata: Any,
+    model: pm.Model | None = None,
+    var_name: str | None = None,
+    *,
+    bins: int = 10,
+    ax: Any = None,
+    figsize: Sequence[float] | None = None,
+) -> Any:
+    """Plot the histogram of leave-one-out probability integral transforms, or the reliability of probabilities.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    model : pymc.Model, optional
+        The fitted model; by default that of the context.
+    var_name : str, optional
+        The observed variable; may be left out where there is one only.
+    bins : int
+    ax : matplotlib.axes.Axes, optional
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        For counts and real numbers the share of transforms in each bin: flat where predictions are calibrated, like a
+        cup where they are too certain, a cap where too uncertain; a count spreads evenly over its interval (Czado,
+        Gneiting and Held 2009). For zeros and ones the frequency of ones against the predicted probability. In 95% of
+        calibrated cases a bar or point lies in its band.
+
+    Raises
+    ------
+    UnsupportedModelError, ValueError
+        As `pymc_ep.diagnostics.loo_pit` does.
+    """
+    found = loo_pit(idata, model, var_name)
+    lower, upper = (np.ravel(found[name].to_numpy()) for name in sorted(map(str, found.data_vars)))
+    (panel,) = axes_for(1, ax, figsize)
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    if found.attrs["domain"] == "binary":
+        _reliability(panel, lower, upper, edges)
+    else:
+        _histogram(panel, lower, upper, edges)
+    return panel
+
+
+def _histogram(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
+    """Draw the share of transforms in each bin, and the band in which it lies if they are uniform."""
+    n, bins = len(lower), len(edges) - 1
+    # An interval has the part of itself below each edge; where it is a point, all or nothing.
+    width = np.where(upper > lower, upper - lower, 1.0)
+    part = np.where(upper > lower, np.clip((edges[:, None] - lower) / width, 0.0, 1.0), edges[:, None] >= upper)
+    # All lie between the outer edges, to rounding.
+    part[0], part[-1] = 0.0, 1.0
+    share = np.diff(part.mean(axis=1))
+    low, high = (binom.ppf(q, n, 1.0 / bins) / n for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
+    panel.bar(edges[:-1], share, width=np.diff(edges), align="edge", color="C0", alpha=0.6, edgecolor="white")
+    panel.axhline(1.0 / bins, color="gray", linestyle="--")
+    panel.axhspan(low, high, color="gray", alpha=0.2)
+    panel.set(xlabel="leave-one-out probability integral transform", ylabel="share of observations", xlim=(0, 1))
+
+
+def _reliability(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
+    """Draw the frequency of ones against the predicted probability, bin by bin of the latter."""
+    is_one = lower > 0
+    predicted = 1.0 - np.where(is_one, lower, upper)
+    which = np.clip(np.digitize(predicted, edges) - 1, 0, len(edges) - 2)
+    for k in np.unique(which):
+        here = which == k
+        size, probability = here.sum(), predicted[here].mean()
+        low, high = (binom.ppf(q, size, probability) / size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
+        panel.plot([probability] * 2, [low, high], color="gray", alpha=0.4, linewidth=4)
+        panel.plot(probability, is_one[here].mean(), marker="o", color="C0")
+    panel.plot([0, 1], [0, 1], color="gray", linestyle="--")
+    panel.set(xlabel="leave-one-out probability of 1", ylabel="frequency of 1", xlim=(0, 1), ylim=(-0.02, 1.02))
