@@ -22,6 +22,7 @@ _EDGES = np.array([-1.0, -0.999, -0.99, -0.9, -0.5, 0.0, 0.5, 0.9, 0.99, 0.999, 
 _NODES = 12
 """Edges of the panels on which a predictive density is integrated, and nodes in each."""
 _FAR = 40.0
+"""Distance from the mean, in logarithms or logits, beyond which nothing is taken to be."""
 _TOTAL = 1e-3
 """Most that an integral may be off."""
 
@@ -99,12 +100,14 @@ def _continuous(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Integrate the predictive density below and above y, on a scale on which observations reach over the real line.
 
-    There the predictor is where they are centred. With w = mean + d t / (1 - t^2), d the cavity's standard deviation,
-    the integrand is smooth on (-1, 1), with the panels' edges at t(y) and closer together towards the ends, where it is
-    if the likelihood is wider than the cavity. As both parts must add up to one, the rule checks itself.
+    There the predictor is where they are centred. With w = mean + d t / (1 - t^2), where d is such that the density at
+    the mean is that of a normal with deviation d, the integrand is smooth on (-1, 1), power-law tails included. Panels
+    have an edge at t(y) and are shorter towards the ends. As both parts must add up to one, the rule checks itself.
     """
     to_line, from_line, log_slope = _LINES[site.site.domain]
-    scale = np.sqrt(variance) if site.site.domain == "real" else np.maximum(np.sqrt(variance), 1.0)
+    rows = np.arange(len(y))
+    log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
+    scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
     with np.errstate(divide="ignore"):
         cut = _unit((to_line(y) - mean) / scale)
     edges = np.sort(np.concatenate([np.broadcast_to(_EDGES, (len(y), len(_EDGES))), cut[:, None]], axis=1), axis=1)
@@ -113,7 +116,7 @@ def _continuous(
     t = edges[:, :-1, None] + width * (unit + 1) / 2
     w = mean[:, None, None] + scale[:, None, None] * t / (1 - t**2)
     weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
-    # Panels without width, and nodes so far out that the inverse of a logarithm could overflow, hold nothing.
+    # Panels without width hold nothing, nor do nodes so far out that the inverse of a logarithm could overflow.
     used = (width > 0) & ((site.site.domain == "real") | (np.abs(w - mean[:, None, None]) < _FAR))
     row, *_ = np.nonzero(used)
     density = np.zeros(t.shape)

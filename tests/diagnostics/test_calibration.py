@@ -26,6 +26,14 @@ def test_normal_observations_in_closed_form(noise):
     assert found.attrs["domain"] == "real"
 
 
+def test_a_known_predictor_leaves_the_likelihood():
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 1.0)
+        pm.Normal("y", pm.math.stack([f, 0.0 * f + 0.3]), 2.0, observed=[0.1, -1.0])
+    found = loo_pit(pmep.fit(model=model, draws=0, progressbar=False), model)
+    np.testing.assert_allclose(found["y_upper"][1], stats.norm.cdf(-1.0, 0.3, 2.0), atol=1e-6)
+
+
 def alone(observe, **priors):
     """Fit independent observations, whose cavity is the prior N(0.4, 0.8^2)."""
     with pm.Model() as model:
