@@ -53,7 +53,8 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     Raises
     ------
     UnsupportedModelError
-        For counts that add up to more than 1e7, and where the predictive density does not add up to one.
+        For other observations than counts, zeros and ones and continuous ones, for counts that add up to more than 1e7,
+        and where a predictive density does not add up to one.
     """
     model = pm.modelcontext(model)
     posterior = posterior_of(idata, model, [])
@@ -70,7 +71,13 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
     variance = np.where(variance > 0, variance, KNOWN)
     site, y = posterior.form.sites[k], observed[k]
-    transform = _TRANSFORMS[site.site.domain]
+    transform = _TRANSFORMS.get(site.site.domain)
+    if transform is None:
+        raise UnsupportedModelError(
+            f"{name!r} has a {site.site.name} site, whose observations ({site.site.domain}) have no transforms here, "
+            f"but those have that are {', '.join(_TRANSFORMS)}; compare draws of pm.sample_posterior_predictive with "
+            f"the data instead."
+        )
     lower, upper = transform(site, name, y.ravel().astype(float), mean, variance, prior.parameters[k])
     parts = {f"{name}_lower": lower, f"{name}_upper": upper}
     found = labelled(model, {key: (name, part.reshape(y.shape)) for key, part in parts.items()})
@@ -116,11 +123,16 @@ def _continuous(
     t = edges[:, :-1, None] + width * (unit + 1) / 2
     w = mean[:, None, None] + scale[:, None, None] * t / (1 - t**2)
     weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
-    # Panels without width hold nothing, nor do nodes so far out that the inverse of a logarithm could overflow.
-    used = (width > 0) & ((site.site.domain == "real") | (np.abs(w - mean[:, None, None]) < _FAR))
+    with np.errstate(over="ignore"):
+        point = from_line(w)
+    # Panels without width hold nothing, nor do nodes so far out that a logarithm or logit could not be taken back.
+    used = (width > 0) & np.isfinite(point)
+    if site.site.domain != "real":
+        with np.errstate(divide="ignore"):
+            used &= (np.abs(w - mean[:, None, None]) < _FAR) & np.isfinite(to_line(point))
     row, *_ = np.nonzero(used)
     density = np.zeros(t.shape)
-    log_density = _log_predictive(site, name, from_line(w[used]), row, mean, variance, parameters)
+    log_density = _log_predictive(site, name, point[used], row, mean, variance, parameters)
     density[used] = np.exp(log_density + log_slope(w[used]))
     mass = density * weight
     is_below = t < cut[:, None, None]
@@ -165,4 +177,4 @@ _LINES: dict[str, tuple[Callable, Callable, Callable]] = {
 }
 """Of each domain the map to the real line, its inverse, and the log of the inverse's slope."""
 _LINES["non-negative"] = _LINES["positive"]
-_TRANSFORMS = dict.fromkeys(("count", "ordinal", "binary"), _counts) | dict.fromkeys(_LINES, _continuous)
+_TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(_LINES, _continuous)

@@ -4,9 +4,11 @@ import numpy as np
 import pymc as pm
 import pytest
 from scipy import stats
+from scipy.special import expit
 
 import pymc_ep as pmep
-from pymc_ep.diagnostics import loo_pit
+from pymc_ep.diagnostics import calibration, loo_pit
+from pymc_ep.sites import compile_site
 
 N = 10
 X = np.linspace(0.0, 3.0, N)
@@ -105,3 +107,28 @@ def test_too_many_counts_are_refused():
     result = pmep.fit(model=model, draws=0, progressbar=False)
     with pytest.raises(pmep.UnsupportedModelError, match=r"'y' add up to 17000000"):
         loo_pit(result, model)
+
+
+def test_other_observations_are_refused(poisson, monkeypatch):
+    monkeypatch.delitem(calibration._TRANSFORMS, "count")
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has a poisson site, whose observations \(count\)"):
+        loo_pit(poisson[1], poisson[0])
+
+
+POSITIVE = np.array([0.001, 0.5, 2.0, 30.0])
+UNIT = np.array([0.001, 0.5, 0.7, 0.999])
+CONTINUOUS = {
+    "exponential": (POSITIVE, (), lambda y: stats.expon.cdf(y, scale=np.exp(F))),
+    "gamma": (POSITIVE, (2.5,), lambda y: stats.gamma.cdf(y, 2.5, scale=np.exp(F) / 2.5)),
+    "beta": (UNIT, (5.0,), lambda y: stats.beta.cdf(y, 5 * expit(F), 5 * expit(-F))),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_bounded_observations_by_quadrature(name):
+    y, parameters, cdf = CONTINUOUS[name]
+    site = compile_site(name)
+    arrays = [np.full(4, p) for p in parameters]
+    transform = calibration._TRANSFORMS[site.site.domain]
+    _, upper = transform(site, "y", y, np.full(4, 0.4), np.full(4, 0.64), arrays)
+    np.testing.assert_allclose(upper, cdf(y[:, None]) @ MASS, rtol=1e-4)

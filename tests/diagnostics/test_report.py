@@ -137,6 +137,19 @@ def test_several_observed_variables():
     assert set(found["worst_variable"].values[:6]) == {"count"}
 
 
+def test_solvers_say_the_same():
+    """Few coefficients behind many observations, solved in the space of either."""
+    rng = np.random.default_rng(9)
+    design = rng.normal(size=(30, 3))
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0.0, 1.0, shape=3)
+        pm.Bernoulli("y", logit_p=pm.math.dot(design, beta), observed=rng.integers(0, 2, 30))
+    options = {"model": model, "draws": 0, "progressbar": False}
+    found = [pmep.diagnose(pmep.fit(solver=s, **options), model) for s in ("observations", "coefficients")]
+    for name in ("y_skewness", "y_kurtosis", "y_evidence_share", "log_evidence_cumulant"):
+        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-5, atol=1e-9)
+
+
 def test_a_container_of_another_making(poisson):
     model, _ = poisson
     with model:
