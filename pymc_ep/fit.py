@@ -207,7 +207,7 @@ def _container(
     random_seed: Any,
 ) -> Any:
     chains, draws, remark = layout
-    posterior, log_likelihood = None, None
+    posterior, log_likelihood, left_out = None, None, ""
     variables = _fit_variables(model, solution)
     if draws > 0:
         n = sum(y.size for y in form.observed())
@@ -223,7 +223,6 @@ def _container(
         left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
         if not keep:
             left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
-        remark = "; ".join(filter(None, [remark, left_out]))
     return build_container(
         model,
         posterior=posterior,
@@ -232,6 +231,7 @@ def _container(
         fit_attrs={
             "method": engine.name,
             "status": "; ".join(filter(None, [solution.status, remark])),
+            **({"left_out": left_out} if left_out else {}),
             "settings": settings,
             **timings,
         },

@@ -355,3 +355,24 @@ def test_a_hyperparameter_in_units_of_a_hundred_thousandth():
     precision = n / unit**2 + 1 / (3 * unit) ** 2
     np.testing.assert_allclose(fit["c_mean"], y.sum() / unit**2 / precision, rtol=1e-4)
     np.testing.assert_allclose(fit["c_sd"], precision**-0.5, rtol=1e-5)
+
+
+def test_names_that_other_packages_give():
+    """Bambi names its variables by formula, with characters that PyTensor reads as formats."""
+    group = np.arange(12) % 3
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("1|group_sigma", 1)
+        offset = pm.Normal("1|group_offset", 0, 1, shape=3)
+        pm.Poisson("y", pm.math.exp(sigma * offset[group]), observed=group)
+    idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)
+    assert idata["posterior"]["1|group_offset"].shape == (1, 10, 3)
+
+
+def test_draws_without_their_log_likelihood(monkeypatch):
+    """Where it would take more than the limit, draws come alone and an attribute says so."""
+    monkeypatch.setattr("pymc_ep.fit._STORED_LOG_LIKELIHOODS", 10)
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, 1, shape=3)), observed=[1, 2, 3])
+    idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)
+    assert idata["fit"].attrs["left_out"].startswith("log_likelihood, log_p and log_q left out")
+    assert not has_group(idata, "log_likelihood")

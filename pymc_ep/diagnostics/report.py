@@ -107,7 +107,7 @@ def _weights(fit: xr.Dataset, posterior: LatentPosterior) -> tuple[dict[str, xr.
     """Return what the importance weights say."""
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
     if "log_p" not in fit or "log_q" not in fit:
-        return {}, dict.fromkeys(names, "the fit stored no log_p and log_q of draws; its status says why if it drew")
+        return {}, dict.fromkeys(names, "the fit stored no log_p and log_q of draws; its attribute left_out says why if it drew")
     log_weight = fit["log_p"] - fit["log_q"]
     values = log_weight.to_numpy().ravel()
     if values.size < LEAST_DRAWS:

@@ -380,7 +380,7 @@ class CompiledLatentGaussian:
 
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
-        return {v: pt.tensor(f"{v.name}_rows", dtype=v.dtype, shape=(None, *v.type.shape)) for v in variables}
+        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}
 
 
 def _scale(block: NoiseBlock) -> TensorVariable:

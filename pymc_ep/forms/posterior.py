@@ -221,7 +221,7 @@ class LatentPosterior:
         noise = [draw[0] for draw in moved]
         values = self.form.evaluate(thetas, noise, [draw[1] for draw in moved if len(draw) == 2])
         if not log_likelihood:
-            return JointDraws(values)
+            return JointDraws(values, {})
         likelihood = self.form.log_likelihood(thetas, noise)
         held = not len(self.directions)
         log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held)
