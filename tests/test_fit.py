@@ -1,5 +1,7 @@
 """`fit` from a model block to the container, against closed forms and its own moments."""
 
+import sys
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -370,7 +372,7 @@ def test_names_that_other_packages_give():
 
 def test_draws_without_their_log_likelihood(monkeypatch):
     """Where it would take more than the limit, draws come alone and an attribute says so."""
-    monkeypatch.setattr("pymc_ep.fit._STORED_LOG_LIKELIHOODS", 10)
+    monkeypatch.setattr(sys.modules["pymc_ep.fit"], "_STORED_LOG_LIKELIHOODS", 10)
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, 1, shape=3)), observed=[1, 2, 3])
     idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)

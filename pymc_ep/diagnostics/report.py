@@ -19,6 +19,10 @@ __all__ = ["diagnose"]
 _LARGEST = 5000
 """Most predictors for which all pairs are formed: three matrices of that size, 0.6 GB."""
 _WORST = 10
+_DRAWS = 1000
+"""Draws made here where the fit stored no densities of its own."""
+_BUDGET = 5e10
+"""What their factorisations may come to: 368 values in one block, some five seconds."""
 
 Absent = dict[str, str]
 """Names of results that there are none of, and why."""
@@ -45,8 +49,8 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             How EP ended.
         ``log_evidence``
             EP's, given the hyperparameters at their mode.
-        ``log_weight`` (chain, draw)
-            log p - log q of each draw.
+        ``log_weight`` (chain, draw), or (weighted_draw)
+            log p - log q of each draw of the fit, or of draws made here where it stored no densities.
         ``pareto_k``
             Tail of the weights: below 0.7 they can be used, and the approximation is near; above, it is not, or the
             dimension is too high for the check (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Minus infinity where all
@@ -106,9 +110,13 @@ def _sentence(absent: Mapping[str, str]) -> str:
 def _weights(fit: xr.Dataset, posterior: LatentPosterior) -> tuple[dict[str, xr.DataArray], Absent]:
     """Return what the importance weights say."""
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
-    if "log_p" not in fit or "log_q" not in fit:
-        return {}, dict.fromkeys(names, "the fit stored no log_p and log_q of draws; its attribute left_out says why if it drew")
-    log_weight = fit["log_p"] - fit["log_q"]
+    if "log_p" in fit and "log_q" in fit:
+        log_weight = fit["log_p"] - fit["log_q"]
+    else:
+        drawn = posterior.draws(_DRAWS, np.random.default_rng(0), log_likelihood=True, budget=_BUDGET)
+        if drawn.log_p is None or drawn.log_q is None:
+            return {}, dict.fromkeys(names, drawn.left_out)
+        log_weight = xr.DataArray(drawn.log_p - drawn.log_q, dims="weighted_draw")
     values = log_weight.to_numpy().ravel()
     if values.size < LEAST_DRAWS:
         return {"log_weight": log_weight}, dict.fromkeys(names, f"fewer than {LEAST_DRAWS} draws")

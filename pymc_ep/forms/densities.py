@@ -12,12 +12,12 @@ import scipy.linalg
 
 from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments
 
-__all__ = ["NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
+__all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
 
 NoiseDraws = Sequence[tuple[np.ndarray, ...]]
 """Of each block its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
 
-_BUDGET = 5e8
+BUDGET = 5e8
 """Most that draws times the cubes of the sizes of blocks may come to, where the hyperparameters vary and each draw
 needs the Cholesky factors of its own covariances: a fifth of a second, 4000 draws of 50 values."""
 _CHUNK = 2**18
@@ -95,6 +95,7 @@ def log_joint(
     log_likelihood: Mapping[str, np.ndarray],
     *,
     held: bool,
+    budget: float,
 ) -> tuple[np.ndarray | None, str]:
     """Return the log density of hyperparameters, latent variables and observations at each draw, (s,).
 
@@ -110,6 +111,8 @@ def log_joint(
         At these draws of theta and noise.
     held : bool
         Whether all rows of theta are the same, the mode: the density is then that given the hyperparameters.
+    budget : float
+        Most that draws times the cubes of the sizes of blocks may come to.
 
     Returns
     -------
@@ -122,7 +125,7 @@ def log_joint(
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
         return sum(parts) + _total(log_likelihood), ""
     moving = [i for i, varies in enumerate(form.varying) if varies]
-    if len(theta) * sum(priors[i].size ** (2 if priors[i].diagonal else 3) for i in moving) > _BUDGET:
+    if len(theta) * sum(priors[i].size ** (2 if priors[i].diagonal else 3) for i in moving) > budget:
         return None, "a covariance to factorise for each draw is too much work"
     density = form.log_prior_rows(theta)
     for i, (prior, draw) in enumerate(zip(priors, draws)):

@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments, Prior
-from pymc_ep.forms.densities import NoiseDraws, NoisePrior, log_joint, log_standard_normal
+from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.linalg.dense import DensePosterior
 from pymc_ep.linalg.gaussian import GaussianPosterior
@@ -192,8 +192,12 @@ class LatentPosterior:
         changed = flat[1:] != flat[:1]
         return changed.shape == (p, p) and not np.any(changed & ~np.eye(p, dtype=bool))
 
-    def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = BUDGET
+    ) -> JointDraws:
         """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
+
+        The densities are left out where each draw needs factorisations that come to more than the budget.
 
         The hyperparameters are Gaussian about their mode on the unconstrained scale; the latent variables are
         drawn at the mode and moved with them to first order.
@@ -224,7 +228,7 @@ class LatentPosterior:
             return JointDraws(values, {})
         likelihood = self.form.log_likelihood(thetas, noise)
         held = not len(self.directions)
-        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held)
+        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held, budget=budget)
         log_q = None if log_p is None else self._log_q(spread, priors, still)
         return JointDraws(values, likelihood, log_p, log_q, reason)
 

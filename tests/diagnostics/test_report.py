@@ -72,11 +72,23 @@ def test_the_model_of_the_context(poisson):
         xr.testing.assert_identical(pmep.diagnose(result)["y_skewness"], pmep.diagnose(result, model)["y_skewness"])
 
 
-def test_without_draws_the_weights_are_absent(poisson):
-    model, _ = poisson
+def test_without_stored_densities_the_weights_are_of_other_draws(poisson):
+    model, result = poisson
+    stored = pmep.diagnose(result, model)
+    found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
+    assert found["log_weight"].dims == ("weighted_draw",)
+    error = np.hypot(found["log_evidence_importance_mcse"], stored["log_evidence_importance_mcse"])
+    assert abs(found["log_evidence_importance"] - stored["log_evidence_importance"]) < 4 * error
+
+
+def test_a_density_that_is_too_much_work_is_absent(monkeypatch):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(6), pm.HalfNormal("amp", 1) * (np.eye(6) + 0.5))
+        pm.Poisson("y", pm.math.exp(f), observed=[0, 1, 3, 9, 30, 2])
+    monkeypatch.setattr("pymc_ep.diagnostics.report._BUDGET", 1.0)
     found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
     assert not WEIGHTS & set(found) and "log_weight" not in found
-    assert all(name in found.attrs["absent"] for name in WEIGHTS)
+    assert all(name in found.attrs["absent"] for name in WEIGHTS) and "too much work" in found.attrs["absent"]
     assert set(found) >= CORRECTION
 
 

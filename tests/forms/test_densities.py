@@ -9,7 +9,7 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, has_group, numpy_mode
-from pymc_ep.forms import densities
+from pymc_ep.forms.posterior import LatentPosterior
 
 N = 7
 X = np.linspace(0.0, 3.0, N)[:, None]
@@ -188,7 +188,7 @@ def test_absent_without_draws_over_budget_and_without_a_density(monkeypatch):
     assert not left_out(pmep.fit(model=model(whitened), draws=0))
     assert has_group(result := pmep.fit(model=model(singular), draws=5, random_seed=1), "posterior")
     assert "log_p and log_q left out: a covariance is singular" in left_out(result)
-    monkeypatch.setattr(densities, "_BUDGET", 20 * N**3 - 1)
+    monkeypatch.setattr(LatentPosterior.draws, "__kwdefaults__", {"log_likelihood": False, "budget": 20 * N**3 - 1})
     assert "log_p and log_q left out: a covariance to factorise" in left_out(pmep.fit(model=model(whitened), draws=5))
     # Nothing to factorise: hyperparameters at one value, or none that scale the latent variables.
     assert "log_p" in group(pmep.fit(model=model(whitened), draws=5, hyper="fixed"), "fit")
