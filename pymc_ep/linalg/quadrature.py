@@ -22,7 +22,19 @@ import numpy as np
 from pymc_ep.linalg.iterate import while_loop
 from pymc_ep.linalg.namespace import namespace
 
-__all__ = ["REACH", "TiltedNodes", "moments_from_nodes", "reweighted", "tilted_nodes"]
+__all__ = [
+    "REACH",
+    "LogDensity",
+    "Panels",
+    "TiltedNodes",
+    "legendre",
+    "moments_from_nodes",
+    "panel_values",
+    "panels_between",
+    "reweighted",
+    "tilted_nodes",
+    "weighed",
+]
 
 DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
@@ -91,6 +103,10 @@ class TiltedNodes(NamedTuple):
     slope : array, shape (nodes, panels)
         ``power * d log t / d f`` at the nodes.
     log_z : array, shape (n,)
+    mean, variance : array, shape (n,)
+        The cavity's moments.
+    jump : array of bool, shape (n,), optional
+        Where t jumps inside the interval: integration by parts then leaves terms out, and what it gives is differenced.
     """
 
     panels: Panels
@@ -99,6 +115,9 @@ class TiltedNodes(NamedTuple):
     weight: Any
     slope: Any
     log_z: Any
+    mean: Any
+    variance: Any
+    jump: Any = None
 
 
 LogDensity = Callable[..., tuple[Any, Any]]
@@ -129,7 +148,7 @@ def tilted_nodes(
     parameters : sequence of array, shape (n,)
     knots : sequence of array, shape (n,)
         Points at which panels must break, in any order; those outside the interval are ignored. When t is not
-        log-concave the first one is where t is largest.
+        log-concave there is at least one, and the first is where t is largest.
     knots_beyond : float
         Knots count only where the interval of integration is longer than this; saves panels in narrow cavities.
     log_concave : bool
@@ -156,48 +175,66 @@ def tilted_nodes(
         low, high, cuts = _hull_interval(mean, variance, knots, xp)
     wide = high - low > knots_beyond
     inner = xp.stack([*cuts, *(xp.where(wide, knot - centre, high) for knot in knots)])
-    panels = _panels(low, high, inner, xp)
-    unit_node, unit_weight = _legendre(nodes)
-    offset = panels.left + panels.width * unit_node[:, None]
-    y, mean, variance, power, base, log_base, *parameters = (
-        array[panels.site] for array in (y, mean, variance, power, centre, log_centre, *parameters)
-    )
+    panels = panels_between(low, high, inner)
+    offset, log_t, slope = panel_values(log_density, panels, centre, log_centre, y, parameters, nodes)
+    return weighed(panels, offset, log_t, slope, centre, log_centre, mean, variance, power)
+
+
+def panel_values(
+    log_density: LogDensity, panels: Panels, centre: Any, log_centre: Any, y: Any, parameters: Sequence[Any], nodes: int
+) -> tuple[Any, Any, Any]:
+    """Return the nodes of all panels as offsets from the centre, log t there over that at the centre, and its slope."""
+    offset = panels.left + panels.width * legendre(nodes)[0][:, None]
+    y, base, log_base, *parameters = (array[panels.site] for array in (y, centre, log_centre, *parameters))
     node = base + offset
     log_t, slope = log_density(node, y, *parameters)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore"):
         # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
-        log_t = log_t - log_base + slope * (offset - (node - base))
-        log_weight = power * log_t - offset * (offset + 2 * (base - mean)) / (2 * variance)
+        return offset, log_t - log_base + slope * (offset - (node - base)), slope
+
+
+def weighed(
+    panels: Panels,
+    offset: Any,
+    log_t: Any,
+    slope: Any,
+    centre: Any,
+    log_centre: Any,
+    mean: Any,
+    variance: Any,
+    power: Any,
+) -> TiltedNodes:
+    """Give the nodes their probabilities."""
+    xp = namespace(mean, variance, offset)
+    site = panels.site
+    unit_weight = legendre(offset.shape[0])[1][:, None]
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        log_weight = power[site] * log_t - offset * (offset + 2 * (centre - mean)[site]) / (2 * variance)[site]
         top = panels.reduce(xp.max(log_weight, axis=0), "maximum")
-        weight = xp.exp(log_weight - top[panels.site]) * (panels.width * unit_weight[:, None])
+        weight = xp.exp(log_weight - top[site]) * (panels.width * unit_weight)
         total = panels.total(weight)
-        # The constants belong to the site, not the panel: they are the same for all of its panels.
-        peak = (power * log_base - (base - mean) ** 2 / (2 * variance) - 0.5 * xp.log(2 * np.pi * variance))[
-            panels.first
-        ]
+        peak = power * log_centre - (centre - mean) ** 2 / (2 * variance) - 0.5 * xp.log(2 * np.pi * variance)
         log_z = top + peak + xp.log(total)
-        return TiltedNodes(panels, centre, offset, weight / total[panels.site], power * slope, log_z)
+        return TiltedNodes(panels, centre, offset, weight / total[site], power[site] * slope, log_z, mean, variance)
 
 
-def reweighted(rule: TiltedNodes, mean: Any, variance: Any, step: Any) -> TiltedNodes:
+def reweighted(rule: TiltedNodes, step: Any) -> TiltedNodes:
     """Move the cavity means and keep the nodes: the Gaussian's ratio is an exponential of the offset.
 
     Parameters
     ----------
     rule : TiltedNodes
-    mean, variance : array, shape (n,)
-        Cavity moments that the rule was made for.
     step : array, shape (n,)
         Changes of the cavity means, within `REACH` standard deviations.
     """
     xp = namespace(rule.centre)
-    panels = rule.panels
+    panels, mean, variance = rule.panels, rule.mean, rule.variance
     exponent = rule.offset * (step / variance)[panels.site]
     top = panels.reduce(xp.max(exponent, axis=0), "maximum")
     weight = rule.weight * xp.exp(exponent - top[panels.site])
     total = panels.total(weight)
     log_z = rule.log_z + top + xp.log(total) + step * (rule.centre - mean - step / 2) / variance
-    return rule._replace(weight=weight / total[panels.site], log_z=log_z)
+    return rule._replace(weight=weight / total[panels.site], log_z=log_z, mean=mean + step)
 
 
 def moments_from_nodes(
@@ -228,18 +265,22 @@ def moments_from_nodes(
         precision = -panels.total(weighted * (rule.slope - slope_at_mean[site])) / variance
     if log_concave:
         precision = xp.maximum(precision, 0.0)
+    if rule.jump is not None:
+        gradient = np.where(rule.jump, (mean - rule.mean) / rule.variance, gradient)
+        precision = np.where(rule.jump, 1 / variance - 1 / rule.variance, precision)
     return rule.log_z, mean, variance, gradient, precision
 
 
 @lru_cache
-def _legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+def legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of the Gauss-Legendre rule on (0, 1)."""
     node, weight = np.polynomial.legendre.leggauss(nodes)
     return (node + 1) / 2, weight / 2
 
 
-def _panels(low: Any, high: Any, inner: Any, xp: Any) -> Panels:
+def panels_between(low: Any, high: Any, inner: Any) -> Panels:
     """Cut the intervals at the inner points, of shape (points, n), that lie inside them."""
+    xp = namespace(low, high)
     inside = (inner > low) & (inner < high)
     breaks = xp.concatenate([low[None], xp.sort(xp.where(inside, inner, high), axis=0), high[None]])
     left, width = breaks[:-1].T, (breaks[1:] - breaks[:-1]).T
@@ -257,7 +298,7 @@ def _panels(low: Any, high: Any, inner: Any, xp: Any) -> Panels:
 def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
     """Interval and cuts, as offsets from the cavity mean, that miss no mode of a density with several."""
     deviation = xp.sqrt(variance)
-    peak = knots[0] - mean if len(knots) else xp.zeros_like(mean)
+    peak = knots[0] - mean
     reach = _GAUSSIAN_CUTS[-1] * deviation
     low, high = xp.minimum(peak, 0.0) - reach, xp.maximum(peak, 0.0) + reach
     return low, high, [cut * deviation for cut in _GAUSSIAN_CUTS]

@@ -7,25 +7,59 @@ differently on either stack; its values stay the same.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
 import scipy.special
-from pytensor.tensor.random.basic import BernoulliRV, LaplaceRV, NormalRV, PoissonRV, StudentTRV
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    BetaRV,
+    BinomialRV,
+    ExponentialRV,
+    GammaRV,
+    LaplaceRV,
+    NegBinomialRV,
+    NormalRV,
+    PoissonRV,
+    StudentTRV,
+)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 
-__all__ = ["LINKS", "Family", "family_of", "register_family", "site_names"]
+__all__ = ["LINKS", "Family", "Link", "family_of", "register_family", "site_names"]
 
-LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "identity": lambda x: x,
-    "exp": np.exp,
-    "softplus": lambda x: np.logaddexp(0.0, x),
-    "rectified linear": lambda x: np.maximum(x, 0.0),
-    "logistic": scipy.special.expit,
-    "probit": scipy.special.ndtr,
+
+class Link(NamedTuple):
+    """How a distribution's parameter follows from the predictor eta.
+
+    Attributes
+    ----------
+    inverse : callable
+        ``inverse(eta, *site_parameters)``: the distribution's parameter, of arrays.
+    forward : callable, optional
+        ``forward(parameter, *site_parameters)``: eta, of graphs. Where there is one, the model's own predictor may
+        differ from eta by an offset free of latent variables, such as the log of an exposure.
+    sign : float
+        With -1, eta is minus what `inverse` takes and `forward` returns.
+    """
+
+    inverse: Callable[..., np.ndarray]
+    forward: Callable[..., TensorVariable] | None = None
+    sign: float = 1.0
+
+
+LINKS: dict[str, Link] = {
+    "identity": Link(lambda x, *_: x),
+    "exp": Link(lambda x, *_: np.exp(x), lambda p, *_: pt.log(p)),
+    "reciprocal exp": Link(lambda x, *_: np.exp(-x), lambda p, *_: -pt.log(p), -1.0),
+    "softplus": Link(lambda x, *_: np.logaddexp(0.0, x)),
+    "rectified linear": Link(lambda x, *_: np.maximum(x, 0.0)),
+    "logistic": Link(lambda x, *_: scipy.special.expit(x), lambda p, *_: pt.log(p) - pt.log1p(-p)),
+    "probit": Link(lambda x, *_: scipy.special.ndtr(x)),
+    "complementary log-log": Link(lambda x, *_: -np.expm1(-np.exp(x)), lambda p, *_: pt.log(-pt.log1p(-p))),
 }
 """Inverse links: the distribution's parameter as a function of eta."""
 
@@ -40,16 +74,27 @@ class Family:
         Position, among the distribution's parameters, of the one that carries eta.
     links : dict of str to str
         Site name by the name of the link that leads from eta to that parameter.
-    parameters : dict of str to int
-        Position of each site parameter among the distribution's parameters.
+    parameters : dict of str to int or callable
+        Each site parameter, in the site's order: its position among the distribution's parameters, or a function of
+        all of these.
     options : callable
         Static site options read off the random variable's Op.
+    own_links : dict of str to Link
+        Links that are the family's own, by name; others are in `LINKS`.
+    carriers : tuple of int
+        Positions of all parameters that the predictor enters.
     """
 
     predictor: int
     links: dict[str, str]
-    parameters: dict[str, int]
+    parameters: dict[str, int | Callable[..., TensorVariable]]
     options: Callable[[Any], dict[str, Any]]
+    own_links: dict[str, Link]
+    carriers: tuple[int, ...]
+
+    def link(self, name: str) -> Link:
+        """Return a link by the name it has in this family."""
+        return self.own_links.get(name) or LINKS[name]
 
 
 _FAMILIES: dict[type, Family] = {}
@@ -60,8 +105,10 @@ def register_family(
     *,
     predictor: int,
     links: dict[str, str],
-    parameters: dict[str, int] | None = None,
+    parameters: dict[str, int | Callable[..., TensorVariable]] | None = None,
     options: Callable[[Any], dict[str, Any]] | None = None,
+    own_links: dict[str, Link] | None = None,
+    carriers: tuple[int, ...] | None = None,
 ) -> None:
     """Say which sites a PyMC distribution has.
 
@@ -72,16 +119,25 @@ def register_family(
     predictor : int
         Position, among the distribution's parameters, of the one that carries eta.
     links : dict of str to str
-        Site name by the name of the link, one of `LINKS`, that leads from eta to that parameter.
-    parameters : dict of str to int, optional
-        Position of each site parameter among the distribution's parameters, in the site's order.
+        Site name by the name of the link, one of `LINKS` or of `own_links`, that leads from eta to that parameter.
+    parameters : dict of str to int or callable, optional
+        Each site parameter, in the site's order: its position among the distribution's parameters, or a function that
+        takes all of these, as graphs, and returns it.
     options : callable, optional
         Takes the Op, returns static options of the site.
+    own_links : dict of str to Link, optional
+        Links of this distribution alone, such as those that depend on site parameters.
+    carriers : tuple of int, optional
+        Positions of all parameters that the predictor enters, where there are several. A function in `parameters`
+        must then tie the others to the first: it is checked not to vary with eta.
     """
-    unknown = sorted(set(links) - set(LINKS))
+    own = own_links or {}
+    unknown = sorted(set(links) - set(LINKS) - set(own))
     if unknown:
         raise ValueError(f"No link is named {unknown[0]!r}; there are {', '.join(LINKS)}.")
-    _FAMILIES[op_type] = Family(predictor, links, parameters or {}, options or (lambda op: {}))
+    _FAMILIES[op_type] = Family(
+        predictor, links, parameters or {}, options or (lambda op: {}), own, carriers or (predictor,)
+    )
 
 
 def family_of(rv: TensorVariable) -> Family | None:
@@ -91,11 +147,12 @@ def family_of(rv: TensorVariable) -> Family | None:
 
 def site_names() -> list[tuple[str, str, str]]:
     """Return (distribution, link, site) for all that is registered."""
-    return [
+    registered = [
         (op_type.__name__.removesuffix("RV"), link, site)
         for op_type, family in _FAMILIES.items()
         for link, site in family.links.items()
     ]
+    return [*registered, ("any other, of scalars", "any, elementwise", "quadrature of its log density")]
 
 
 register_family(
@@ -103,7 +160,52 @@ register_family(
     predictor=0,
     links={"exp": "poisson", "softplus": "softplus_poisson", "rectified linear": "rectified_poisson"},
 )
-register_family(BernoulliRV, predictor=0, links={"logistic": "logit", "probit": "probit"})
+register_family(
+    BernoulliRV, predictor=0, links={"logistic": "logit", "probit": "probit", "complementary log-log": "cloglog"}
+)
+register_family(
+    BinomialRV,
+    predictor=1,
+    links={
+        "logistic": "binomial_logit",
+        "probit": "binomial_probit",
+        "complementary log-log": "binomial_cloglog",
+    },
+    parameters={"n": 0},
+)
+# PyMC's NegativeBinomial(mu, alpha) has the Op's parameters n = alpha and p = alpha / (alpha + mu).
+register_family(
+    NegBinomialRV,
+    predictor=1,
+    links={"exp": "negative_binomial"},
+    parameters={"alpha": 0},
+    own_links={
+        "exp": Link(
+            lambda x, alpha: alpha / (alpha + np.exp(x)), lambda p, alpha: pt.log(alpha) + pt.log1p(-p) - pt.log(p)
+        )
+    },
+)
+# The Ops take the scale: the mean of an exponential, that of a gamma over its shape.
+register_family(ExponentialRV, predictor=0, links={"exp": "exponential", "reciprocal exp": "exponential"})
+register_family(
+    GammaRV,
+    predictor=1,
+    links={"exp": "gamma", "reciprocal exp": "gamma"},
+    parameters={"alpha": 0},
+    own_links={
+        "exp": Link(lambda x, alpha: np.exp(x) / alpha, lambda p, alpha: pt.log(p * alpha)),
+        "reciprocal exp": Link(lambda x, alpha: np.exp(-x) / alpha, lambda p, alpha: -pt.log(p * alpha), -1.0),
+    },
+)
+# PyMC's Beta(mu, nu) has the Op's parameters mu nu and (1 - mu) nu, whose sum is free of the predictor.
+register_family(
+    BetaRV,
+    predictor=0,
+    links={"logistic": "beta"},
+    parameters={"nu": lambda a, b: a + b},
+    own_links={"logistic": Link(lambda x, nu: nu * scipy.special.expit(x), lambda a, nu: pt.log(a) - pt.log(nu - a))},
+    carriers=(0, 1),
+)
 register_family(NormalRV, predictor=0, links={"identity": "normal"}, parameters={"sigma": 1})
 register_family(LaplaceRV, predictor=0, links={"identity": "laplace"}, parameters={"b": 1})
 register_family(StudentTRV, predictor=1, links={"identity": "student_t"}, parameters={"nu": 0, "sigma": 2})

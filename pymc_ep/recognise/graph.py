@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
@@ -13,7 +13,15 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.linear_maps import pullback
 
-__all__ = ["depends_on", "is_affine_numerically", "is_affine_symbolically", "value_depends_on", "without_casts"]
+__all__ = [
+    "depends_on",
+    "dominators",
+    "is_affine_numerically",
+    "is_affine_symbolically",
+    "value_dependent",
+    "value_depends_on",
+    "without_casts",
+]
 
 
 def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | None = None) -> bool:
@@ -36,6 +44,36 @@ def value_depends_on(expression, variables: Sequence) -> bool:
         seen.add(v)
         stack.extend(v.owner.inputs)
     return False
+
+
+def value_dependent(expressions: Iterable, variables: Iterable) -> set:
+    """Return all variables behind the expressions whose value depends on any of `variables`, these included."""
+    found = set(variables)
+    for node in io_toposort([], list(expressions)):
+        if not isinstance(node.op, Shape | Shape_i) and not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
+    """Return the variables through each of which all values pass on their way to the expressions, the nearest first.
+
+    A front of variables moves from the expressions towards `variables`, replacing what was computed last by what it was
+    computed from; whenever a single variable is left, everything passes through it.
+    """
+    nodes = io_toposort([], list(expressions))
+    dependent = value_dependent(expressions, variables)
+    computed = {v: place for place, node in enumerate(nodes) for v in node.outputs}
+    front = {v for v in expressions if v in dependent}
+    found = []
+    while front:
+        last = max(front, key=lambda v: computed.get(v, -1))
+        if len(front) == 1:
+            found.append(last)
+        if last.owner is None:
+            break
+        front = (front - {last}) | {v for v in last.owner.inputs if v in dependent}
+    return found
 
 
 def without_casts(variable: TensorVariable) -> TensorVariable:

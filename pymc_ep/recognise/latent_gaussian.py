@@ -1,6 +1,6 @@
 """Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytensor.tensor as pt
 from pymc import Model
@@ -10,12 +10,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
-from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
+from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
-from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
-from pymc_ep.sites.base import get_site
+from pymc_ep.recognise.predictor import AffineTest, Found, NotAffineError
+from pymc_ep.recognise.random_nodes import parameters_of
 
 __all__ = ["recognise_latent_gaussian"]
 
@@ -41,18 +41,36 @@ def recognise_latent_gaussian(
         Names the variable, what was found and what would make it fit.
     """
     relevant = _relevant(model)
-    candidates = _candidates(model, relevant)
+    candidates = _candidates(model, relevant) or _candidates(model, relevant, shared=True)
     if latent is not None:
-        return _build(model, relevant, _resolve(model, latent, candidates), wanted)
+        chosen = _resolve(model, latent, candidates)
+        return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
     if not candidates:
         raise UnsupportedModelError(
             "The model has no Gaussian latent variable (Normal or MvNormal) that enters its observed variables "
             "through a mean or a predictor, so there is nothing to integrate out; use pm.sample or pm.find_MAP."
         )
-    try:
-        return _build(model, relevant, candidates, wanted)
-    except NotAffineError:
-        return _build(model, relevant, _without_offenders(model, relevant, candidates), wanted)
+
+    def with_all(registered: bool) -> LatentGaussian:
+        return _build(model, relevant, candidates, wanted, registered_only=registered)
+
+    def with_most(registered: bool) -> LatentGaussian:
+        latents = _without_offenders(model, relevant, candidates, registered)
+        return _build(model, relevant, latents, wanted, registered_only=registered)
+
+    return _first_that_fits(with_all, with_most)
+
+
+def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
+    """Try each way with registered sites, then with any density; where none fits, the first refusal says why."""
+    refusals = []
+    for way in ways:
+        for registered in (True, False):
+            try:
+                return way(registered)
+            except NotAffineError as error:
+                refusals.append(error)
+    raise refusals[0]
 
 
 def _relevant(model: Model) -> list[TensorVariable]:
@@ -62,11 +80,7 @@ def _relevant(model: Model) -> list[TensorVariable]:
             "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
         )
     for rv in model.observed_RVs:
-        if family_of(rv) is None:
-            raise UnsupportedModelError(
-                f"The observed variable {rv.name!r} has the distribution {_kind(rv)}, for which no site is registered; "
-                f"pymc_ep.supported() lists those there are."
-            )
+        require_univariate(rv)
     roots = [*model.observed_RVs, *model.potentials]
     relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]
     for rv in relevant:
@@ -82,12 +96,20 @@ def _kind(rv: TensorVariable) -> str:
     return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
 
 
-def _candidates(model: Model, relevant: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors."""
+def _candidates(model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False) -> list[TensorVariable]:
+    """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors.
+
+    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well.
+    """
     candidates = [rv for rv in relevant if _keeps_gaussian(model, rv) and gaussian_of(rv)]
     while True:
-        barred = _graphs_without_latents(model, relevant, candidates)
-        kept = [rv for rv in candidates if not depends_on(barred, [rv], blockers=model.basic_RVs)]
+        barred = _graphs_without_latents(relevant, candidates)
+        elsewhere = set().union(
+            *(entering_elsewhere(model, rv, candidates, shared=shared) for rv in model.observed_RVs)
+        )
+        kept = [
+            rv for rv in candidates if rv not in elsewhere and not depends_on(barred, [rv], blockers=model.basic_RVs)
+        ]
         if len(kept) == len(candidates):
             return kept
         candidates = kept
@@ -99,18 +121,15 @@ def _keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
     return transform is None or isinstance(transform, ZeroSumTransform)
 
 
-def _graphs_without_latents(model, relevant, candidates) -> list[TensorVariable]:
+def _graphs_without_latents(relevant, candidates) -> list[TensorVariable]:
     graphs = []
     for rv in relevant:
-        graphs += gaussian_of(rv).barred if rv in candidates else rv.owner.op.dist_params(rv.owner)
-    for rv in model.observed_RVs:
-        predictor = family_of(rv).predictor
-        graphs += [p for i, p in enumerate(rv.owner.op.dist_params(rv.owner)) if i != predictor]
+        graphs += gaussian_of(rv).barred if rv in candidates else parameters_of(rv)
     return graphs
 
 
 def _without_offenders(
-    model: Model, relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
+    model: Model, relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable], registered_only: bool
 ) -> list[TensorVariable]:
     """Drop the candidate in which some predictor is not affine, or all but the one that fits; a tie is the user's."""
     refusals: list[NotAffineError] = []
@@ -119,7 +138,7 @@ def _without_offenders(
         found = []
         for latents in sets:
             try:
-                _build(model, relevant, latents)
+                _build(model, relevant, latents, registered_only=registered_only)
                 found.append(latents)
             except NotAffineError as error:
                 refusals.append(error)
@@ -175,7 +194,12 @@ def _why_not_latent(model: Model, variable: TensorVariable) -> str:
 
 
 def _build(
-    model: Model, relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable], wanted: Sequence[str] = ()
+    model: Model,
+    relevant: Sequence[TensorVariable],
+    latents: Sequence[TensorVariable],
+    wanted: Sequence[str] = (),
+    *,
+    registered_only: bool,
 ) -> LatentGaussian:
     """Assemble the form for a given set of latent variables, or say why it is none."""
     for potential in model.potentials:
@@ -186,7 +210,7 @@ def _build(
             )
     hyper = [rv for rv in relevant if rv not in latents]
     for rv in hyper:
-        if depends_on(rv.owner.op.dist_params(rv.owner), latents, blockers=model.basic_RVs):
+        if depends_on(parameters_of(rv), latents, blockers=model.basic_RVs):
             raise NotAffineError(
                 f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; add "
                 f"{rv.name!r} to latent=, or leave what it depends on out."
@@ -197,9 +221,9 @@ def _build(
     likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that what they share stays shared.
-    carriers = [rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor] for rv in likelihoods]
-    first = len(carriers)
-    blocks, outputs = _absorb(graphs, latents, graphs([*carriers, *latents, *deterministics]), first)
+    parameters = [p for rv in likelihoods for p in parameters_of(rv)]
+    first = len(parameters)
+    blocks, outputs = _absorb(graphs, latents, graphs([*parameters, *latents, *deterministics]), first)
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
@@ -208,10 +232,13 @@ def _build(
                 f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
                 f"latent= so that it becomes a hyperparameter."
             )
-    groups = [
-        _group(model, graphs, rv, *find_predictor(rv.name, parameter, family_of(rv).links, test))
-        for rv, parameter in zip(likelihoods, outputs)
-    ]
+    groups = []
+    rest = iter(outputs)
+    for rv in likelihoods:
+        observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
+        own = [next(rest) for _ in parameters_of(rv)]
+        found = find_site(rv, own, observed, test, registered_only=registered_only)
+        groups.append(_group(rv.name, found, observed))
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
@@ -242,7 +269,7 @@ def _unseen(
     outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
     unseen = [rv for rv in outside if gaussian_of(rv)]
     # A Gaussian variable may be wanted for itself, or for its density about a predictor.
-    predicted = [rv for rv in outside if rv in targets and family_of(rv) and _has_predictor(rv, [*latents, *unseen])]
+    predicted = [rv for rv in outside if rv in targets and _has_predictor(rv, [*latents, *unseen])]
     for rv in outside:
         if rv not in unseen and rv not in predicted:
             raise UnsupportedModelError(
@@ -253,9 +280,9 @@ def _unseen(
 
 
 def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> bool:
-    """Whether the parameter of a likelihood that carries the predictor depends on a latent variable."""
+    """Whether a variable, of values independent given its parameters, depends on a latent variable through these."""
     others = [v for v in latents if v is not rv]
-    return depends_on([rv.owner.op.dist_params(rv.owner)[family_of(rv).predictor]], others)
+    return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
 
 
 def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
@@ -263,21 +290,20 @@ def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[Ten
     return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
 
 
-def _group(model: Model, graphs: NoiseGraphs, rv: TensorVariable, predictor: TensorVariable, link: str) -> SiteGroup:
+def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
     """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
-    family = family_of(rv)
-    observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else predictor
+    predictor = found.predictor
+    observed = predictor if observed is None else observed
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
-    parameters = graphs([rv.owner.op.dist_params(rv.owner)[i] for i in family.parameters.values()])
     return SiteGroup(
-        name=rv.name,
-        site=get_site(family.links[link]),
-        options=family.options(rv.owner.op),
+        name=name,
+        site=found.site,
+        options=found.options,
         observed=observed,
         predictor=predictor,
-        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in parameters),
-        link=link,
+        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in found.parameters),
+        link=found.link,
     )
 
 
@@ -303,7 +329,8 @@ def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper) -> AffineT
     point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
     sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])
     found = iter(AffineTest({}, point).compile(sizes, [])())
-    return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point)
+    zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in blocks}
+    return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point, zeros)
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:

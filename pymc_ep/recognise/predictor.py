@@ -1,19 +1,40 @@
 """Find the affine predictor of a likelihood and the link between it and the distribution's parameter."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.recognise.families import LINKS
-from pymc_ep.recognise.graph import depends_on, is_affine_numerically, is_affine_symbolically, value_depends_on
+from pymc_ep.recognise.families import Family, Link
+from pymc_ep.recognise.graph import (
+    depends_on,
+    dominators,
+    is_affine_numerically,
+    is_affine_symbolically,
+    value_depends_on,
+)
+from pymc_ep.sites.base import Site, get_site
 
-__all__ = ["AffineTest", "NotAffineError", "find_predictor"]
+__all__ = [
+    "AffineTest",
+    "Found",
+    "NotAffineError",
+    "at_zero_noise",
+    "at_zero_noise_and_shape",
+    "find_predictor",
+    "names_of",
+    "operation_of",
+    "require_latent",
+    "what_is_not_affine",
+]
 
 
 class NotAffineError(UnsupportedModelError):
@@ -29,11 +50,19 @@ class AffineTest:
         Noise variables and the shapes of their values.
     point : dict
         Hyperparameter value variables and a working point.
+    zeros : dict, optional
+        For each noise variable zeros of its shape, as a graph free of noise.
     """
 
-    def __init__(self, noise: dict[TensorVariable, tuple[int, ...]], point: dict[TensorVariable, np.ndarray]):
+    def __init__(
+        self,
+        noise: dict[TensorVariable, tuple[int, ...]],
+        point: dict[TensorVariable, np.ndarray],
+        zeros: dict[TensorVariable, TensorVariable] | None = None,
+    ):
         self.noise = noise
         self.point = point
+        self.zeros = zeros or {}
         self._known: dict[TensorVariable, bool] = {}
 
     def __call__(self, graph: TensorVariable) -> bool:
@@ -52,95 +81,170 @@ class AffineTest:
         shapes = [self.noise[v] for v in reached]
         return is_affine_numerically(lambda at: function(*at), shapes, np.random.default_rng(0))
 
-    def compile(self, graph: TensorVariable, arguments: Sequence[TensorVariable]) -> Callable[..., np.ndarray]:
-        """Compile a graph, quickly, at the working point of the hyperparameters."""
+    def compile(
+        self, graph: TensorVariable, arguments: Sequence[TensorVariable], *, without_checks: bool = False
+    ) -> Callable[..., np.ndarray]:
+        """Compile a graph, quickly, at the working point of the hyperparameters; maybe without PyMC's assertions."""
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
-        return pytensor.function(list(arguments), fixed, mode="FAST_COMPILE", on_unused_input="ignore")
+        mode = get_mode("FAST_COMPILE")
+        mode = mode.including("local_remove_check_parameter") if without_checks else mode
+        return pytensor.function(list(arguments), fixed, mode=mode, on_unused_input="ignore")
+
+
+class Found(NamedTuple):
+    """The predictor of a likelihood and the site that takes it."""
+
+    site: Site
+    options: dict[str, Any]
+    predictor: TensorVariable
+    link: str
+    parameters: list[TensorVariable]
 
 
 def find_predictor(
-    name: str, parameter: TensorVariable, links: dict[str, str], affine: AffineTest
-) -> tuple[TensorVariable, str]:
-    """Return the affine predictor behind a distribution's parameter, and the name of the link.
+    name: str, op: Any, family: Family, parameters: Sequence[TensorVariable], affine: AffineTest
+) -> Found:
+    """Return the affine predictor behind a distribution's parameters, the link and the site.
 
     Parameters
     ----------
     name : str
         The observed variable, for messages.
-    parameter : TensorVariable
-        The parameter that carries the predictor, in terms of hyperparameters and noise.
-    links : dict
-        The links that the family accepts.
+    op : Op
+        That of the distribution, for the static options of the site.
+    family : Family
+        What is registered for the distribution.
+    parameters : sequence of TensorVariable
+        Those of the distribution, in terms of hyperparameters and noise.
     affine : AffineTest
 
     Raises
     ------
-    UnsupportedModelError
+    NotAffineError
         Where the parameter is not a known link of one affine predictor; names the operation in the way.
     """
-    noise = list(affine.noise)
-    if not depends_on([parameter], noise):
+    parameter = parameters[family.predictor]
+    require_latent(name, [parameter], affine)
+    own = [p(*parameters) if callable(p) else parameters[p] for p in family.parameters.values()]
+    chain = dominators([parameter], affine.noise)
+    nearest = None
+    for place, current in enumerate(chain):
+        if affine(current):
+            nearest = current if nearest is None else nearest
+            found = _behind_link(chain[: place + 1], family, own, affine)
+            if found is not None:
+                eta, link = found
+                site = get_site(family.links[link])
+                return Found(site, family.options(op), eta, link, [at_zero_noise(p, affine) for p in own])
+    if nearest is not None:
+        between = [operation_of(v) for v in chain[: chain.index(nearest)]]
+        raise NotAffineError(
+            f"The link of {name!r} is none of {', '.join(family.links)}: its parameter is {' of '.join(between)} of an "
+            f"affine predictor. Use one of these links, or leave {names_of(nearest, list(affine.noise))} out of "
+            f"latent=[...]."
+        )
+    raise NotAffineError(what_is_not_affine(name, parameter, affine))
+
+
+def require_latent(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> None:
+    """Raise where no parameter of a likelihood depends on the noise."""
+    if not depends_on(parameters, list(affine.noise)):
         raise NotAffineError(
             f"{name!r} does not depend on any latent variable; observe it in a model of its own, or name other "
             f"variables with latent=[...]."
         )
-    chain = [parameter]
-    nearest = None
-    while chain[-1] is not None:
-        current = chain[-1]
-        if affine(current):
-            nearest = current if nearest is None else nearest
-            found = _behind_link(chain, links, affine)
-            if found is not None:
-                return found
-        chain.append(_only_way_down(current, affine))
-    if nearest is not None:
-        between = [_operation(v) for v in chain[: chain.index(nearest)]]
-        raise NotAffineError(
-            f"The link of {name!r} is none of {', '.join(links)}: its parameter is {' of '.join(between)} of an affine "
-            f"predictor. Use one of these links, or leave {_names(nearest, noise)} out of latent=[...]."
-        )
-    raise NotAffineError(_what_is_not_affine(name, parameter, affine))
+
+
+def at_zero_noise(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
+    """Return a graph with zeros in the place of the noise, and so free of it."""
+    return graph_replace([graph], affine.zeros, strict=False)[0] if depends_on([graph], affine.zeros) else graph
 
 
 def _behind_link(
-    chain: Sequence[TensorVariable], links: dict[str, str], affine: AffineTest
+    chain: Sequence[TensorVariable], family: Family, own: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, str] | None:
     """Return eta and the link, where the first graph of a chain is a known link of the last, which is affine.
 
     Between link and parameter values may be selected, repeated or reordered (``rate[group]``): the same is then
-    done to the affine graph. An exposure, free of the noise, may multiply an exponential. Everything is verified
-    by value, at arguments that differ from element to element.
+    done to the affine graph. An offset, free of the noise, may be added to eta, such as the log of an exposure. All of
+    it, and that the site's own parameters are free of the noise, is verified by value, at arguments that differ from
+    element to element.
     """
     parameter, current = chain[0], chain[-1]
-    if parameter is current:
-        return (current, "identity") if "identity" in links else None
     arguments = _arguments(current, affine)
-    at = {v: _values(v, current, arguments, affine) for v in chain}
-    if at[parameter] is None:
+    target = _values(parameter, current, arguments, affine)
+    fixed = [_fixed_value(p, current, arguments, affine) for p in own]
+    if target is None or any(p is None for p in fixed):
         return None
-    for link in links:
-        inverse = LINKS[link]
-        for linked in chain[-2::-1]:
-            if at[linked] is None or not _close(at[linked], [inverse(z) for z in arguments]):
-                continue
-            for outer in chain[: chain.index(linked) + 1]:
-                eta = graph_replace([outer], {linked: current}, strict=False)[0] if outer is not linked else current
-                values = _values(eta, current, arguments, affine)
-                if outer is parameter and _close(at[parameter], [inverse(z) for z in values]):
-                    return eta, link
-                exposure = _exposure(parameter, current, affine) if link == "exp" else None
-                if exposure is not None and _close(at[parameter], [exposure[1] * np.exp(z) for z in values]):
-                    return eta + pt.log(exposure[0]), link
+    eta = _with_selections(chain)
+    values = _values(eta, current, arguments, affine)
+    for name in family.links if values is not None else ():
+        link = family.link(name)
+        if _explains(link, values, fixed, target):
+            return (eta if link.sign > 0 else -eta), name
+        if link.forward is None:
+            continue
+        offset = _offset(parameter, current, link, own, affine)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())
+        if np.all(np.isfinite(shift)) and _explains(link, [z + shift for z in values], fixed, target):
+            return (eta + offset if link.sign > 0 else -eta - offset), name
     return None
+
+
+def _with_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
+    """Apply to the last graph of a chain what is not elementwise on the way to the first."""
+    eta = chain[-1]
+    for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
+        if not isinstance(outer.owner.op, Elemwise) and inner in outer.owner.inputs:
+            eta = graph_replace([outer], {inner: eta}, strict=False)[0]
+    return eta
+
+
+def _offset(
+    parameter: TensorVariable,
+    current: TensorVariable,
+    link: Link,
+    own: Sequence[TensorVariable],
+    affine: AffineTest,
+) -> TensorVariable:
+    """Return the argument of the link where the predictor is zero."""
+    at_zero = graph_replace([parameter], {current: pt.zeros_like(current)}, strict=False)[0]
+    return link.forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
+
+
+def _explains(link: Link, values: Sequence[np.ndarray], fixed: Sequence[np.ndarray], target: Sequence) -> bool:
+    """Whether a link of these values is the distribution's parameter."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            return _close(target, [link.inverse(z, *fixed) for z in values])
+        except ValueError:  # Shapes that do not broadcast.
+            return False
+
+
+def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
+    """Return a graph with zeros of the shapes at the working point in the place of the noise."""
+    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
+    return graph_replace([graph], zero, strict=False)[0]
+
+
+def _fixed_value(
+    graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
+) -> np.ndarray | None:
+    """Evaluate a site parameter; None where it varies with the predictor or depends on other noise."""
+    if not value_depends_on(graph, list(affine.noise)):
+        return np.asarray(affine.compile(at_zero_noise_and_shape(graph, affine), [])())
+    values = _values(graph, predictor, arguments, affine)
+    if values is None or not _close(values[1:], [values[0]] * (len(values) - 1)):
+        return None
+    return values[0]
 
 
 def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray]:
     """Return arrays of the predictor's shape within the range in which all links differ."""
-    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
-    shape = np.shape(affine.compile(graph_replace([predictor], zero, strict=False)[0], [])())
+    shape = np.shape(affine.compile(at_zero_noise_and_shape(predictor, affine), [])())
     rng = np.random.default_rng(0)
     return [rng.uniform(-2.5, 3.5, shape) for _ in range(3)]
 
@@ -155,19 +259,8 @@ def _values(
     replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)):
         return None
-    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
-    function = affine.compile(graph_replace([replaced], zero, strict=False)[0], [free])
+    function = affine.compile(at_zero_noise_and_shape(replaced, affine), [free])
     return [np.asarray(function(z.astype(predictor.dtype))) for z in arguments]
-
-
-def _exposure(
-    parameter: TensorVariable, predictor: TensorVariable, affine: AffineTest
-) -> tuple[TensorVariable, np.ndarray] | None:
-    """Return the parameter at predictor 0, as a graph and by value, where it is positive."""
-    graph = graph_replace([parameter], {predictor: pt.zeros_like(predictor)}, strict=False)[0]
-    zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
-    value = np.asarray(affine.compile(graph_replace([graph], zero, strict=False)[0], [])())
-    return (graph, value) if np.all(value > 0) else None
 
 
 def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
@@ -178,23 +271,7 @@ def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool
     )
 
 
-def _only_way_down(variable: TensorVariable, affine: AffineTest) -> TensorVariable | None:
-    """Return the next variable through which all noise enters: an input, or the one affine graph behind several."""
-    noise = list(affine.noise)
-    inputs = set() if variable.owner is None else {i for i in variable.owner.inputs if depends_on([i], noise)}
-    if len(inputs) == 1:
-        return inputs.pop()
-    behind: set[TensorVariable] = set()
-    while inputs:
-        found = inputs.pop()
-        if affine(found):
-            behind.add(found)
-        elif found.owner is not None:
-            inputs |= {i for i in found.owner.inputs if depends_on([i], noise)}
-    return behind.pop() if len(behind) == 1 else None
-
-
-def _what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:
+def what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:
     """Say which operation, nearest to the latent variables, makes the predictor non-affine."""
     current = parameter
     while True:
@@ -203,17 +280,19 @@ def _what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest
             break
         current = inputs[0]
     return (
-        f"The predictor of {name!r} is not affine in the latent variables: the operation {_operation(current)} is "
-        f"applied to {_names(current, list(affine.noise))}. Leave one of these out of latent=[...] so that it becomes "
-        f"a hyperparameter, or rewrite that term."
+        f"The predictor of {name!r} is not affine in the latent variables: the operation {operation_of(current)} is "
+        f"applied to {names_of(current, list(affine.noise))}. Leave one of these out of latent=[...] so that it "
+        f"becomes a hyperparameter, or rewrite that term."
     )
 
 
-def _operation(variable: TensorVariable) -> str:
+def operation_of(variable: TensorVariable) -> str:
+    """Return the name of the operation that computes a variable."""
     operation = variable.owner.op
     return type(getattr(operation, "scalar_op", operation)).__name__
 
 
-def _names(variable: TensorVariable, noise: Sequence[TensorVariable]) -> str:
+def names_of(variable: TensorVariable, noise: Sequence[TensorVariable]) -> str:
+    """Return the names of the latent variables that a graph depends on, quoted."""
     reached = [v.name.removesuffix("_factored").removesuffix("_noise") for v in noise if depends_on([variable], [v])]
     return ", ".join(repr(name) for name in reached)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["Site", "Tilted", "get_site", "register_site", "sites"]
+__all__ = ["Relation", "Site", "Tilted", "get_site", "register_site", "sites"]
 
 
 class Tilted(NamedTuple):
@@ -37,6 +37,15 @@ class Tilted(NamedTuple):
         return self.gradient + self.precision * self.mean
 
 
+class Relation(NamedTuple):
+    """What an observation and its site's parameters must satisfy together."""
+
+    holds: Callable[..., np.ndarray]
+    """``holds(y, *parameters)``: True where they do."""
+    wanted: str
+    """Says what is wanted, for the message."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One univariate factor t(eta; y, parameters).
@@ -48,7 +57,16 @@ class Site:
     parameters : tuple of str
         Names of the site parameters, in the order in which the functions below take them.
     domain : str
-        ``"count"``, ``"binary"`` or ``"real"``: what an observation may be.
+        What an observation may be: ``"count"``, ``"integer"``, ``"ordinal"``, ``"binary"``, ``"real"``,
+        ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (its ends left out).
+    parameter_domains : tuple of str
+        What each parameter may be: one of these, or ``"extended real"`` (infinities included); empty where all are
+        positive.
+    relation : Relation, optional
+        What an observation and the parameters must satisfy together.
+    interpreted : bool
+        Whether NumPy runs the graphs op by op, unless a mode is asked for: for a density that one model has, and whose
+        compilation would take longer than its fit.
     log_concave : bool
         Whether t is log-concave in eta for every y; engines then rely on positive site precisions.
     logp : callable
@@ -61,7 +79,7 @@ class Site:
     knots : callable, optional
         ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
         the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
-        log-concave the first knot is its maximum.
+        log-concave the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
     knots_beyond : float
         Width in eta of an interval of integration up to which panels need not break at the knots.
     nodes : int
@@ -80,6 +98,9 @@ class Site:
     knots: Callable[..., Sequence[Any]] | None = None
     knots_beyond: float = 0.0
     nodes: int = 24
+    parameter_domains: tuple[str, ...] = ()
+    relation: Relation | None = None
+    interpreted: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def validate(self, y: np.ndarray, name: str) -> None:
@@ -92,20 +113,17 @@ class Site:
         name : str
             Name of the observed variable, for the message.
         """
-        check, wanted = _DOMAINS[self.domain]
-        with np.errstate(invalid="ignore"):
-            bad = ~check(np.asarray(y))
-        if bad.any():
-            index = tuple(int(i) for i in np.argwhere(bad)[0])
-            value = np.asarray(y)[index]
-            where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+        check, wanted, _ = _DOMAINS[self.domain]
+        found = _first_bad(np.asarray(y), check)
+        if found is not None:
+            value, where = found
             raise InvalidDataError(
                 f"{name!r} has the value {value}{where}, but a {self.name} site takes {wanted}. "
                 f"Correct or remove that observation."
             )
 
-    def validate_parameters(self, values: Sequence[np.ndarray], name: str) -> None:
-        """Raise `InvalidDataError` at the first parameter that is not positive and finite.
+    def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
+        """Raise `InvalidDataError` at the first parameter outside its domain, or at odds with its observation.
 
         Parameters
         ----------
@@ -113,24 +131,60 @@ class Site:
             In the order of `parameters`.
         name : str
             Name of the observed variable, for the message.
+        y : ndarray, optional
+            Observations, each parameter's shape broadcasting against theirs; without them `relation` goes unchecked.
         """
-        for parameter, value in zip(self.parameters, values, strict=True):
-            value = np.asarray(value)
-            bad = ~((value > 0) & np.isfinite(value))
-            if bad.any():
-                index = tuple(int(i) for i in np.argwhere(bad)[0])
-                where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+        domains = self.parameter_domains or ("positive",) * len(self.parameters)
+        for parameter, domain, value in zip(self.parameters, domains, values, strict=True):
+            check, _, wanted = _DOMAINS[domain]
+            found = _first_bad(np.asarray(value), check)
+            if found is not None:
+                value, where = found
                 raise InvalidDataError(
-                    f"{name!r} has the parameter {parameter} = {value[index]}{where}, but it must be positive and "
-                    f"finite. Correct it."
+                    f"{name!r} has the parameter {parameter} = {value}{where}, but it must be {wanted}. Correct it."
                 )
+        if self.relation is None or y is None:
+            return
+        holds = np.asarray(self.relation.holds(np.asarray(y), *(np.asarray(value) for value in values)))
+        if not holds.all():
+            index = tuple(int(i) for i in np.argwhere(~holds)[0])
+            of = [f"{k} = {np.broadcast_to(v, holds.shape)[index]}" for k, v in zip(self.parameters, values)]
+            raise InvalidDataError(
+                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{_where(index)} with "
+                f"{', '.join(of)}, but a {self.name} site takes {self.relation.wanted}. Correct one of them."
+            )
 
 
-_DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
-    "count": (lambda y: np.isfinite(y) & (y >= 0) & (y == np.floor(y)), "non-negative whole counts"),
-    "binary": (lambda y: (y == 0) | (y == 1), "zeros and ones"),
-    "real": (np.isfinite, "finite numbers"),
+def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[Any, str] | None:
+    """Return the first value that fails a check, and where it stands."""
+    with np.errstate(invalid="ignore"):
+        bad = ~check(value)
+    if not bad.any():
+        return None
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    return value[index], _where(index)
+
+
+def _where(index: tuple[int, ...]) -> str:
+    return f" at index {index[0] if len(index) == 1 else index}" if index else ""
+
+
+def _whole(y: np.ndarray) -> np.ndarray:
+    return np.isfinite(y) & (y >= 0) & (y == np.floor(y))
+
+
+_DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str, str]] = {
+    "count": (_whole, "non-negative whole counts", "a non-negative whole number"),
+    "integer": (lambda y: np.isfinite(y) & (y == np.floor(y)), "whole numbers", "a whole number"),
+    "ordinal": (_whole, "numbers of categories, counted from 0", "the number of a category"),
+    "binary": (lambda y: (y == 0) | (y == 1), "zeros and ones", "zero or one"),
+    "real": (np.isfinite, "finite numbers", "finite"),
+    "extended real": (lambda y: ~np.isnan(y), "numbers, infinite ones included", "a number, finite or not"),
+    "non-negative": (lambda y: np.isfinite(y) & (y >= 0), "finite numbers from 0 upwards", "finite and not negative"),
+    "positive": (lambda y: np.isfinite(y) & (y > 0), "positive finite numbers", "positive and finite"),
+    "unit interval": (lambda y: (y > 0) & (y < 1), "numbers between 0 and 1, without the ends", "between 0 and 1"),
 }
+"""What an observation or parameter may be: a check, what a site takes, and what a parameter must be."""
 
 _REGISTRY: dict[str, Site] = {}
 

@@ -6,7 +6,7 @@ returns log t and its slope.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pymc_ep.exceptions import NumericalError
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
+from pymc_ep.linalg.scan import defined, scanned_nodes
 from pymc_ep.sites.base import Site, Tilted, get_site
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
@@ -59,7 +60,7 @@ def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "Compile
     return _compiled(site, mode, tuple(sorted((site.options | options).items())))
 
 
-@cache
+@lru_cache(maxsize=256)
 def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
     return CompiledSite(site, mode, dict(options))
 
@@ -81,7 +82,15 @@ class CompiledSite:
         self.options = options
         self._mode = mode
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
-        if self._jax:
+        # Peaks and scales of the density are searched for, in rounds whose number depends on the values.
+        self._scanned = not site.log_concave and site.knots is None
+        if self._jax and self._scanned:
+            from pymc_ep.sites.compiled_jax import on_host
+
+            host = compile_site(site, **options)
+            self._quadrature = on_host(host._quadrature, len(Tilted._fields))
+            self._quadrature_gradient = on_host(host._quadrature_gradient, len(site.parameters))
+        elif self._jax:
             from pymc_ep.sites.compiled_jax import jit
 
             self._closed, self._quadrature = jit(self._closed), jit(self._quadrature)
@@ -128,7 +137,7 @@ class CompiledSite:
             step = centre - arrays[1]
             far = ~(step**2 <= REACH**2 * arrays[2])
             pieces = zip(blocks, np.split(np.where(far, 0.0, step), ends), strict=True)
-            moved = ((block, reweighted(rule, *block[1:3], part)) for (block, rule), part in pieces)
+            moved = ((block, reweighted(rule, part)) for (block, rule), part in pieces)
             found = Tilted(*_joined(self._summed(block, rule) for block, rule in moved))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
@@ -191,7 +200,8 @@ class CompiledSite:
             from pymc_ep.sites.compiled_jax import jax_function
 
             return jax_function(inputs, outputs, _without_checks("JAX"))
-        mode = _without_checks(self._mode if mode is None else mode)
+        default = numpy_mode() if self.site.interpreted and self._mode is None else self._mode
+        mode = _without_checks(default if mode is None else mode)
         function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
         function.trust_input = True
         return function
@@ -241,7 +251,14 @@ class CompiledSite:
     def _closed(self, *arrays: Any) -> Sequence[Any]:
         return self._closed_function(*arrays)
 
+    @cached_property
+    def _density(self) -> Callable[..., Sequence[Any]]:
+        """`_density_function`, or for a density of unknown support one that is minus infinity outside of it."""
+        return defined(self._density_function) if self._scanned else self._density_function
+
     def _rule(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> TiltedNodes:
+        if self._scanned:
+            return scanned_nodes(self._density, y, mean, variance, power, parameters, nodes=self.site.nodes)
         knots = () if self.site.knots is None else self.site.knots(y, *parameters)
         return tilted_nodes(
             self._density_function,
@@ -258,7 +275,7 @@ class CompiledSite:
 
     def _summed(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
         y, _, _, power, *parameters = arrays
-        return moments_from_nodes(rule, self._density_function, y, power, parameters, log_concave=self.site.log_concave)
+        return moments_from_nodes(rule, self._density, y, power, parameters, log_concave=self.site.log_concave)
 
     def _quadrature(self, *arrays: Any) -> Sequence[Any]:
         return _joined(self._summed(block, self._rule(*block)) for block in self._blocks(arrays))
@@ -271,7 +288,9 @@ class CompiledSite:
         panels, site = rule.panels, rule.panels.site
         y, _, _, power, *parameters = arrays
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
-        parts = self._density_gradient_function(centre + rule.offset, power * rule.weight, y, *parameters)
+        # Nodes without weight may lie where the density has no derivative.
+        offset = np.where(rule.weight > 0, rule.offset, 0.0) if self._scanned else rule.offset
+        parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(part, "add") for part in parts]
 
     def _blocks(self, arrays: Sequence[Any]) -> list[Sequence[Any]]:

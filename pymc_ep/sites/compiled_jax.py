@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytensor.link.jax.dispatch  # noqa: F401  (switches JAX to float64 as PyTensor's floatX asks)
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
 
-__all__ = ["flatten", "is_tracer", "jax_function", "jit"]
+__all__ = ["flatten", "is_tracer", "jax_function", "jit", "on_host"]
 
 jit = jax.jit
 
@@ -26,6 +27,18 @@ def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Any) -> Ca
     # The constants of the graph become arrays here, which must outlive a trace that is under way.
     with jax.ensure_compile_time_eval():
         return jax_funcify(graph)
+
+
+def on_host(function: Callable[..., Sequence[Any]], count: int) -> Callable[..., Sequence[Any]]:
+    """Return the traceable function that calls one of NumPy vectors, which returns `count` vectors of their length."""
+
+    def called(*arrays: Any) -> Sequence[Any]:
+        result = jax.ShapeDtypeStruct(arrays[0].shape, jnp.float64)
+        return jax.pure_callback(
+            lambda *values: tuple(function(*(np.asarray(value) for value in values))), (result,) * count, *arrays
+        )
+
+    return called
 
 
 def flatten(*arrays: Any) -> tuple[tuple[int, ...], list[Any]]:

@@ -18,9 +18,11 @@ def tilted_moments(
     Parameters
     ----------
     family : str
-        Name of a site: ``"rectified_poisson"``, ``"poisson"``, ``"softplus_poisson"``, ``"probit"``, ``"logit"``,
-        ``"laplace"`` (y is the location, ``b`` the scale), ``"student_t"`` (``nu``, ``sigma``), ``"normal"``
-        (``sigma``), or one that was registered.
+        Name of a site: ``"rectified_poisson"``, ``"poisson"``, ``"softplus_poisson"``, ``"negative_binomial"``
+        (``alpha``), ``"probit"``, ``"logit"``, ``"cloglog"``, ``"binomial_logit"``, ``"binomial_probit"``,
+        ``"binomial_cloglog"`` (each ``n``), ``"ordered_logit"``, ``"ordered_probit"`` (``lower``, ``upper``),
+        ``"exponential"``, ``"gamma"`` (``alpha``), ``"beta"`` (``nu``), ``"laplace"`` (y is the location, ``b`` the
+        scale), ``"student_t"`` (``nu``, ``sigma``), ``"normal"`` (``sigma``), or one that was registered.
     y : array_like
         Observations: counts, zeros and ones, or reals.
     mean, variance : array_like
@@ -30,7 +32,7 @@ def tilted_moments(
     mode : PyTensor mode or str, optional
         Compile mode; with ``"JAX"`` the result consists of JAX arrays.
     **parameters
-        The parameters of the site, positive arrays, and its options such as ``zero_mass``.
+        The parameters of the site, arrays, and its options such as ``zero_mass``.
 
     Returns
     -------
@@ -42,9 +44,9 @@ def tilted_moments(
     Raises
     ------
     ValueError
-        For an unknown family or parameter, a parameter or variance that is not positive, or a power outside (0, 1].
+        For an unknown family or parameter, a variance that is not positive, or a power outside (0, 1].
     InvalidDataError
-        For an observation outside the domain of the family.
+        For an observation or a parameter outside its domain.
     NumericalError
         When a result is not finite.
     """
@@ -56,7 +58,7 @@ def tilted_moments(
     _check_range("mean", mean, np.isfinite, "finite")
     _check_range("variance", variance, _positive, "positive and finite")
     _check_range("power", power, lambda p: (p > 0) & (p <= 1), "in (0, 1]")
-    site.validate_parameters(values, family)
+    site.validate_parameters(values, family, y)
     tilted = compile_site(site, mode, **options).moments(y, mean, variance, power, *values)
     check_finite(tilted, y, mean, variance, family)
     return tilted.log_z, tilted.mean, tilted.variance

@@ -1,0 +1,77 @@
+"""Nodes of random variables: where their parameters are, and the same distribution with others."""
+
+from collections.abc import Sequence
+
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.type_other import NoneConst
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_of", "with_parameters"]
+
+
+def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
+    """Return the parameters of a random variable's distribution."""
+    return [rv.owner.inputs[i] for i in parameter_positions(rv.owner)]
+
+
+def parameter_positions(node: Apply) -> list[int]:
+    """Return the positions of a distribution's parameters among the inputs of its node."""
+    op = node.op
+    if isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None:
+        return list(op.get_input_output_type_idxs(op.extended_signature)[0][2])
+    if isinstance(op, RandomVariable):
+        return list(range(2, len(node.inputs)))
+    # A truncated distribution: inputs of the underlying one, then the bounds.
+    return [i for i in _tensors(node) if i != _size_position(node)]
+
+
+def _tensors(node: Apply) -> list[int]:
+    return [i for i, v in enumerate(node.inputs) if isinstance(v.type, TensorType)]
+
+
+def _size_position(node: Apply) -> int | None:
+    op = getattr(node.op, "base_rv_op", node.op)
+    if isinstance(op, RandomVariable):
+        return 1
+    if isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None:
+        return op.get_input_output_type_idxs(op.extended_signature)[0][1]
+    return None
+
+
+def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariable:
+    """Return a random variable of the same distribution with other parameters, of any shapes.
+
+    It serves to ask PyMC for a log density; drawing from it is not possible, since Ops that hold a graph of their own
+    were made for the number of dimensions of the parameters they had.
+    """
+    if getattr(node.op, "inline_logprob", False):
+        # PyMC reads the density off the graph within, which must then be made anew.
+        return type(node.op).rv_op(*parameters)
+    inputs = list(node.inputs)
+    for position, parameter in zip(parameter_positions(node), parameters, strict=True):
+        inputs[position] = parameter
+    size = _size_position(node)
+    if size is not None:
+        inputs[size] = NoneConst
+    if isinstance(node.op, RandomVariable):
+        return node.op.make_node(*inputs).default_output()
+    ndim = max(getattr(v.type, "ndim", 0) for v in parameters)
+    rv = node.default_output()
+    outputs = [TensorType(v.type.dtype, shape=(None,) * ndim)() if v is rv else v.type() for v in node.outputs]
+    return Apply(node.op, inputs, outputs).outputs[node.outputs.index(rv)]
+
+
+def distribution_name(node: Apply) -> str:
+    """Return the name of a distribution, and of the one that it truncates or censors."""
+    op = node.op
+    own = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
+    inner = [v.owner for v in node.inputs if is_random(v)]
+    return " of ".join([own[0], *(distribution_name(other) for other in inner)])
+
+
+def is_random(variable: Variable) -> bool:
+    """Whether a variable is a draw from a distribution."""
+    return variable.owner is not None and isinstance(variable.owner.op, RandomVariable | SymbolicRandomVariable)

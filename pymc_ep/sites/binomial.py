@@ -1,0 +1,73 @@
+"""Numbers of successes among n trials, under the logistic, the probit and the complementary log-log link."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.kernels.truncated_normal.op import truncated_normal
+from pymc_ep.sites.base import Relation, Site, register_site
+from pymc_ep.sites.cloglog import knots as cloglog_knots
+from pymc_ep.sites.cloglog import log_success
+from pymc_ep.sites.logistic import log_logistic_powers
+from pymc_ep.sites.logit import knots as logit_knots
+from pymc_ep.sites.probit import knots as probit_knots
+
+__all__ = ["BINOMIAL_CLOGLOG", "BINOMIAL_LOGIT", "BINOMIAL_PROBIT"]
+
+
+def log_combinations(n: Any, y: Any) -> Any:
+    """log of the number of ways to choose y of n."""
+    return pt.gammaln(n + 1) - pt.gammaln(y + 1) - pt.gammaln(n - y + 1)
+
+
+def logit_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, 1 / (1 + exp(-eta))).
+
+    Between the extremes it is the density at its maximum, where the probability is y / n, times the ratio to it, see
+    `log_logistic_powers`; without a success, or a failure, it is n softplus terms.
+    """
+    inside = (y > 0) & (y < n)
+    successes = pt.switch(inside, y, 0.5 * n)
+    failures = n - successes
+    top = successes * pt.log(successes / n) + failures * pt.log(failures / n)
+    some = log_logistic_powers(eta - pt.log(successes / failures), successes, failures) + top
+    extreme = -n * pt.softplus(pt.switch(y > 0, -eta, eta))
+    return log_combinations(n, y) + pt.switch(inside, some, extreme)
+
+
+def probit_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, Phi(eta))."""
+    return log_combinations(n, y) + y * truncated_normal(-eta)[0] + (n - y) * truncated_normal(eta)[0]
+
+
+def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, 1 - exp(-exp(eta)))."""
+    failures = n - y
+    # Where there is no failure its term must not become 0 times infinity.
+    rate = pt.exp(pt.switch(failures > 0, eta, 0.0))
+    return log_combinations(n, y) + y * log_success(eta) - failures * rate
+
+
+def _with_trials(knots: Any) -> Any:
+    return lambda y, n: knots(y)
+
+
+def _binomial(name: str, logp: Any, knots: Any, knots_beyond: float) -> Site:
+    return register_site(
+        Site(
+            name=name,
+            parameters=("n",),
+            parameter_domains=("count",),
+            relation=Relation(lambda y, n: y <= n, "no more successes than trials"),
+            domain="count",
+            log_concave=True,
+            logp=logp,
+            knots=_with_trials(knots),
+            knots_beyond=knots_beyond,
+        )
+    )
+
+
+BINOMIAL_LOGIT = _binomial("binomial_logit", logit_logp, logit_knots, 20.0)
+BINOMIAL_PROBIT = _binomial("binomial_probit", probit_logp, probit_knots, 10.0)
+BINOMIAL_CLOGLOG = _binomial("binomial_cloglog", cloglog_logp, cloglog_knots, 15.0)

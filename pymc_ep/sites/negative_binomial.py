@@ -1,0 +1,44 @@
+"""Overdispersed counts with mean exp(eta): negative binomial."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.linalg.namespace import namespace
+from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.logistic import log_logistic_powers
+
+__all__ = ["NEGATIVE_BINOMIAL"]
+
+
+def logp(y: Any, eta: Any, alpha: Any) -> Any:
+    """log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
+
+    For y > 0 it is the density at its maximum, where the mean is y, times the ratio to it, see
+    `log_logistic_powers`; for y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
+    """
+    count = pt.maximum(y, 1.0)
+    total = count + alpha
+    top = pt.gammaln(total) - pt.gammaln(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
+    top = top - count * pt.log1p(alpha / count)
+    some = log_logistic_powers(eta - pt.log(count), count, alpha) + top
+    return pt.switch(y > 0, some, -alpha * pt.softplus(eta - pt.log(alpha)))
+
+
+def knots(y: Any, alpha: Any) -> tuple[Any, ...]:
+    """Around log alpha, where the log density turns from one line to another within a few units."""
+    corner = namespace(alpha).log(alpha)
+    return tuple(corner + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0))
+
+
+NEGATIVE_BINOMIAL = register_site(
+    Site(
+        name="negative_binomial",
+        parameters=("alpha",),
+        domain="count",
+        log_concave=True,
+        logp=logp,
+        knots=knots,
+        knots_beyond=20.0,
+    )
+)

@@ -1,0 +1,64 @@
+"""Ordered categories: a latent eta plus logistic or Gaussian noise lies between two cutpoints.
+
+The observation chooses the cutpoints, so that a site has them, and not the category, as its parameters: the outermost
+categories have an infinite one.
+"""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.kernels.truncated_normal.op import truncated_normal
+from pymc_ep.sites.base import Relation, Site, register_site
+
+__all__ = ["ORDERED_LOGIT", "ORDERED_PROBIT"]
+
+_FAR = 1e9
+"""Stands for an infinite cutpoint under the Gaussian, whose hazard there is a finite number."""
+
+
+def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
+    """log of ``F(upper - eta) - F(lower - eta)`` with the logistic F, as a product.
+
+    ``F(b) - F(a) = F(b) (1 - F(a)) (1 - exp(a - b))``: nothing is subtracted that depends on eta.
+    """
+    inside = pt.log(-pt.expm1(lower - upper))
+    return inside - pt.softplus(eta - upper) - pt.softplus(lower - eta)
+
+
+def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
+    """log of ``Phi(upper - eta) - Phi(lower - eta)``.
+
+    Mirrored so that the interval's centre is not positive, it is ``log Phi(b) + log(1 - Phi(a) / Phi(b))``, with the
+    ratio at most one half unless the interval is narrow; then the difference of the logs keeps its digits.
+    """
+    a, b = pt.clip(lower - eta, -_FAR, _FAR), pt.clip(upper - eta, -_FAR, _FAR)
+    mirrored = a + b > 0
+    a, b = pt.switch(mirrored, -b, a), pt.switch(mirrored, -a, b)
+    log_below, log_above = truncated_normal(-a)[0], truncated_normal(-b)[0]
+    return log_above + pt.log1mexp(log_below - log_above)
+
+
+def _knots(steps: tuple[float, ...]) -> Any:
+    """Around either cutpoint, where the log density turns from one line or parabola to another."""
+    return lambda y, lower, upper: tuple(end + step for end in (lower, upper) for step in steps)
+
+
+def _ordered(name: str, logp: Any, steps: tuple[float, ...], knots_beyond: float) -> Site:
+    return register_site(
+        Site(
+            name=name,
+            parameters=("lower", "upper"),
+            parameter_domains=("extended real", "extended real"),
+            relation=Relation(lambda y, lower, upper: lower < upper, "a category between two cutpoints that increase"),
+            domain="ordinal",
+            log_concave=True,
+            logp=logp,
+            knots=_knots(steps),
+            knots_beyond=knots_beyond,
+        )
+    )
+
+
+ORDERED_LOGIT = _ordered("ordered_logit", logit_logp, (-36.0, -12.0, 0.0, 12.0, 36.0), 20.0)
+ORDERED_PROBIT = _ordered("ordered_probit", probit_logp, (-12.0, -4.0, 0.0, 4.0, 12.0), 10.0)

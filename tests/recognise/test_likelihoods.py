@@ -1,0 +1,159 @@
+"""Every likelihood a model may have: which site it becomes, and that EP's posterior is that of PyMC's own density.
+
+With one observation a latent value EP is exact, so that posterior and evidence are integrals over one value each,
+taken here by the trapezoidal rule from `pm.logp` of the distribution as the model writes it.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from scipy.integrate import trapezoid
+
+import pymc_ep as pmep
+from pymc_ep.compat import numpy_mode
+from pymc_ep.recognise import compiled_form
+
+RNG = np.random.default_rng(11)
+N = 8
+COUNTS = np.array([0, 1, 3, 2, 0, 7, 1, 4])
+BINARY = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+TRIALS = np.array([1, 2, 5, 9, 4, 7, 3, 6])
+REALS = np.array([0.2, -0.4, 1.0, 0.6, 2.5, -1.3, 0.0, 0.9])
+POSITIVE = np.array([0.2, 0.4, 1.0, 3.6, 2.5, 0.03, 7.0, 0.9])
+SHARES = np.array([0.2, 0.4, 0.01, 0.6, 0.95, 0.3, 0.5, 0.9])
+CATEGORIES = np.array([0, 1, 2, 3, 1, 2, 0, 3])
+CUTS = np.array([-0.7, 0.3, 1.1])
+KNOWN = np.linspace(0.5, 1.5, N)
+
+# Site, distribution as a function of the predictor, observations.
+LIKELIHOODS = {
+    "poisson_exp": ("poisson", lambda f: pm.Poisson.dist(pt.exp(f)), COUNTS),
+    "negative_binomial": ("negative_binomial", lambda f: pm.NegativeBinomial.dist(mu=pt.exp(f), alpha=1.7), COUNTS),
+    "negative_binomial_with_exposure": (
+        "negative_binomial",
+        lambda f: pm.NegativeBinomial.dist(mu=KNOWN * pt.exp(f), alpha=KNOWN),
+        COUNTS,
+    ),
+    "negative_binomial_n_p": (
+        "negative_binomial",
+        lambda f: pm.NegativeBinomial.dist(n=1.7, p=pt.sigmoid(-f)),
+        COUNTS,
+    ),
+    "bernoulli_logit": ("logit", lambda f: pm.Bernoulli.dist(logit_p=f), BINARY),
+    "bernoulli_probit": ("probit", lambda f: pm.Bernoulli.dist(pm.math.invprobit(f)), BINARY),
+    "bernoulli_cloglog": ("cloglog", lambda f: pm.Bernoulli.dist(1 - pt.exp(-pt.exp(f))), BINARY),
+    "binomial_logit": ("binomial_logit", lambda f: pm.Binomial.dist(TRIALS, logit_p=f), TRIALS // 2),
+    "binomial_probit": ("binomial_probit", lambda f: pm.Binomial.dist(TRIALS, pm.math.invprobit(f)), TRIALS),
+    "binomial_cloglog": ("binomial_cloglog", lambda f: pm.Binomial.dist(9, 1 - pt.exp(-pt.exp(f))), TRIALS),
+    "exponential_mean": ("exponential", lambda f: pm.Exponential.dist(scale=pt.exp(f)), POSITIVE),
+    "exponential_rate": ("exponential", lambda f: pm.Exponential.dist(lam=pt.exp(f + KNOWN)), POSITIVE),
+    "gamma_mean": ("gamma", lambda f: pm.Gamma.dist(alpha=2.5, beta=2.5 / pt.exp(f)), POSITIVE),
+    "gamma_rate": ("gamma", lambda f: pm.Gamma.dist(alpha=KNOWN, beta=pt.exp(f)), POSITIVE),
+    "beta": ("beta", lambda f: pm.Beta.dist(mu=pt.sigmoid(f), nu=6.0), SHARES),
+    "ordered_logit": ("ordered_logit", lambda f: pm.OrderedLogistic.dist(eta=f, cutpoints=CUTS), CATEGORIES),
+    "ordered_probit": ("ordered_probit", lambda f: pm.OrderedProbit.dist(eta=f, cutpoints=CUTS), CATEGORIES),
+    "ordered_probit_scaled": (
+        "ordered_probit",
+        lambda f: pm.OrderedProbit.dist(eta=f, cutpoints=CUTS, sigma=1.5),
+        CATEGORIES,
+    ),
+    "normal": ("normal", lambda f: pm.Normal.dist(f, 0.7), REALS),
+    "student_t": ("student_t", lambda f: pm.StudentT.dist(nu=4, mu=f, sigma=0.7), REALS),
+    "laplace": ("laplace", lambda f: pm.Laplace.dist(f, 0.7), REALS),
+    # By quadrature of the distribution's own log density.
+    "censored_normal": (
+        "generic",
+        lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.7), lower=-0.4, upper=1.0),
+        np.clip(REALS, -0.4, 1.0),
+    ),
+    "censored_poisson": (
+        "generic",
+        lambda f: pm.Censored.dist(pm.Poisson.dist(pt.exp(f)), lower=None, upper=3),
+        np.minimum(COUNTS, 3),
+    ),
+    "truncated_normal": (
+        "generic",
+        lambda f: pm.Truncated.dist(pm.Normal.dist(f, 0.7), lower=-1.5, upper=None),
+        REALS,
+    ),
+    "truncated_gamma": (
+        "generic",
+        lambda f: pm.Truncated.dist(pm.Gamma.dist(alpha=2.0, beta=pt.exp(f)), lower=None, upper=KNOWN + 7.0),
+        POSITIVE,
+    ),
+    "lognormal": ("generic", lambda f: pm.LogNormal.dist(f, 0.5), POSITIVE),
+    "weibull": ("generic", lambda f: pm.Weibull.dist(alpha=1.4, beta=pt.exp(f)), POSITIVE),
+    "gumbel": ("generic", lambda f: pm.Gumbel.dist(f, 0.6), REALS),
+    "logistic": ("generic", lambda f: pm.Logistic.dist(f, 0.6), REALS),
+    "skew_normal": ("generic", lambda f: pm.SkewNormal.dist(mu=f, sigma=0.8, alpha=2.0), REALS),
+    "asymmetric_laplace": ("generic", lambda f: pm.AsymmetricLaplace.dist(kappa=2.0, mu=f, b=1.5), REALS),
+    "von_mises": ("generic", lambda f: pm.VonMises.dist(mu=f, kappa=3.0), REALS),
+    "zero_inflated_poisson": ("generic", lambda f: pm.ZeroInflatedPoisson.dist(psi=0.7, mu=pt.exp(f)), COUNTS),
+    "zero_inflation": ("generic", lambda f: pm.ZeroInflatedPoisson.dist(psi=pt.sigmoid(f), mu=2.0), COUNTS),
+    "hurdle_poisson": ("generic", lambda f: pm.HurdlePoisson.dist(psi=0.7, mu=pt.exp(f)), COUNTS),
+    "hurdle_gamma": ("generic", lambda f: pm.HurdleGamma.dist(psi=0.7, alpha=2.0, beta=pt.exp(f)), POSITIVE),
+    "gamma_mean_and_sd": ("generic", lambda f: pm.Gamma.dist(mu=pt.exp(f), sigma=0.8), POSITIVE),
+    "geometric": ("generic", lambda f: pm.Geometric.dist(pt.sigmoid(f)), COUNTS + 1),
+    "beta_binomial": (
+        "generic",
+        lambda f: pm.BetaBinomial.dist(alpha=3 * pt.sigmoid(f), beta=3 * pt.sigmoid(-f), n=TRIALS),
+        TRIALS // 2,
+    ),
+    "unlisted_link": ("generic", lambda f: pm.Poisson.dist(pt.exp(f) + 1.0), COUNTS),
+    "square": ("generic", lambda f: pm.Poisson.dist(pt.exp(f**2)), COUNTS),
+    "absolute_value": ("generic", lambda f: pm.Normal.dist(pt.abs(f), 0.5), REALS),
+    "step": ("generic", lambda f: pm.Normal.dist(pt.switch(f > 0.3, 1.0, 0.0), 0.5), REALS),
+    "positive_rate": ("generic", lambda f: pm.Exponential.dist(lam=f + 1.0), POSITIVE),
+    "one_predictor_twice": ("generic", lambda f: pm.Normal.dist(f, pt.exp(0.3 * f)), REALS),
+}
+
+
+def observe(dist, y):
+    """Add a distribution made by `dist` to the model as an observed variable, as the class of that name would."""
+    return pm.modelcontext(None).register_rv(dist, "y", observed=y)
+
+
+def one_value_each(write, y):
+    """A model of independent standard normal values, one for each observation."""
+    with pm.Model() as model:
+        observe(write(pm.Normal("f", 0.2, 1.2, shape=N)), y)
+    return model
+
+
+def by_trapezoids(write, y):
+    """Posterior mean and standard deviation of each value, and the log evidence."""
+    # Graded to the places where the densities below jump or end.
+    steps = np.geomspace(1e-13, 1.0, 2_001)
+    grid = np.concatenate(
+        [np.linspace(-14, 14, 80_001), *(end + sign * steps for end in (0.3, -1.0) for sign in (1, -1))]
+    )
+    grid.sort()
+    f = pt.matrix("f")
+    mode = numpy_mode().including("local_remove_check_parameter")
+    log_t = pytensor.function([f], pm.logp(write(f), y), mode=mode)
+    with np.errstate(all="ignore"):
+        table = log_t(np.repeat(grid[:, None], N, axis=1))
+    prior = -0.5 * ((grid - 0.2) / 1.2) ** 2 - 0.5 * np.log(2 * np.pi * 1.2**2)
+    weight = np.exp(np.where(np.isfinite(table), table, -np.inf) + prior[:, None])
+    total = trapezoid(weight, grid, axis=0)
+    mean = trapezoid(weight * grid[:, None], grid, axis=0) / total
+    variance = trapezoid(weight * (grid[:, None] - mean) ** 2, grid, axis=0) / total
+    return mean, np.sqrt(variance), np.log(total).sum()
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_posterior_and_evidence(name):
+    site, write, y = LIKELIHOODS[name]
+    model = one_value_each(write, y)
+    (group,) = compiled_form(model).form.groups
+    assert group.site.name.startswith(site)
+    if site == "generic":
+        assert "quadrature of the distribution's own log density" in pmep.explain(model)
+    fit = pmep.fit(model=model, draws=0, progressbar=False)["fit"]
+    mean, deviation, log_evidence = by_trapezoids(write, y)
+    assert bool(fit["converged"])
+    np.testing.assert_allclose(fit["f_mean"], mean, atol=2e-6)
+    np.testing.assert_allclose(fit["f_sd"], deviation, rtol=2e-6)
+    np.testing.assert_allclose(fit["log_evidence"], log_evidence, atol=2e-6)
