@@ -7,7 +7,6 @@ terms below degree 32, and coefficients of a smooth t fall geometrically. Where 
 are below 1e-9, those beyond degree 30 are below rounding. A kink within reach of the nodes shows in the same coefficients.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -32,7 +31,7 @@ def is_narrow(
     mean: np.ndarray,
     variance: np.ndarray,
     power: np.ndarray,
-    parameters: Sequence[np.ndarray],
+    *parameters: np.ndarray,
 ) -> np.ndarray:
     """Whether t looks smooth enough for `hermite_nodes` to be tried, (n,), from its slopes at mean +- sd."""
     sd = np.sqrt(variance)
@@ -48,9 +47,9 @@ def hermite_nodes(
     mean: np.ndarray,
     variance: np.ndarray,
     power: np.ndarray,
-    parameters: Sequence[np.ndarray],
+    *parameters: np.ndarray,
 ) -> tuple[TiltedNodes, np.ndarray]:
-    """Return the rule about the cavity means of n sites, one panel each, and for which it is exact, (n,)."""
+    """Return for which of n sites the rule about the cavity mean is exact, and the rule of these, one panel each."""
     node, weight, last = _rule()
     offset = node[:, None] * np.sqrt(variance)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -60,9 +59,12 @@ def hermite_nodes(
         total = weights.sum(axis=0)
         weights /= total
         exact = np.abs(last @ weights).max(axis=0) < _NEGLIGIBLE
+        log_z = top + np.log(total)
+    offset, weights, slope = (values[:, exact] for values in (offset, weights, power * slope))
+    mean, variance, log_z = (values[exact] for values in (mean, variance, log_z))
     site = np.arange(len(mean))
     panels = Panels(offset[0], offset[-1] - offset[0], site, site)
-    return TiltedNodes(panels, mean, offset, weights, power * slope, top + np.log(total)), exact
+    return TiltedNodes(panels, mean, offset, weights, slope, log_z, mean, variance), exact
 
 
 @lru_cache
