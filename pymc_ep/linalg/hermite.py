@@ -1,10 +1,10 @@
-"""Moments of Gaussian times likelihood by one Gauss-Hermite rule, where the likelihood is smooth on the Gaussian's scale.
+"""Moments of Gaussian times likelihood by one Gauss-Hermite rule, where the likelihood is smooth on that scale.
 
 Under narrow cavities (many observations for each coefficient) t changes little, and 16 nodes about the cavity mean are
 exact to rounding: no interval has to be found and cut. Whether they are is seen from the nodes themselves: with x the
-standardised offset and h_k the orthonormal Hermite polynomials, t(x) / E[t] = sum_k a_k h_k(x), the rule integrates all
-terms below degree 32, and coefficients of a smooth t fall geometrically. Where the last that 16 nodes tell, a_13 to a_15,
-are below 1e-9, those beyond degree 30 are below rounding. A kink within reach of the nodes shows in the same coefficients.
+standardised offset and h_k the orthonormal Hermite polynomials, t(x) / E[t] = sum_k a_k h_k(x). The rule integrates all
+terms below degree 32, and the coefficients of a smooth t fall geometrically. Where the last that 16 nodes tell, a_13 to
+a_15, are below 1e-9, those beyond degree 30 are below rounding. A kink within reach of the nodes shows in them as well.
 """
 
 from functools import lru_cache
