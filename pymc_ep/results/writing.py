@@ -64,7 +64,7 @@ def write_solution(
         Further groups.
     """
     chains, draws, remark = layout
-    posterior, log_likelihood = None, None
+    posterior, log_likelihood, left_out = None, None, ""
     variables = _fit_variables(model, solution)
     if draws > 0:
         n = sum(y.size for y in form.observed())
@@ -80,7 +80,6 @@ def write_solution(
         left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
         if not keep:
             left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
-        remark = "; ".join(filter(None, [remark, left_out]))
     return build_container(
         model,
         posterior=posterior,
@@ -89,6 +88,7 @@ def write_solution(
         fit_attrs={
             "method": method,
             "status": "; ".join(filter(None, [solution.status, remark])),
+            **({"left_out": left_out} if left_out else {}),
             "settings": solution.settings | settings,
             **timings,
             **({"log_evidence_is": solution.log_evidence_is} if solution.log_evidence_is else {}),
