@@ -24,11 +24,17 @@ CLOSED = {"log_z": 1e-10, "mean": 1e-10, "variance": 1e-8, "gradient": 1e-8, "pr
 QUADRATURE = {"log_z": 1e-8, "mean": 1e-8, "variance": 1e-8, "gradient": 1e-8, "precision": 1e-8}
 ABSOLUTE = 1e-12
 
+
+def normal_cdf(x):
+    """Phi(x) in double precision: PyMC's probit links take sqrt(2) in single precision."""
+    return 0.5 * pt.erfc(-x / np.sqrt(2))
+
+
 DISTRIBUTIONS = {
     "beta": lambda eta, nu: pm.Beta.dist(mu=pt.sigmoid(eta), nu=nu),
     "binomial_cloglog": lambda eta, n: pm.Binomial.dist(n.astype(int), -pt.expm1(-pt.exp(eta))),
     "binomial_logit": lambda eta, n: pm.Binomial.dist(n.astype(int), logit_p=eta),
-    "binomial_probit": lambda eta, n: pm.Binomial.dist(n.astype(int), 0.5 * pt.erfc(-eta / np.sqrt(2))),
+    "binomial_probit": lambda eta, n: pm.Binomial.dist(n.astype(int), normal_cdf(eta)),
     "cloglog": lambda eta: pm.Bernoulli.dist(-pt.expm1(-pt.exp(eta))),
     "exponential": lambda eta: pm.Exponential.dist(scale=pt.exp(eta)),
     "gamma": lambda eta, alpha: pm.Gamma.dist(alpha=alpha, beta=alpha / pt.exp(eta)),
@@ -37,13 +43,16 @@ DISTRIBUTIONS = {
     "logit": lambda eta: pm.Bernoulli.dist(logit_p=eta),
     "normal": lambda eta, sigma: pm.Normal.dist(eta, sigma),
     "poisson": lambda eta: pm.Poisson.dist(pt.exp(eta)),
-    # pm.math.invprobit takes sqrt(2) in single precision.
-    "probit": lambda eta: pm.Bernoulli.dist(0.5 * pt.erfc(-eta / np.sqrt(2))),
+    "probit": lambda eta: pm.Bernoulli.dist(normal_cdf(eta)),
     "rectified_poisson": lambda eta: pm.Poisson.dist(pt.maximum(eta, 0)),
     "softplus_poisson": lambda eta: pm.Poisson.dist(pt.softplus(eta)),
     # One datum between its own cutpoints is the middle one of three categories.
     "ordered_logit": lambda eta, *ends: pm.OrderedLogistic.dist(eta=eta, cutpoints=np.stack(ends, axis=-1)),
-    "ordered_probit": lambda eta, *ends: pm.OrderedProbit.dist(eta=eta, cutpoints=np.stack(ends, axis=-1)),
+    "ordered_probit": lambda eta, lower, upper: pm.Categorical.dist(
+        pt.stack(
+            [normal_cdf(lower - eta), normal_cdf(upper - eta) - normal_cdf(lower - eta), normal_cdf(eta - upper)], -1
+        )
+    ),
     "student_t": lambda eta, nu, sigma: pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma),
 }
 
