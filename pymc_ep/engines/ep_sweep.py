@@ -31,6 +31,8 @@ no posterior moment depends on it."""
 
 _MATCHED = 0.03
 """Fraction of their first distance at which the means count as matched; the precisions change by more than that."""
+_EXACT = 1e-11
+"""Distance, in posterior standard deviations over all sites, at which they are matched to rounding."""
 _FAILED = 4
 """Steps that one which took the means apart counts for, towards their limit: the precisions have to change first."""
 
@@ -201,7 +203,7 @@ def match_means(
 
     def unmatched(state: tuple) -> Any:
         count, _, apart, *_ = state
-        return (count < limit) & (apart > _MATCHED * first)
+        return (count < limit) & (apart > _MATCHED * first) & (apart > _EXACT)
 
     def update(state: tuple) -> tuple:
         count, part, apart, shift, *fields = state
