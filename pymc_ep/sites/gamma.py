@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.log_gamma import log_gamma
 
 __all__ = ["EXPONENTIAL", "GAMMA"]
 
@@ -22,7 +23,7 @@ def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
     With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + alpha log alpha - alpha - log Gamma(alpha) - log y``.
     """
     u = eta - pt.log(y)
-    return -alpha * (u + pt.expm1(-u)) + alpha * (pt.log(alpha) - 1) - pt.gammaln(alpha) - pt.log(y)
+    return -alpha * (u + pt.expm1(-u)) + alpha * (pt.log(alpha) - 1) - log_gamma(alpha) - pt.log(y)
 
 
 def knots(y: Any, *_: Any) -> tuple[Any, ...]:

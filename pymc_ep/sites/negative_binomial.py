@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.log_gamma import log_gamma
 from pymc_ep.sites.logistic import log_logistic_powers
 
 __all__ = ["NEGATIVE_BINOMIAL"]
@@ -19,7 +20,7 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
     """
     count = pt.maximum(y, 1.0)
     total = count + alpha
-    top = pt.gammaln(total) - pt.gammaln(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
+    top = log_gamma(total) - log_gamma(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
     top = top - count * pt.log1p(alpha / count)
     some = log_logistic_powers(eta - pt.log(count), count, alpha) + top
     return pt.switch(y > 0, some, -alpha * pt.softplus(eta - pt.log(alpha)))
