@@ -164,8 +164,8 @@ stands. Data are the sources' own; a star marks those that the source simulates,
 source's formula and size because its data were not at hand.
 """
 REFUSAL_TEXT = """\
-Models that are not latent Gaussian are here to show the refusal; the second column from the right is empty of a reason
-("none") where a latent Gaussian model was not fitted.
+Models that are not latent Gaussian are here to show the refusal; "none" in the third
+column marks a latent Gaussian model that was not fitted.
 """
 AGREEMENT_TEXT = f"""\
 Errors of means in sds of the reference, and ratios of sds, over all parameters that fit and reference share, latent
@@ -176,7 +176,7 @@ reference is below {SKEWNESS} and its excess kurtosis below {KURTOSIS}.
 """
 TIME_TEXT = f"""\
 Seconds. Cold: in a fresh process with empty compile caches of PyTensor and Numba, from the finished `pm.Model` to
-{DRAWS} draws. Warm: the same call again, which fits anew (median of three); the rest of it lays out draws and labels. nutpie: four chains, 1000 tuning steps and
-1000 draws each, on all cores; its time is scaled so that the slowest parameter has {DRAWS} effective draws, as many as
-the fit's independent ones (tuning counts once).
+{DRAWS} draws. Warm: the same call again, which fits anew (median of three); what is not solving lays out draws, log
+likelihoods and labels. nutpie: four chains, 1000 tuning steps and 1000 draws each, on all cores; its time is scaled so
+that the slowest parameter has {DRAWS} effective draws, as many as the fit's independent ones (tuning counts once).
 """
