@@ -168,12 +168,13 @@ def scotland_car() -> pm.Model:
     n = len(inland)
     with pm.Model() as model:
         beta0, beta1 = pm.Normal("beta0", 0.0, tau=1e-5), pm.Normal("beta1", 0.0, tau=1e-5)
-        tau = pm.Gamma("tau", alpha=2.0, beta=2.0)
-        alpha = pm.Uniform("alpha", lower=0, upper=1)
-        theta = pm.Normal("theta", mu=0, tau=pm.Gamma("tau_ind", alpha=3.2761, beta=1.81), shape=n)
-        phi = pm.CAR("phi", mu=np.zeros(n), tau=tau, alpha=alpha, W=weights[np.ix_(inland, inland)], shape=n)
-        log_rate = np.log(kept["expected"].to_numpy()) + beta0 + beta1 * kept["aff_percent"].to_numpy() / 10
-        pm.Poisson("Yi", mu=pt.exp(log_rate + theta + phi), observed=kept["observed"].to_numpy())
+        tau_ind, tau_spat = pm.Gamma("tau_ind", alpha=3.2761, beta=1.81), pm.Gamma("tau_spat", alpha=1.0, beta=1.0)
+        alpha = pm.Beta("alpha", alpha=1, beta=1)
+        theta = pm.Normal("theta", mu=0, tau=tau_ind, shape=n)
+        phi = pm.CAR("phi", mu=np.zeros(n), tau=tau_spat, alpha=alpha, W=weights[np.ix_(inland, inland)], shape=n)
+        log_rate = np.log(kept["expected"].to_numpy()) + beta0 + beta1 * kept["aff_percent"].to_numpy()
+        mu = pm.Deterministic("mu", pt.exp(log_rate + theta + phi))
+        pm.Poisson("y_i", mu=mu, observed=kept["observed"].to_numpy())
     return model
 
 
