@@ -146,13 +146,14 @@ def family_of(rv: TensorVariable) -> Family | None:
 
 
 def site_names() -> list[tuple[str, str, str]]:
-    """Return (distribution, link, site) for all that is registered."""
+    """Return (distribution, link, site) for all that is registered, ordered categories, and all the rest."""
     registered = [
         (op_type.__name__.removesuffix("RV"), link, site)
         for op_type, family in _FAMILIES.items()
         for link, site in family.links.items()
     ]
-    return [*registered, ("any other, of scalars", "any, elementwise", "quadrature of its log density")]
+    ordered = [("Categorical", f"ordered {noise}", f"ordered_{noise}") for noise in ("logit", "probit")]
+    return [*registered, *ordered, ("any other, of scalars", "any, elementwise", "quadrature of its log density")]
 
 
 register_family(

@@ -13,6 +13,8 @@ from scipy.integrate import trapezoid
 
 import pymc_ep as pmep
 from pymc_ep.compat import numpy_mode
+from pymc_ep.engines.ep import EP
+from pymc_ep.engines.evidence import Evidence
 from pymc_ep.recognise import compiled_form
 
 RNG = np.random.default_rng(11)
@@ -111,7 +113,7 @@ LIKELIHOODS = {
 
 
 def observe(dist, y):
-    """Add a distribution made by `dist` to the model as an observed variable, as the class of that name would."""
+    """Add a distribution to the model as an observed variable, as the class of its name would."""
     return pm.modelcontext(None).register_rv(dist, "y", observed=y)
 
 
@@ -157,3 +159,62 @@ def test_posterior_and_evidence(name):
     np.testing.assert_allclose(fit["f_mean"], mean, atol=2e-6)
     np.testing.assert_allclose(fit["f_sd"], deviation, rtol=2e-6)
     np.testing.assert_allclose(fit["log_evidence"], log_evidence, atol=2e-6)
+
+
+# Distribution with one more parameter s, a random variable.
+WITH_HYPERPARAMETER = {
+    "censored": (lambda f, s: pm.Censored.dist(pm.Normal.dist(f, s), lower=-0.4, upper=1.0), np.clip(REALS, -0.4, 1.0)),
+    "gumbel": (lambda f, s: pm.Gumbel.dist(f, s), REALS),
+    "skew_normal": (lambda f, s: pm.SkewNormal.dist(mu=f, sigma=s, alpha=2 * s), REALS),
+    "beta": (lambda f, s: pm.Beta.dist(mu=pt.sigmoid(f), nu=5 * s), SHARES),
+    "negative_binomial": (lambda f, s: pm.NegativeBinomial.dist(mu=pt.exp(f), alpha=s), COUNTS),
+    "ordered_logit": (
+        lambda f, s: pm.OrderedLogistic.dist(eta=f, cutpoints=pt.stack([-s, 0.2 * s, 0.9 * s])),
+        CATEGORIES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_HYPERPARAMETER)
+def test_gradient_of_the_evidence_in_a_parameter_of_the_likelihood(name):
+    write, y = WITH_HYPERPARAMETER[name]
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1.0)
+        # Two observations of each value, so that the sites depend on each other.
+        f = pm.Normal("f", 0.2, 1.2, shape=N // 2)
+        observe(write(f[np.arange(N) // 2], s), y)
+    form = compiled_form(model)
+    evidence = Evidence(form, EP(form.sites, tol=1e-11), max_iter=500)
+    theta, step = np.array([-0.3]), 1e-4
+    up, down = (evidence.at(theta + sign * step).value for sign in (1, -1))
+    np.testing.assert_allclose(evidence.gradient(evidence.at(theta)), (up - down) / (2 * step), rtol=2e-6)
+
+
+def test_the_widest_parameter_carries_the_predictor_by_default():
+    with pm.Model() as model:
+        f, skew = pm.Normal("f", 0.0, 1.0, shape=N), pm.Normal("skew", 0.0, 1.0)
+        pm.SkewNormal("y", mu=f, sigma=0.5, alpha=skew, observed=REALS)
+    form = compiled_form(model).form
+    assert form.latent_names == ("f",)
+    assert form.hyper_names == ("skew",)
+
+
+def test_a_nonlinear_curve_is_no_reason_to_call_its_inner_term_a_predictor():
+    with pm.Model() as model:
+        height, rate = pm.Normal("height", 1.0, 1.0), pm.Normal("rate", 0.0, 1.0)
+        pm.Normal("y", height * pt.exp(-rate * KNOWN), 0.3, observed=REALS)
+    assert compiled_form(model).form.latent_names == ("height",)
+
+
+def test_bad_observations_are_named():
+    with pm.Model() as model:
+        pm.Binomial("y", TRIALS, logit_p=pm.Normal("f", 0.0, 1.0, shape=N), observed=TRIALS + (np.arange(N) == 3))
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"'y' has the value 10.0 at index 3 with n = 9.0.*no more successes"
+    ):
+        pmep.fit(model=model, draws=0, progressbar=False)
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 1.0, shape=N)
+        pm.OrderedLogistic("y", eta=f, cutpoints=CUTS, observed=CATEGORIES + (np.arange(N) == 3))
+    with pytest.raises(pmep.InvalidDataError, match=r"'y' has the value 4.0 at index 3.*categories from 0 to 3"):
+        pmep.fit(model=model, draws=0, progressbar=False)
