@@ -16,14 +16,13 @@ from pymc_ep.engines import Checkpoint, EngineEntry, engines, get_engine
 from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
-from pymc_ep.recognise import compiled_form, site_names
-from pymc_ep.results import build_container, check_dims, fit_state, model_dims
+from pymc_ep.recognise import compiled_form, latents_missing_from, marginal_model, site_names, unconstrained
+from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 
-__all__ = ["explain", "fit", "supported"]
+__all__ = ["explain", "fit", "marginalize", "recover", "supported"]
 
 _SILENT_SECONDS = 2.0
-_STORED_NUMBERS = 5e7
-_STORED_LOG_LIKELIHOODS = 1e7
+_MOST_FITS = 500
 
 
 def fit(
@@ -53,9 +52,10 @@ def fit(
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
         A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for what it is made of. All other free
         variables are hyperparameters.
-    hyper : {"optimize", "fixed"}
+    hyper : {"optimize", "integrate", "sample", "fixed"}
         Hyperparameters at the maximum of log evidence plus log prior, with Gaussian draws about it on PyMC's
-        unconstrained scale, or held at `start` or the initial point.
+        unconstrained scale; integrated over, by fits on a grid (up to two) or a central composite design; sampled, by
+        `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
     draws : int, optional
         Draws for each chain; by default 1000, or fewer where more than 5e7 numbers would be stored (the status
         says so). 0 stores moments only.
@@ -102,6 +102,8 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, type(form.form))
     _check_options(engine, hyper, options)
+    if hyper == "sample":
+        return _sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
     saved = Checkpoint(checkpoint)
     state = saved.load()
     if state is None and start is not None and not isinstance(start, dict):
@@ -112,11 +114,192 @@ def fit(
         solution = engine.solve(
             form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
         )
-    if not solution.converged:
-        warnings.warn(f"{engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=2)
-    settings = solution.settings | {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
+    _warn(engine, solution)
+    settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
     timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
-    return _container(model, form, engine, solution, settings, timings, _layout(draws, chains, solution), random_seed)
+    layout = layout_of(draws, chains, solution)
+    return write_solution(model, form, engine.name, solution, settings, timings, layout, random_seed)
+
+
+def _warn(engine: EngineEntry, solution: Solution) -> None:
+    if not solution.converged:
+        warnings.warn(f"{engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3)
+
+
+def _sample(
+    model: pm.Model,
+    form: CompiledLatentGaussian,
+    engine: EngineEntry,
+    draws: int | None,
+    chains: int,
+    random_seed: Any,
+    progressbar: bool,
+    start: Any,
+    checkpoint: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Marginalise, sample, recover."""
+    if draws == 0 or checkpoint is not None:
+        raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
+    initvals = None
+    if start is not None:
+        values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
+        initvals = form.constrained(_hyper_start(model, form, values, state))
+    marginal = _marginal(model, form, engine, options)
+    sampled = pm.sample(
+        draws or 1000,
+        chains=chains,
+        model=marginal,
+        initvals=initvals,
+        random_seed=random_seed,
+        progressbar=progressbar,
+    )
+    return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options)
+
+
+def marginalize(
+    model: pm.Model | None = None,
+    latent: Sequence[str] | None = None,
+    *,
+    method: str | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> pm.Model:
+    """Return the model of the hyperparameters alone, with the log evidence in place of what is integrated out.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    latent : sequence of str, optional
+        Variables to integrate out, as in `fit`.
+    method, compile_kwargs, **options
+        As in `fit`.
+
+    Returns
+    -------
+    pymc.Model
+        With the same hyperparameters, transforms, dims, coords and data, the Deterministics that follow from these, and
+        the potential ``<method>_log_evidence``, the log density of the data given the hyperparameters, which has
+        first derivatives. `pymc.sample` and other samplers take it; ``counts`` of the potential's Op
+        (``marginal["ep_log_evidence"].owner.op``) says how many evaluations there were, and how many failed.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where `fit` would raise it, and for a model without hyperparameters.
+    """
+    model = pm.modelcontext(model)
+    form = compiled_form(model, latent, compile_kwargs)
+    engine = get_engine(method, type(form.form))
+    _check_options(engine, "sample", options)
+    return _marginal(model, form, engine, options)
+
+
+def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> pm.Model:
+    assert engine.evidence_op is not None, "an engine that offers hyper='sample' has an evidence Op"
+    op = engine.evidence_op(form, options)
+    return marginal_model(model, form.form, f"{engine.name}_log_evidence", lambda theta: op(theta)[0])
+
+
+def recover(
+    idata: Any,
+    model: pm.Model | None = None,
+    *,
+    method: str | None = None,
+    draws: int | None = None,
+    max_fits: int = _MOST_FITS,
+    random_seed: Any = None,
+    progressbar: bool = True,
+    compile_kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Add what was integrated out to draws of the hyperparameters.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        What a sampler made of the model that `marginalize` returned.
+    model : pymc.Model, optional
+        The full model, by default that of the ``with`` block. Its free variables that the posterior of `idata` lacks
+        are the latent ones.
+    method, compile_kwargs, **options
+        As they were given to `marginalize`.
+    draws : int, optional
+        Draws of the latent variables for each fit; by default as many as give each chain its length again, to within
+        rounding up.
+    max_fits : int
+        Most draws of the hyperparameters that are fitted at; with more of them, evenly spaced ones of each chain.
+    random_seed, progressbar
+        As in `fit`.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        As `fit` returns it, with the hyperparameters' draws at which there were fits, each repeated for its draws of
+        the latent variables. Moments are averages over the fits. The other groups of `idata` are kept.
+
+    Raises
+    ------
+    ValueError
+        Where draws of a hyperparameter are missing.
+    UnsupportedModelError, NumericalError
+        As in `fit`.
+    """
+    model = pm.modelcontext(model)
+    check_dims(model)
+    if max_fits < 1 or (draws is not None and draws < 1):
+        raise ValueError(f"draws={draws!r} and max_fits={max_fits!r} must be whole numbers of at least 1.")
+    latent = latents_missing_from(model, set(map(str, compat.group(idata, "posterior").data_vars)))
+    try:
+        form = compiled_form(model, latent, compile_kwargs)
+    except UnsupportedModelError as error:
+        raise ValueError(
+            f"The posterior has no draws of {', '.join(map(repr, latent))}, and these are not what can be integrated "
+            f"out: {error}"
+        ) from error
+    engine = get_engine(method, type(form.form))
+    _check_options(engine, "sample", options)
+    return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
+
+
+def _recover(
+    idata: Any,
+    model: pm.Model,
+    form: CompiledLatentGaussian,
+    engine: EngineEntry,
+    draws: int | None,
+    max_fits: int,
+    random_seed: Any,
+    progressbar: bool,
+    options: dict[str, Any],
+) -> Any:
+    began = time.perf_counter()
+    posterior = compat.group(idata, "posterior")
+    chains, length = posterior.sizes["chain"], posterior.sizes["draw"]
+    step = -(-chains * length // max_fits)
+    names = [v.name for v in model.free_RVs if v.name in posterior]
+    kept = {name: posterior[name].transpose("chain", "draw", ...).to_numpy()[:, ::step] for name in names}
+    rows = {name: values.reshape(-1, *values.shape[2:]) for name, values in kept.items()}
+    thetas = unconstrained(model, form.form, rows)
+    assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
+    with _progress(engine.name, progressbar) as report:
+        solution = engine.condition(form, thetas=thetas, options=options, report=report)
+    _warn(engine, solution)
+    each = step if draws is None else draws
+    settings = {"hyper": "sample", "latent": list(form.form.latent_names), "chains": chains}
+    return write_solution(
+        model,
+        form,
+        engine.name,
+        solution,
+        settings,
+        {"compile_time": 0.0, "run_time": time.perf_counter() - began},
+        (chains, each * len(range(0, length, step)), ""),
+        random_seed,
+        given={name: np.repeat(values, each, axis=1) for name, values in kept.items()},
+        others={name: compat.group(idata, name) for name in compat.group_names(idata)},
+    )
 
 
 def _check_numbers(draws: int | None, chains: int) -> None:
@@ -183,93 +366,6 @@ def _progress(name: str, enabled: bool) -> Iterator[Callable[[float, float], Non
                 advance(evidence, change)
 
         yield report
-
-
-def _layout(draws: int | None, chains: int, solution: Solution) -> tuple[int, int, str]:
-    """Return chains, draws a chain, and what to say of their number."""
-    if draws is not None:
-        return chains, draws, ""
-    most = int(_STORED_NUMBERS // max(1, chains * solution.numbers_per_draw))
-    if most >= 1000:
-        return chains, 1000, ""
-    most = max(most, 1)
-    return chains, most, f"{most} draws a chain instead of 1000, for {solution.numbers_per_draw} numbers a draw"
-
-
-def _container(
-    model: pm.Model,
-    form: CompiledLatentGaussian,
-    engine: EngineEntry,
-    solution: Solution,
-    settings: dict[str, Any],
-    timings: dict[str, float],
-    layout: tuple[int, int, str],
-    random_seed: Any,
-) -> Any:
-    chains, draws, remark = layout
-    posterior, log_likelihood, left_out = None, None, ""
-    variables = _fit_variables(model, solution)
-    if draws > 0:
-        n = sum(y.size for y in form.observed())
-        keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
-        rng = np.random.default_rng(random_seed)
-        drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
-        order = [v.name for v in (*model.free_RVs, *model.deterministics) if v.name in drawn.values]
-        posterior = {name: _by_chain(drawn.values[name], chains) for name in order}
-        log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
-        for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):
-            if density is not None:
-                _put(variables, name, ("chain", "draw"), _by_chain(density, chains))
-        left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
-        if not keep:
-            left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
-    return build_container(
-        model,
-        posterior=posterior,
-        log_likelihood=log_likelihood,
-        fit=variables,
-        fit_attrs={
-            "method": engine.name,
-            "status": "; ".join(filter(None, [solution.status, remark])),
-            **({"left_out": left_out} if left_out else {}),
-            "settings": settings,
-            **timings,
-        },
-        fit_state=solution.state,
-    )
-
-
-def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
-    return values.reshape(chains, -1, *values.shape[1:])
-
-
-def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Sequence[str], Any]]:
-    """Lay out the ``fit`` group: names and dims."""
-    out: dict[str, tuple[Sequence[str], Any]] = {}
-    for name, (mean, sd) in solution.moments.items():
-        dims = model_dims(model, name)
-        _put(out, f"{name}_mean", dims, mean)
-        _put(out, f"{name}_sd", dims, sd)
-    for name, value in solution.hyper_modes.items():
-        _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
-    for name, results in solution.sites.items():
-        for what, value in results.items():
-            _put(out, f"{name}_{what}", model_dims(model, name), value)
-    for name, (dim, values) in solution.traces.items():
-        _put(out, name, (dim,), values)
-    for name, value in solution.scalars.items():
-        _put(out, name, (), value)
-    _put(out, "converged", (), solution.converged)
-    return out
-
-
-def _put(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
-    if name in variables:
-        raise UnsupportedModelError(
-            f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that leads to "
-            f"this name."
-        )
-    variables[name] = (dims, value)
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:

@@ -372,7 +372,7 @@ def test_names_that_other_packages_give():
 
 def test_draws_without_their_log_likelihood(monkeypatch):
     """Where it would take more than the limit, draws come alone and an attribute says so."""
-    monkeypatch.setattr(sys.modules["pymc_ep.fit"], "_STORED_LOG_LIKELIHOODS", 10)
+    monkeypatch.setattr(sys.modules["pymc_ep.results.writing"], "_STORED_LOG_LIKELIHOODS", 10)
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, 1, shape=3)), observed=[1, 2, 3])
     idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)

@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
+from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.gaussian import posterior_of
 from pymc_ep.results import fit_group, labelled, settings
@@ -91,10 +92,9 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     weights, absent = _weights(fit, posterior)
     sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
     if correction is not None:
-        scalars |= {
-            "cumulant_correction": xr.DataArray(correction),
-            "log_evidence_cumulant": fit["log_evidence"] + correction,
-        }
+        scalars["cumulant_correction"] = xr.DataArray(correction)
+        if "log_evidence" in fit:
+            scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
     attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs)}
     return xr.merge([xr.Dataset({**scalars, **weights}), sites], combine_attrs="drop").assign_attrs(attrs)
 
@@ -107,7 +107,7 @@ def _sentence(absent: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
 
 
-def _weights(fit: xr.Dataset, posterior: LatentPosterior) -> tuple[dict[str, xr.DataArray], Absent]:
+def _weights(fit: xr.Dataset, posterior: LatentPosterior | PosteriorMixture) -> tuple[dict[str, xr.DataArray], Absent]:
     """Return what the importance weights say."""
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
     if "log_p" in fit and "log_q" in fit:
@@ -138,7 +138,7 @@ def _weights(fit: xr.Dataset, posterior: LatentPosterior) -> tuple[dict[str, xr.
     return {name: xr.DataArray(value) for name, value in out.items()}, {}
 
 
-def _log_volume(posterior: LatentPosterior) -> float:
+def _log_volume(posterior: LatentPosterior | PosteriorMixture) -> float:
     """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
     log_prior = float(posterior.form.log_prior_rows(posterior.theta[None])[0])
     p = len(posterior.directions)
@@ -146,7 +146,7 @@ def _log_volume(posterior: LatentPosterior) -> float:
 
 
 def _sites(
-    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: LatentPosterior
+    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: LatentPosterior | PosteriorMixture
 ) -> tuple[xr.Dataset, float | None, Absent]:
     """Return each site's indicators, and the correction of the log evidence that they give."""
     _, prior, gaussian = posterior.mode
@@ -174,7 +174,7 @@ def _sites(
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 
 
-def _covariance_rows(posterior: LatentPosterior) -> Callable[[slice], np.ndarray]:
+def _covariance_rows(posterior: LatentPosterior | PosteriorMixture) -> Callable[[slice], np.ndarray]:
     """Return a function of a slice that returns those rows of the predictors' posterior covariance."""
     _, prior, gaussian = posterior.mode
     return prior.gaussian.posterior_rows(gaussian)

@@ -57,7 +57,11 @@ class EngineEntry:
     options : dict
         Options it takes beyond those of `pymc_ep.fit`, with their defaults.
     hyper : tuple of str
-        Treatments of hyperparameters it offers.
+        Treatments of hyperparameters it offers; ``"sample"`` needs the two below.
+    evidence_op : callable, optional
+        ``evidence_op(compiled form, options) -> Op`` with outputs log evidence and gradient.
+    condition : callable, optional
+        ``condition(compiled form, thetas=, options=, report=) -> Solution``: given draws of the hyperparameters.
     """
 
     name: str
@@ -66,6 +70,8 @@ class EngineEntry:
     rebuild: Callable[..., Any]
     options: dict[str, Any]
     hyper: tuple[str, ...]
+    evidence_op: Callable[..., Any] | None = None
+    condition: Callable[..., Any] | None = None
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

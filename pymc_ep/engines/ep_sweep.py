@@ -31,7 +31,10 @@ no posterior moment depends on it."""
 
 _MATCHED = 0.03
 """Fraction of their first distance at which the means count as matched; the precisions change by more than that."""
-
+_EXACT = 1e-11
+"""Distance, in posterior standard deviations over all sites, at which they are matched to rounding."""
+_FAILED = 4
+"""Steps that one which took the means apart counts for, towards their limit: the precisions have to change first."""
 
 class Problem(NamedTuple):
     """What EP sees of a model at one value of the hyperparameters.
@@ -200,7 +203,7 @@ def match_means(
 
     def unmatched(state: tuple) -> Any:
         count, _, apart, *_ = state
-        return (count < limit) & (apart > _MATCHED * first)
+        return (count < limit) & (apart > _MATCHED * first) & (apart > _EXACT)
 
     def update(state: tuple) -> tuple:
         count, part, apart, shift, *fields = state
@@ -211,7 +214,8 @@ def match_means(
         apart_here = distance(here, moved.mean)
         closer = apart_here < apart
         kept = (xp.where(closer, new, old) for new, old in zip((apart_here, trial, *here), (apart, shift, *best)))
-        return (count + 1, xp.where(closer, xp.minimum(1.0, 2.0 * part), part / 4.0), *kept)
+        part = xp.where(closer, xp.minimum(1.0, 2.0 * part), part / 4.0)
+        return (count + xp.where(closer, 1, _FAILED), part, *kept)
 
     one = xp.ones_like(first)
     _, _, _, _, *fields = while_loop(unmatched, update, (xp.zeros_like(limit), one, first, shift, *tilted))

@@ -12,7 +12,7 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
 
-__all__ = ["Evidence", "EvidenceAt"]
+__all__ = ["Evidence", "EvidenceAt", "evidence_of"]
 
 
 class EvidenceAt(NamedTuple):
@@ -43,8 +43,15 @@ class EvidenceAt(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Log evidence plus log prior of the hyperparameters."""
+        """Log evidence plus what `Evidence` was told to count of the hyperparameters' prior."""
         return self.log_z + self.prior.log_prior
+
+
+def evidence_of(form: CompiledLatentGaussian, settings: dict[str, Any], **others: Any) -> "Evidence":
+    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`."""
+    engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
+    form.solve_in(settings["solver"])
+    return Evidence(form, engine, settings["max_iter"], **others)
 
 
 class Evidence:
@@ -60,6 +67,9 @@ class Evidence:
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
         Receives hyperparameters and sites of each fit.
+    density : {"natural", "unconstrained", "none"}
+        What `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without Jacobian
+        terms, their log density on the unconstrained scale, or nothing.
 
     Raises
     ------
@@ -74,12 +84,15 @@ class Evidence:
         max_iter: int,
         report: Callable[[float, float], None] | None = None,
         checkpoint: Checkpoint | None = None,
+        *,
+        density: str = "natural",
     ):
         self.form = form
         self.engine = engine
         self.max_iter = max_iter
         self.report = report
         self.checkpoint = checkpoint or Checkpoint(None)
+        self.density = density
         self._checked = False
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         for group, y in zip(form.form.groups, form.observed()):
@@ -100,18 +113,48 @@ class Evidence:
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
 
+    def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
+        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
+
+        Log-concave sites have one fixed point in practice, so that a warm start only saves sweeps; where it does not
+        converge, and for other sites, which may have several fixed points, the fit starts from none.
+        """
+        if start is not None and self.engine.log_concave:
+            try:
+                at = self.at(theta, start)
+            except NumericalError:
+                return self.at(theta)
+            if at.run.status.converged:
+                return at
+        return self.at(theta)
+
     def _prior(self, theta: np.ndarray) -> Prior:
         try:
-            return self.form.prior(theta)
+            prior = self.form.prior(theta)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 f"A covariance or precision matrix of {', '.join(self.form.form.latent_names)} is singular for "
                 f"{self._describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
                 f"solver='observations', which factorises no prior covariance."
             ) from error
+        if self.density == "natural":
+            return prior
+        unconstrained = self.density == "unconstrained"
+        return prior._replace(log_prior=float(self.form.log_prior_rows(theta[None])[0]) if unconstrained else 0.0)
+
+    def left_out(self, at: EvidenceAt) -> np.ndarray:
+        """Return the log predictive density of each observation given the others, (n,).
+
+        EP's cavity is the posterior without the observation, so log Zhat is its predictive density; with a fractional
+        power the whole site is removed for this.
+        """
+        found = at.run.state.sweep
+        if self.engine.power != 1.0:
+            found = EP(self.engine.sites, power=1.0).sweep(at.problem, *at.sites)
+        return np.asarray(found.tilted.log_z)
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
-        """Return the gradient of log evidence plus log prior, (p,).
+        """Return the gradient of `EvidenceAt.value`, (p,).
 
         At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's
         moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
@@ -119,7 +162,8 @@ class Evidence:
         found = at.run.state.sweep
         weights = found.posterior.weights
         d_array = at.problem.prior.cotangent(found.posterior, at.sites[1])
-        return self.form.pullback(at.theta, weights, d_array, self._parameter_gradients(at))
+        parameters = self._parameter_gradients(at)
+        return self.form.pullback(at.theta, weights, d_array, parameters, density=self.density)
 
     def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
         found, power = at.run.state.sweep, self.engine.power

@@ -7,17 +7,17 @@ import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint
-from pymc_ep.engines.ep import EP
-from pymc_ep.engines.ep_sweep import group_slices
-from pymc_ep.engines.evidence import Evidence, EvidenceAt
-from pymc_ep.engines.hyper import Hyper, maximise, stay
+from pymc_ep.engines.evidence import Evidence, evidence_of
+from pymc_ep.engines.evidence_op import EvidenceOp
+from pymc_ep.engines.hyper import maximise, stay
+from pymc_ep.engines.integrate import integrate
+from pymc_ep.engines.many import fit_many
 from pymc_ep.engines.solution import Solution
-from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian import LatentGaussian
-from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.linalg.gaussian import GaussianPosterior
 
-__all__ = ["OPTIONS", "rebuild", "solve"]
+__all__ = ["OPTIONS", "condition", "evidence_op", "solve"]
 
 OPTIONS = {
     "power": 1.0,
@@ -45,7 +45,7 @@ def solve(
     Parameters
     ----------
     form : CompiledLatentGaussian
-    hyper : {"optimize", "fixed"}
+    hyper : {"optimize", "fixed", "integrate"}
     theta : ndarray, (p,)
         Unconstrained hyperparameters to start from, or to stay at.
     start : dict, optional
@@ -58,36 +58,24 @@ def solve(
         Receives the state at intervals.
     """
     settings = _checked(OPTIONS | options)
-    engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
-    form.solve_in(settings["solver"])
     checkpoint = checkpoint or Checkpoint(None)
-    evidence = Evidence(form, engine, settings["max_iter"], report, checkpoint)
+    density = "unconstrained" if hyper == "integrate" and theta.size else "natural"
+    evidence = evidence_of(form, settings, report=report, checkpoint=checkpoint, density=density)
     sites = None if start is None else _sites_from(start, evidence)
-    if hyper == "optimize":
-        found = maximise(evidence, theta, sites)
-        evidence.require_covariance(found.at.theta, found.at.prior)
-    else:
+    integral = None
+    if hyper == "fixed" or not theta.size:
         found = stay(evidence, theta, sites)
+    elif hyper == "integrate":
+        integral = integrate(evidence, theta, sites)
+        found = integral.mode
+    else:
+        found = maximise(evidence, theta, sites)
+    if hyper != "fixed":
+        evidence.require_covariance(found.at.theta, found.at.prior)
     checkpoint.save(last=True, theta=found.at.theta, shift=found.at.sites[0], precision=found.at.sites[1])
-    return _solution(form, evidence, found, settings)
-
-
-def rebuild(
-    form: CompiledLatentGaussian,
-    state: dict[str, np.ndarray],
-    mode: tuple[Prior, GaussianPosterior] | None = None,
-) -> LatentPosterior:
-    """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
-    return LatentPosterior(
-        form,
-        state["theta"],
-        state["shift"],
-        state["precision"],
-        state["directions"],
-        state["d_shift"],
-        state["d_precision"],
-        mode,
-    )
+    if integral is not None and integral.points:
+        return integral_solution(form, evidence, integral, settings)
+    return mode_solution(form, evidence, found, settings)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -116,63 +104,33 @@ def _sites_from(start: dict[str, np.ndarray], evidence: Evidence) -> tuple[np.nd
     return start["shift"], start["precision"]
 
 
-def _solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
-    at = found.at
-    run = at.run
-    p = at.theta.size
-    directions = np.zeros((0, p)) if found.factor is None else found.factor.T
-    state = {
-        "theta": at.theta,
-        "shift": at.sites[0],
-        "precision": at.sites[1],
-        "directions": directions,
-        "d_shift": found.d_shift,
-        "d_precision": found.d_precision,
-        # What the sites belong to: a model whose data have changed since is told by these.
-        "observed": np.concatenate(evidence.observed),
-        "prior_mean": np.asarray(at.prior.mean),
-        "prior_variance": np.asarray(at.prior.gaussian.variances()),
-    }
-    posterior = rebuild(form, state, (at.prior, run.state.sweep.posterior))
-    moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
-    size = sum(m.size for m, _ in moments.values())
-    status = "; ".join(filter(None, [run.status.sentence, found.sentence]))
-    return Solution(
-        moments=moments,
-        hyper_modes=form.constrained(at.theta),
-        scalars={"log_evidence": at.log_z, "n_iter": len(run.objective)},
-        traces={
-            "objective": ("iteration", run.objective),
-            "max_change": ("iteration", run.change),
-            "hyper_objective": ("hyper_iteration", found.trace),
-        },
-        sites=_site_results(form, evidence, at),
-        state=state,
-        draws=posterior.draws,
-        numbers_per_draw=size,
-        status=status,
-        converged=run.status.converged and found.converged,
-        settings=settings,
+def evidence_op(form: CompiledLatentGaussian, options: dict[str, Any]) -> EvidenceOp:
+    """Return the log evidence as an Op of the unconstrained hyperparameters."""
+    return EvidenceOp(form, _checked(OPTIONS | options))
+
+
+def condition(
+    form: CompiledLatentGaussian,
+    *,
+    thetas: np.ndarray,
+    options: dict[str, Any],
+    report: Callable[[float, float], None] | None = None,
+) -> Solution:
+    """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
+    settings = _checked(OPTIONS | options)
+    evidence = evidence_of(form, settings, report=report, density="none")
+    return many_solution(form, evidence, fit_many(evidence, thetas), settings)
+
+
+register_engine(
+    EngineEntry(
+        "ep",
+        LatentGaussian,
+        solve,
+        rebuild,
+        OPTIONS,
+        ("optimize", "fixed", "integrate", "sample"),
+        evidence_op=evidence_op,
+        condition=condition,
     )
-
-
-def _site_results(form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt) -> dict[str, dict[str, np.ndarray]]:
-    """Return each observed variable's sites and leave-one-out log predictive densities.
-
-    EP's cavity is the posterior without the observation, so log Zhat is its predictive density; with a fractional
-    power the whole site is removed for this.
-    """
-    sweep = at.run.state.sweep
-    whole = EP(form.sites, power=1.0)
-    out = {}
-    removed = whole.sweep(at.problem, *at.sites) if evidence.engine.power != 1.0 else sweep
-    for group, y, here in zip(form.form.groups, form.observed(), group_slices(evidence.observed)):
-        out[group.name] = {
-            "loo": np.asarray(removed.tilted.log_z)[here].reshape(y.shape),
-            "site_precision": at.sites[1][here].reshape(y.shape),
-            "site_shift": at.sites[0][here].reshape(y.shape),
-        }
-    return out
-
-
-register_engine(EngineEntry("ep", LatentGaussian, solve, rebuild, OPTIONS, ("optimize", "fixed")))
+)

@@ -38,6 +38,10 @@ class Solution:
     status : str
     converged : bool
     settings : dict
+    design : dict
+        Hyperparameters at the points of a design, on their own scale, with the points as first axis.
+    log_evidence_is : str
+        What the log evidence is, for the result's attributes; empty where there is none.
     """
 
     moments: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -51,3 +55,5 @@ class Solution:
     status: str
     converged: bool
     settings: dict[str, Any] = field(default_factory=dict)
+    design: dict[str, np.ndarray] = field(default_factory=dict)
+    log_evidence_is: str = ""

@@ -105,6 +105,7 @@ class CompiledLatentGaussian:
 
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
+        self._compile_kwargs = compile_kwargs
         self._chosen_mode = (compile_kwargs or {}).get("mode")
         self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
@@ -115,6 +116,16 @@ class CompiledLatentGaussian:
         self.restart(hyper_start)
         self.solve_in("auto")
         self._parameter_functions: dict[str, Callable[..., Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the form alone: another process compiles its own functions."""
+        return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
+
+    def twin(self) -> "CompiledLatentGaussian":
+        """Return another one with the same compiled functions whose solver and shapes may change on their own."""
+        twin = object.__new__(type(self))
+        twin.__dict__ = dict(self.__dict__)
+        return twin
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
@@ -146,7 +157,15 @@ class CompiledLatentGaussian:
             mean, array = to_jax(mean), to_jax(array)
         return Prior(mean, self.solver.prior(array), split, float(log_prior), float(log_excess))
 
-    def pullback(self, theta: np.ndarray, mean: Any, array: Any, parameters: Sequence[Sequence[Any]]) -> np.ndarray:
+    def pullback(
+        self,
+        theta: np.ndarray,
+        mean: Any,
+        array: Any,
+        parameters: Sequence[Sequence[Any]],
+        *,
+        density: str = "natural",
+    ) -> np.ndarray:
         """Return the gradient in theta, (p,), of log prior and excess plus a function whose own gradients are given.
 
         Parameters
@@ -154,9 +173,12 @@ class CompiledLatentGaussian:
         theta : ndarray, (p,)
         mean, array, parameters
             Gradients in the fields of the `Prior`; `array` is that of the solver.
+        density : {"natural", "unconstrained", "none"}
+            The log prior without Jacobian terms, with them, or left out.
         """
         flat = [p for group in parameters for p in group]
-        parts = self._pullback(*self.unpack(theta), *(np.asarray(g) for g in (mean, array, *flat)))
+        counted = float(density == "natural"), float(density == "unconstrained")
+        parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, array, *flat)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def affine_moments(
@@ -302,9 +324,11 @@ class CompiledLatentGaussian:
             outputs = [*self._moments, *parameters]
             cotangents = [v.type() for v in outputs]
             values = list(self.form.hyper_values)
-            total = self.form.log_prior + excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+            natural, unconstrained = pt.dscalars("natural", "unconstrained")
+            log_prior = natural * self.form.log_prior + unconstrained * self.form.log_prior_unconstrained
+            total = log_prior + excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
             gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-            return self._function([*values, *cotangents], gradient)
+            return self._function([*values, natural, unconstrained, *cotangents], gradient)
 
         return self._for_solver("pullback", build)
 

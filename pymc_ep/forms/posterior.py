@@ -4,7 +4,7 @@ It needs no engine: sites, the hyperparameters' mode and the directions in which
 the same for a fit just made and for one read back from disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -137,6 +137,10 @@ class LatentPosterior:
             "follow the hyperparameters; hold these with hyper='fixed', or use a smaller power."
         )
 
+    def components(self) -> Iterator[tuple[float, "LatentPosterior"]]:
+        """Yield the weight 1 and this posterior, as a `PosteriorMixture` yields its own."""
+        yield 1.0, self
+
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the posterior moments of affine variables, hyperparameter uncertainty included to first order."""
         theta, _, posterior = self.mode
@@ -202,9 +206,26 @@ class LatentPosterior:
         The hyperparameters are Gaussian about their mode on the unconstrained scale; the latent variables are
         drawn at the mode and moved with them to first order.
         """
-        theta, prior, posterior = self.mode
+        theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
+        priors, still = self.noise_draws(size, rng)
+        moved = still
+        for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
+            moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
+        noise = [draw[0] for draw in moved]
+        values = self.form.evaluate(thetas, noise, [draw[1] for draw in moved if len(draw) == 2])
+        if not log_likelihood:
+            return JointDraws(values, {})
+        likelihood = self.form.log_likelihood(thetas, noise)
+        held = not len(self.directions)
+        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held, budget=budget)
+        log_q = None if log_p is None else self._log_q(spread, priors, still)
+        return JointDraws(values, likelihood, log_p, log_q, reason)
+
+    def noise_draws(self, size: int, rng: np.random.Generator) -> tuple[list[NoisePrior], NoiseDraws]:
+        """Draw the noise of all blocks at the mode of the hyperparameters, (size, d) and (size, k) each."""
+        theta, prior, posterior = self.mode
         blocks = self.form.noise_moments(theta)
         priors = [NoisePrior(block) for block in blocks]
         starts = [tuple(np.zeros((size, len(cross))) for cross in _crosses(block)) for block in blocks]
@@ -219,18 +240,12 @@ class LatentPosterior:
             tuple(x + coordinates @ cross.T for x, cross in zip(draw, _crosses(block)))
             for draw, block in zip(starts, blocks)
         ]
-        moved = still
-        for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
-            moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
-        noise = [draw[0] for draw in moved]
-        values = self.form.evaluate(thetas, noise, [draw[1] for draw in moved if len(draw) == 2])
-        if not log_likelihood:
-            return JointDraws(values, {})
-        likelihood = self.form.log_likelihood(thetas, noise)
-        held = not len(self.directions)
-        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held, budget=budget)
-        log_q = None if log_p is None else self._log_q(spread, priors, still)
-        return JointDraws(values, likelihood, log_p, log_q, reason)
+        return priors, still
+
+    def noise_means(self) -> NoiseDraws:
+        """Return the posterior means of what `noise_draws` draws, (d,) and (k,) each, at the mode."""
+        theta, _, posterior = self.mode
+        return [tuple(c @ posterior.coordinates for c in _crosses(block)) for block in self.form.noise_moments(theta)]
 
     def _log_q(self, spread: np.ndarray, priors: Sequence[NoisePrior], still: NoiseDraws) -> np.ndarray:
         """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.

@@ -1,10 +1,18 @@
 """Functions with own bodies in Python, C, Numba and JAX, where composition is not stable or fast enough."""
 
 from pymc_ep.kernels.rectified_poisson.op import rectified_poisson
-from pymc_ep.kernels.registry import Kernel, kernels, load_backend, register_kernel
+from pymc_ep.kernels.registry import Kernel, kernels, load_backend, register_bodies, register_kernel
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 
-__all__ = ["Kernel", "kernels", "load_backend", "rectified_poisson", "register_kernel", "truncated_normal"]
+__all__ = [
+    "Kernel",
+    "kernels",
+    "load_backend",
+    "rectified_poisson",
+    "register_bodies",
+    "register_kernel",
+    "truncated_normal",
+]
 
 register_kernel(
     Kernel(

@@ -8,7 +8,7 @@ from typing import Any
 from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
 
-__all__ = ["Kernel", "kernels", "load_backend", "register_kernel"]
+__all__ = ["Kernel", "kernels", "load_backend", "register_bodies", "register_kernel"]
 
 BACKENDS = ("jax", "numba")
 
@@ -49,6 +49,7 @@ class Kernel:
 
 
 _REGISTRY: dict[str, Kernel] = {}
+_OTHERS: dict[str, list[str]] = {backend: [] for backend in BACKENDS}
 
 
 def register_kernel(kernel: Kernel) -> Kernel:
@@ -70,13 +71,18 @@ def kernels() -> dict[str, Kernel]:
     return dict(_REGISTRY)
 
 
+def register_bodies(backend: str, module: str) -> None:
+    """Name a module that registers, when imported, the bodies of Ops other than kernels with a backend."""
+    _OTHERS[backend].append(module)
+
+
 def load_backend(backend: str) -> None:
-    """Register the bodies of all kernels with a backend, ``"jax"`` or ``"numba"``.
+    """Register the bodies of all kernels and other Ops with a backend, ``"jax"`` or ``"numba"``.
 
     PyTensor's compilation does this by itself; call it only before handing a graph to ``jax_funcify`` directly.
     """
-    for kernel in _REGISTRY.values():
-        import_module(f"{kernel.package}.{backend}")
+    for module in [*(f"{kernel.package}.{backend}" for kernel in _REGISTRY.values()), *_OTHERS[backend]]:
+        import_module(module)
 
 
 class _LoadBackend(GraphRewriter):

@@ -20,6 +20,9 @@ from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = ["CoefficientPosterior", "FactorPrior"]
 
+_PART = 2**20
+"""Numbers of R that are worked on at a time."""
+
 
 class CoefficientPosterior(NamedTuple):
     """Posterior of n predictors and of the p coefficients behind them.
@@ -88,8 +91,10 @@ class FactorPrior(NamedTuple):
         """Multiply by Gaussian sites; see `pymc_ep.linalg.dense.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
-        whitener, log_det, proper = inverse_factor(xp.eye(p) + (self.rows * precision) @ self.rows.T)
-        variance = _squares(_triangular_product(whitener, self.rows))
+        gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._parts())
+        whitener, log_det, proper = inverse_factor(xp.eye(p) + gram)
+        pieces = [_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._parts()]
+        variance = xp.concatenate(pieces)
         zero = xp.zeros_like(shift)
         prior = CoefficientPosterior(
             mean, variance, 1.0 - precision * variance, zero, log_det, proper, xp.zeros(p), whitener
@@ -115,15 +120,23 @@ class FactorPrior(NamedTuple):
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
         """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
-        solved = np.asarray(posterior.whitener.T @ _triangular_product(posterior.whitener, self.rows))
-        return np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights)) - solved * precision
+        inverse = posterior.whitener.T @ posterior.whitener
+        out = np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights))
+        for part in self._parts():
+            out[:, part] -= np.asarray(inverse @ self.rows[:, part]) * precision[part]
+        return out
+
+    def _parts(self) -> list[slice]:
+        """Cut the predictors into pieces, so that no copy of all rows is made."""
+        p, n = self.rows.shape
+        step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
+        return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def _triangular_product(whitener: Any, rows: Any) -> Any:
     if is_jax(whitener):
         return whitener @ rows
-    # In Fortran's order the rows' transpose is what lies in memory: (W R)^T = R^T W^T, without a copy of R.
-    return scipy.linalg.blas.dtrmm(1.0, whitener, rows.T, side=1, lower=1, trans_a=1).T
+    return scipy.linalg.blas.dtrmm(1.0, whitener, np.asfortranarray(rows), lower=1)
 
 
 def _squares(rows: Any) -> Any:

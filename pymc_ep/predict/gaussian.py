@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_ep.engines.base import get_engine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable
+from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group, fit_state, labelled, settings
@@ -17,7 +18,7 @@ from pymc_ep.results import fit_group, fit_state, labelled, settings
 __all__ = ["posterior_of", "predict"]
 
 
-def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior:
+def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
     """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
 
     Raises
@@ -66,7 +67,7 @@ def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[st
     -------
     xarray.Dataset
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords. The standard deviation includes that
-        of the hyperparameters to first order.
+        of the hyperparameters: to first order about their mode, or by the mixture where the fit is one.
 
     Raises
     ------

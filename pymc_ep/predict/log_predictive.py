@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import logsumexp
 
 from pymc_ep.engines.ep_sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.latent_gaussian import SiteGroup
+from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.gaussian import posterior_of, predictor_moments_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import check_finite
@@ -33,7 +36,8 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     -------
     xarray.Dataset
         One array a variable, with the model's dims and coords. The Gaussian Q(f*) of each predictor includes the
-        uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode.
+        uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode. Where the
+        fit is a mixture over the hyperparameters, so is this density.
 
     Raises
     ------
@@ -50,18 +54,26 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
             raise UnsupportedModelError(
                 f"{name!r} is no likelihood with a site; these are {', '.join(groups) or 'none'}."
             )
-        group = groups[name]
-        moments = predictor_moments_of(posterior, name, group.predictor)
-        y = np.asarray(values)
-        if y.shape != moments.mean.shape:
-            raise InvalidDataError(
-                f"{name!r} has predictors of shape {moments.mean.shape} but the given values have shape {y.shape}."
-            )
-        group.site.validate(y, name)
-        site, parameters = posterior.form.site_at(posterior.theta, group)
-        shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
-        variance = np.maximum(moments.sd**2, KNOWN)
-        tilted = site.moments(y, moments.mean, variance, 1.0, *shaped)
-        check_finite(tilted, y, moments.mean, variance, name)
-        variables[name] = (name, np.asarray(tilted.log_z))
+        parts = [
+            np.log(weight) + _log_predictive(part, groups[name], np.asarray(values))
+            for weight, part in posterior.components()
+        ]
+        variables[name] = (name, np.asarray(logsumexp(parts, axis=0)))
     return labelled(model, variables)
+
+
+def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> np.ndarray:
+    """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
+    name = group.name
+    moments = predictor_moments_of(posterior, name, group.predictor)
+    if y.shape != moments.mean.shape:
+        raise InvalidDataError(
+            f"{name!r} has predictors of shape {moments.mean.shape} but the given values have shape {y.shape}."
+        )
+    group.site.validate(y, name)
+    site, parameters = posterior.form.site_at(posterior.theta, group)
+    shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
+    variance = np.maximum(moments.sd**2, KNOWN)
+    tilted = site.moments(y, moments.mean, variance, 1.0, *shaped)
+    check_finite(tilted, y, moments.mean, variance, name)
+    return np.asarray(tilted.log_z)

@@ -2,6 +2,16 @@
 
 from pymc_ep.recognise.compiled import compiled_form
 from pymc_ep.recognise.families import register_family, site_names
+from pymc_ep.recognise.marginal import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.recognise.registry import recognise, register_form
 
-__all__ = ["compiled_form", "recognise", "register_family", "register_form", "site_names"]
+__all__ = [
+    "compiled_form",
+    "latents_missing_from",
+    "marginal_model",
+    "recognise",
+    "register_family",
+    "register_form",
+    "site_names",
+    "unconstrained",
+]

@@ -2,5 +2,16 @@
 
 from pymc_ep.results.container import build_container, check_dims, labelled, model_dims
 from pymc_ep.results.reading import fit_group, fit_state, settings
+from pymc_ep.results.writing import layout_of, write_solution
 
-__all__ = ["build_container", "check_dims", "fit_group", "fit_state", "labelled", "model_dims", "settings"]
+__all__ = [
+    "build_container",
+    "check_dims",
+    "fit_group",
+    "fit_state",
+    "labelled",
+    "layout_of",
+    "model_dims",
+    "settings",
+    "write_solution",
+]

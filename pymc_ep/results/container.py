@@ -15,7 +15,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 
-_OWN_DIMS = ("iteration", "hyper_iteration")
+_OWN_DIMS = ("iteration", "hyper_iteration", "hyper_point")
 _SAMPLE_DIMS = ("chain", "draw")
 
 
@@ -27,6 +27,7 @@ def build_container(
     fit: Mapping[str, tuple[Sequence[str], Any]],
     fit_attrs: Mapping[str, Any],
     fit_state: Mapping[str, np.ndarray],
+    others: Mapping[str, xr.Dataset] | None = None,
 ) -> Any:
     """Put the parts of a solution into the container that `pymc.sample` returns on this stack.
 
@@ -46,6 +47,8 @@ def build_container(
         one JSON string (netCDF knows neither None nor bool nor mappings).
     fit_state : mapping of str to ndarray
         The engine's state, one array a field.
+    others : mapping of str to xarray.Dataset, optional
+        Further groups as they are; those made here take precedence.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def build_container(
         {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()},
         attrs=shared,
     )
-    return make_container(groups)
+    return make_container(groups | {name: own for name, own in (others or {}).items() if name not in groups})
 
 
 def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -> xr.Dataset:
@@ -108,14 +111,14 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
 
 
 def check_dims(model: pm.Model) -> None:
-    """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations.
+    """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations and points.
 
     Call it before a long computation; `build_container` does so again.
     """
     for dim in _OWN_DIMS:
         if dim in model.coords:
             raise UnsupportedModelError(
-                f"The model has a dim {dim!r}, which names the iterations of the fit in the result; "
+                f"The model has a dim {dim!r}, which the group 'fit' of the result needs for itself; "
                 f"rename that dim in the model."
             )
 

@@ -5,11 +5,12 @@ from typing import Any
 import pytensor.tensor as pt
 
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
+from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Relation, Site, register_site
 from pymc_ep.sites.cloglog import knots as cloglog_knots
 from pymc_ep.sites.cloglog import log_success
 from pymc_ep.sites.logistic import log_logistic_powers
-from pymc_ep.sites.logit import knots as logit_knots
+from pymc_ep.sites.logit import knots as binary_logit_knots
 from pymc_ep.sites.probit import knots as probit_knots
 
 __all__ = ["BINOMIAL_CLOGLOG", "BINOMIAL_LOGIT", "BINOMIAL_PROBIT"]
@@ -48,6 +49,16 @@ def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
     return log_combinations(n, y) + y * log_success(eta) - failures * rate
 
 
+def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
+    """Around 0, where the poles of the logistic function are, and around the peak.
+
+    Without a success, or a failure, there is none; exp(eta) then takes over within a few units of a distance log n.
+    """
+    xp = namespace(y)
+    peak = xp.log((y + 0.5) / (n - y + 0.5))
+    return (*binary_logit_knots(y), *(peak + knot for knot in (-6.0, -2.0, 2.0, 6.0)))
+
+
 def _with_trials(knots: Any) -> Any:
     return lambda y, n: knots(y)
 
@@ -62,12 +73,12 @@ def _binomial(name: str, logp: Any, knots: Any, knots_beyond: float) -> Site:
             domain="count",
             log_concave=True,
             logp=logp,
-            knots=_with_trials(knots),
+            knots=knots,
             knots_beyond=knots_beyond,
         )
     )
 
 
-BINOMIAL_LOGIT = _binomial("binomial_logit", logit_logp, logit_knots, 20.0)
-BINOMIAL_PROBIT = _binomial("binomial_probit", probit_logp, probit_knots, 10.0)
-BINOMIAL_CLOGLOG = _binomial("binomial_cloglog", cloglog_logp, cloglog_knots, 15.0)
+BINOMIAL_LOGIT = _binomial("binomial_logit", logit_logp, logit_knots, 15.0)
+BINOMIAL_PROBIT = _binomial("binomial_probit", probit_logp, _with_trials(probit_knots), 10.0)
+BINOMIAL_CLOGLOG = _binomial("binomial_cloglog", cloglog_logp, _with_trials(cloglog_knots), 2.0)

@@ -25,8 +25,11 @@ def logp(y: Any, eta: Any) -> Any:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around 0, above which exp(eta) takes over within a few units and below which log t is a line."""
-    return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -3.0, 1.0, 5.0))
+    """Around 0, above which exp(eta) takes over within a few units and below which log t is a line.
+
+    Of a million successes the probability turns from 0 to 1 between 2 and 4, where exp(eta) is about the log of that.
+    """
+    return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -3.0, 0.0, 1.0, 2.0, 3.0, 5.0))
 
 
 CLOGLOG = register_site(
@@ -37,6 +40,6 @@ CLOGLOG = register_site(
         log_concave=True,
         logp=logp,
         knots=knots,
-        knots_beyond=15.0,
+        knots_beyond=2.0,
     )
 )

@@ -5,7 +5,7 @@ use. Closed forms are one elementwise function; everything else is quadrature ar
 returns log t and its slope.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
+from pymc_ep.linalg.hermite import hermite_nodes, is_narrow
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
 from pymc_ep.linalg.scan import defined, scanned_nodes
@@ -130,22 +131,22 @@ class CompiledSite:
                 y, centre, variance, power, *parameters
             )
         _, arrays = self._flatten(y, mean, variance, power, *parameters)
-        blocks = [(block, self._rule(*block)) for block in self._blocks(arrays)]
-        ends = np.cumsum([len(block[0]) for block, _ in blocks])[:-1]
+        pieces = list(self._pieces(arrays))
 
         def nearby(centre: Any) -> Tilted:
             step = centre - arrays[1]
             far = ~(step**2 <= REACH**2 * arrays[2])
-            pieces = zip(blocks, np.split(np.where(far, 0.0, step), ends), strict=True)
-            moved = ((block, reweighted(rule, part)) for (block, rule), part in pieces)
-            found = Tilted(*_joined(self._summed(block, rule) for block, rule in moved))
+            near = np.where(far, 0.0, step)
+            moved = ((index, self._summed(part, reweighted(rule, near[index]))) for index, part, rule in pieces)
+            found = Tilted(*_gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
                 for field, values in zip(found, self.moments(y, centre[far], *rest), strict=True):
                     field[far] = values
             return found
 
-        return Tilted(*_joined(self._summed(block, rule) for block, rule in blocks)), nearby
+        first = ((index, self._summed(part, rule)) for index, part, rule in pieces)
+        return Tilted(*_gathered(first, len(arrays[0]))), nearby
 
     def parameter_gradient(
         self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
@@ -278,13 +279,14 @@ class CompiledSite:
         return moments_from_nodes(rule, self._density, y, power, parameters, log_concave=self.site.log_concave)
 
     def _quadrature(self, *arrays: Any) -> Sequence[Any]:
-        return _joined(self._summed(block, self._rule(*block)) for block in self._blocks(arrays))
+        pieces = ((index, self._summed(part, rule)) for index, part, rule in self._pieces(arrays))
+        return _gathered(pieces, len(arrays[0]))
 
     def _quadrature_gradient(self, *arrays: Any) -> Sequence[Any]:
-        return _joined(self._summed_gradient(block) for block in self._blocks(arrays))
+        pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
+        return _gathered(pieces, len(arrays[0]))
 
-    def _summed_gradient(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        rule = self._rule(*arrays)
+    def _summed_gradient(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
         panels, site = rule.panels, rule.panels.site
         y, _, _, power, *parameters = arrays
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
@@ -293,19 +295,42 @@ class CompiledSite:
         parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(part, "add") for part in parts]
 
-    def _blocks(self, arrays: Sequence[Any]) -> list[Sequence[Any]]:
-        """Cut the vectors into pieces, so that (nodes, n) arrays stay small; JAX fuses them away."""
-        size = max(1, _BLOCK // (2 * self.site.nodes))
+    def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
+        """Cut the vectors into pieces, and make the rule of each; yields indices of the sites, their arrays, the rule.
+
+        Pieces keep (nodes, n) arrays small; JAX fuses them away. Where t is smooth on the scale of the cavity a
+        Gauss-Hermite rule is exact, and the other sites of the block form a piece of their own.
+        """
         n = arrays[0].shape[0]
-        if self._jax or n <= size:
-            return [arrays]
-        return [[array[start : start + size] for array in arrays] for start in range(0, n, size)]
+        if self._jax:
+            yield slice(None), arrays, self._rule(*arrays)
+            return
+        size = max(1, _BLOCK // (2 * self.site.nodes))
+        for start in range(0, n, size):
+            block = [array[start : start + size] for array in arrays]
+            rest = np.ones(len(block[0]), dtype=bool)
+            if not self._scanned:
+                narrow = np.flatnonzero(is_narrow(self._density_function, *block))
+                rule, exact = hermite_nodes(self._density_function, *(array[narrow] for array in block))
+                narrow = narrow[exact]
+                rest[narrow] = False
+                if narrow.size:
+                    yield start + narrow, [array[narrow] for array in block], rule
+            if rest.any():
+                part = block if rest.all() else [array[rest] for array in block]
+                yield start + np.flatnonzero(rest), part, self._rule(*part)
 
 
-def _joined(pieces: Iterable[Sequence[Any]]) -> Any:
-    """Concatenate the fields of pieces, each a sequence of vectors."""
-    parts = list(pieces)
-    return parts[0] if len(parts) == 1 else [np.concatenate(part) for part in zip(*parts, strict=True)]
+def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:
+    """Put the fields of pieces, each a sequence of vectors, in their places among all sites."""
+    out: list[Any] = []
+    for index, fields in pieces:
+        if is_jax(fields[0]):
+            return fields
+        out = out or [np.empty(size) for _ in fields]
+        for whole, field in zip(out, fields, strict=True):
+            whole[index] = field
+    return out
 
 
 def _without_checks(mode: Any) -> Any:

@@ -26,9 +26,13 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
 
 
 def knots(y: Any, alpha: Any) -> tuple[Any, ...]:
-    """Around log alpha, where the log density turns from one line to another within a few units."""
-    corner = namespace(alpha).log(alpha)
-    return tuple(corner + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0))
+    """Around log alpha, where one line turns into another, and below log y, where ``alpha y exp(-eta)`` takes over."""
+    xp = namespace(alpha)
+    corner, peak = xp.log(alpha), xp.log(xp.maximum(y, 1.0))
+    return (
+        *(corner + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0)),
+        *(peak + knot for knot in (-8.0, -2.0, 2.0)),
+    )
 
 
 NEGATIVE_BINOMIAL = register_site(

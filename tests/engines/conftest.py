@@ -30,9 +30,21 @@ LOG_T = {
     "normal": lambda f, y, sigma: scipy.stats.norm.logpdf(y, f, sigma),
     "laplace": lambda f, y, b: scipy.stats.laplace.logpdf(y, f, b),
     "student_t": lambda f, y, nu, sigma: scipy.stats.t.logpdf(y, nu, f, sigma),
+    "cloglog": lambda f, y: np.where(y > 0, np.log(-np.expm1(-np.exp(f))), -np.exp(f)),
+    "exponential": lambda f, y: scipy.stats.expon.logpdf(y, scale=np.exp(f)),
+    "gamma": lambda f, y, alpha: scipy.stats.gamma.logpdf(y, alpha, scale=np.exp(f) / alpha),
+    "negative_binomial": lambda f, y, alpha: scipy.stats.nbinom.logpmf(y, alpha, alpha / (alpha + np.exp(f))),
+    "binomial_logit": lambda f, y, n: scipy.stats.binom.logpmf(y, n, scipy.special.expit(f)),
 }
 KINK = {"rectified_poisson": lambda y: 0.0, "laplace": lambda y: y}
-PARAMETERS = {"normal": (0.7,), "laplace": (0.6,), "student_t": (2.5, 0.4)}
+PARAMETERS = {
+    "normal": (0.7,),
+    "laplace": (0.6,),
+    "student_t": (2.5, 0.4),
+    "gamma": (1.8,),
+    "negative_binomial": (2.2,),
+    "binomial_logit": (12.0,),
+}
 
 
 def tilted(log_t, mean, variance, power, kink):

@@ -1,12 +1,14 @@
 """Write sites.csv: tilted moments of the sites to 50 digits, by adaptive quadrature in mpmath.
 
-Run as ``python tests/reference/make_sites.py``; it takes a few minutes. The rectified Poisson site has its own table.
+Run as ``python tests/reference/make_sites.py``; it takes some minutes. Names of sites as arguments renew their rows
+and keep the others'. The rectified Poisson site has its own table.
 
 The integral is independent of the package in every step: the log density is written out again, the mode found by
 ternary search (or, for several modes, a wide fixed grid), and each panel halved until two Gauss-Legendre rules agree.
 """
 
 import csv
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -64,6 +66,60 @@ def student_t(f: mpf, y: mpf, nu: mpf, sigma: mpf) -> mpf:
     return constant - (nu + 1) / 2 * mp.log1p(((y - f) / sigma) ** 2 / nu)
 
 
+def log_binomial(n: mpf, y: mpf) -> mpf:
+    return mp.loggamma(n + 1) - mp.loggamma(y + 1) - mp.loggamma(n - y + 1)
+
+
+def negative_binomial(f: mpf, y: mpf, alpha: mpf) -> mpf:
+    constant = mp.loggamma(y + alpha) - mp.loggamma(alpha) - mp.loggamma(y + 1) + alpha * mp.log(alpha)
+    return constant + y * f - (y + alpha) * (mp.log(alpha) + softplus(f - mp.log(alpha)))
+
+
+def binomial_logit(f: mpf, y: mpf, n: mpf) -> mpf:
+    return log_binomial(n, y) - y * softplus(-f) - (n - y) * softplus(f)
+
+
+def binomial_probit(f: mpf, y: mpf, n: mpf) -> mpf:
+    return log_binomial(n, y) + y * probit(f, mpf(1)) + (n - y) * probit(f, mpf(0))
+
+
+def binomial_cloglog(f: mpf, y: mpf, n: mpf) -> mpf:
+    rate = mp.exp(f)
+    return log_binomial(n, y) + (y * mp.log(-mp.expm1(-rate)) if y else 0) - (n - y) * rate
+
+
+def cloglog(f: mpf, y: mpf) -> mpf:
+    return binomial_cloglog(f, y, mpf(1))
+
+
+def gamma(f: mpf, y: mpf, alpha: mpf) -> mpf:
+    return alpha * (mp.log(alpha) - f) + (alpha - 1) * mp.log(y) - mp.loggamma(alpha) - alpha * y * mp.exp(-f)
+
+
+def exponential(f: mpf, y: mpf) -> mpf:
+    return -f - y * mp.exp(-f)
+
+
+def beta(f: mpf, y: mpf, nu: mpf) -> mpf:
+    a, b = nu / (1 + mp.exp(-f)), nu / (1 + mp.exp(f))
+    constant = mp.loggamma(nu) - mp.loggamma(a) - mp.loggamma(b)
+    return constant + (a - 1) * mp.log(y) + (b - 1) * mp.log1p(-y)
+
+
+def ordered_logit(f: mpf, y: mpf, lower: mpf, upper: mpf) -> mpf:
+    return (
+        mp.log(mp.expm1(upper - lower)) - softplus(f - lower) - softplus(upper - f)
+        if mp.isfinite(upper - lower)
+        else -softplus(f - upper if mp.isinf(lower) else lower - f)
+    )
+
+
+def ordered_probit(f: mpf, y: mpf, lower: mpf, upper: mpf) -> mpf:
+    # On the side where the tails keep their digits.
+    a, b = (lower - f, upper - f) if lower + upper <= 2 * f else (f - upper, f - lower)
+    return mp.log(mp.erfc(-b / mp.sqrt(2)) / 2 - mp.erfc(-a / mp.sqrt(2)) / 2)
+
+
 def mode(log_density: Callable[[mpf], mpf], mean: mpf, deviation: mpf) -> mpf:
     """Maximum of a concave function by ternary search, in a bracket that doubles around the mean."""
     reach = deviation
@@ -88,6 +144,12 @@ def edge(log_density: Callable[[mpf], mpf], top: mpf, direction: int) -> mpf:
 
 
 def breaks(name: str, log_density: Callable, y: mpf, mean: mpf, deviation: mpf, parameters: tuple) -> list[mpf]:
+    if name == "beta":
+        # Smooth, but with bends that the cavity may be wide against.
+        low, high = min(mean, mp.log(y / (1 - y))) - 20 * deviation, max(mean, mp.log(y / (1 - y))) + 20 * deviation
+        centres = [mean + deviation * k for k in range(-20, 21)]
+        centres += [mp.log(y / (1 - y)) + side * mpf(2) ** k for k in range(-6, 14) for side in (-1, 1)]
+        return sorted({low, high} | {point for point in centres if low < point < high})
     if name != "student_t":
         top = mode(log_density, mean, deviation)
         points = {edge(log_density, top, -1), top, edge(log_density, top, 1)}
@@ -208,18 +270,47 @@ def cases() -> Iterator[tuple[str, tuple[tuple[str, float], ...], float, float, 
         yield "normal", (("sigma", sigma),), y, mean, choose(variances), choose(powers)
         parameters = (("nu", choose((1, 2.5, 4, 10, 30))), ("sigma", choose((0.1, 1, 7))))
         yield "student_t", parameters, y, mean, choose(variances), choose(powers)
+    for count in range(48):
+        means, rest = (-300, -30, -5, -1, 0, 0.5, 3, 10, 40, 300), (choose(variances), choose(powers))
+        y = float(counts[count % len(counts)])
+        near = float(np.log(max(y, 1)))
+        yield "negative_binomial", (("alpha", choose((0.05, 1, 7, 1e4))),), y, near + choose(means), *rest
+        n = choose((1, 7, 300, 10**5))
+        trials = (("n", n),)
+        y = float(np.floor(n * choose((0, 0.01, 0.5, 0.9, 1))))
+        mean = choose(means)
+        yield "binomial_logit", trials, y, mean, *rest
+        yield "binomial_probit", trials, y, mean / 10, *rest
+        # Beyond 10 the terms lose more digits than are carried.
+        yield "binomial_cloglog", trials, y, min(mean / 4, 10.0), *rest
+        yield "cloglog", (), float(count % 2), mean, *rest
+        y = choose((1e-3, 0.2, 3, 1e4))
+        near = float(np.log(y))
+        yield "exponential", (), choose((0, y)), near + mean / 2, *rest
+        yield "gamma", (("alpha", choose((0.1, 1, 30, 1e4))),), y, near + mean / 2, *rest
+        yield "beta", (("nu", choose((0.3, 4, 50, 1000))),), choose((1e-6, 0.1, 0.5, 0.97)), choose(means[2:8]), *rest
+        low, width = choose((-4, -0.5, 2)), choose((1e-3, 0.5, 3, 20, np.inf))
+        ends = (-np.inf, low) if count % 3 == 0 else (low, low + width)
+        between = (("lower", ends[0]), ("upper", ends[1]))
+        yield "ordered_logit", between, float(count % 3), mean, *rest
+        yield "ordered_probit", between, float(count % 3), mean / 3, *rest
 
 
 def main() -> None:
     path = Path(__file__).with_name("sites.csv")
-    rows = sorted(set(cases()))
+    renewed = set(sys.argv[1:]) or {name for name, *_ in cases()}
+    rows = sorted({row for row in cases() if row[0] in renewed})
+    with path.open() as file:
+        kept = [list(row.values()) for row in csv.DictReader(file) if row["site"] not in renewed]
+    computed = []
+    for name, parameters, *numbers in rows:
+        values = moments(name, *map(mpf, numbers), tuple(mpf(value) for _, value in parameters))
+        text = ";".join(f"{key}={value!r}" for key, value in parameters)
+        computed.append([name, text, *map(repr, numbers), *(mp.nstr(value, 25) for value in values)])
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*FIELDS, *MOMENTS])
-        for name, parameters, *numbers in rows:
-            values = moments(name, *map(mpf, numbers), tuple(mpf(value) for _, value in parameters))
-            text = ";".join(f"{key}={value!r}" for key, value in parameters)
-            writer.writerow([name, text, *map(repr, numbers), *(mp.nstr(value, 25) for value in values)])
+        writer.writerows(sorted([*kept, *computed], key=lambda row: row[0]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""Fits at many draws of the hyperparameters, each from the sites of a near one."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from pymc_ep.engines.evidence import Evidence, EvidenceAt
+
+__all__ = ["ManyFits", "fit_many"]
+
+
+class ManyFits(NamedTuple):
+    """Fits at k draws.
+
+    Attributes
+    ----------
+    thetas : ndarray, (k, p)
+    shifts, precisions : ndarray, (k, n)
+    log_predictives : ndarray, (k, n)
+        Of each observation given the others.
+    centre : EvidenceAt
+        The fit nearest to the mean of the draws.
+    stalled : int
+        Fits that did not converge.
+    """
+
+    thetas: np.ndarray
+    shifts: np.ndarray
+    precisions: np.ndarray
+    log_predictives: np.ndarray
+    centre: EvidenceAt
+    stalled: int
+
+
+def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
+    """Fit at each row of `thetas`, (k, p).
+
+    In the order of a minimum spanning tree (Prim 1957) from the middle: next comes what is nearest to any fit made, and
+    it starts from the sites of that one. Distances are in standard deviations of the draws.
+    """
+    k, n = len(thetas), sum(len(y) for y in evidence.observed)
+    spread = thetas.std(axis=0)
+    scaled = (thetas - thetas.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    first = int(np.argmin((scaled**2).sum(axis=1)))
+    shifts, precisions, predictives = np.empty((k, n)), np.empty((k, n)), np.empty((k, n))
+    parent = np.full(k, -1)
+    distance = np.full(k, np.inf)
+    distance[first] = 0.0
+    waiting = np.ones(k, dtype=bool)
+    stalled = 0
+    centre: EvidenceAt
+    while waiting.any():
+        i = int(np.argmin(np.where(waiting, distance, np.inf)))
+        start = None if parent[i] < 0 else (shifts[parent[i]], precisions[parent[i]])
+        at = evidence.settled(thetas[i], start)
+        if i == first:
+            centre = at
+        stalled += not at.run.status.converged
+        (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.left_out(at)
+        waiting[i] = False
+        here = cdist(scaled[i : i + 1], scaled)[0]
+        nearer = waiting & (here < distance)
+        distance[nearer], parent[nearer] = here[nearer], i
+    return ManyFits(thetas, shifts, precisions, predictives, centre, stalled)

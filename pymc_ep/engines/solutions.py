@@ -1,0 +1,220 @@
+"""From fits of a latent Gaussian form to what the results need: at a mode, over a design, or at many draws."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.engines.ep_sweep import group_slices
+from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.engines.hyper import Hyper
+from pymc_ep.engines.integrate import Integral
+from pymc_ep.engines.many import ManyFits
+from pymc_ep.engines.solution import Solution
+from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.posterior import JointDraws, LatentPosterior
+from pymc_ep.linalg.gaussian import GaussianPosterior
+
+__all__ = ["integral_solution", "many_solution", "mode_solution", "rebuild"]
+
+_AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
+_INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
+
+
+def rebuild(
+    form: CompiledLatentGaussian,
+    state: Mapping[str, np.ndarray],
+    mode: tuple[Prior, GaussianPosterior] | None = None,
+) -> LatentPosterior | PosteriorMixture:
+    """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
+    centre = LatentPosterior(
+        form,
+        state["theta"],
+        state["shift"],
+        state["precision"],
+        state["directions"],
+        state["d_shift"],
+        state["d_precision"],
+        mode,
+    )
+    if "design_weights" not in state:
+        return centre
+    design = ("thetas", "shifts", "precisions", "weights", "axes", "coordinates", "widths")
+    return PosteriorMixture(form, centre, *(state[f"design_{name}"] for name in design))
+
+
+def mode_solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
+    """Return the solution with hyperparameters at their mode, or held."""
+    at = found.at
+    p = at.theta.size
+    directions = np.zeros((0, p)) if found.factor is None else found.factor.T
+    state = _state(evidence, at) | {
+        "directions": directions,
+        "d_shift": found.d_shift,
+        "d_precision": found.d_precision,
+    }
+    return _solution(
+        form,
+        evidence,
+        at,
+        state,
+        settings,
+        log_predictive=evidence.left_out(at),
+        hyper_modes=form.constrained(at.theta),
+        scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
+        traces=_history(at) | {"hyper_objective": ("hyper_iteration", found.trace)},
+        status="; ".join(filter(None, [at.run.status.sentence, found.sentence])),
+        converged=at.run.status.converged and found.converged,
+        log_evidence_is=_AT_VALUES,
+    )
+
+
+def integral_solution(
+    form: CompiledLatentGaussian, evidence: Evidence, found: Integral, settings: dict[str, Any]
+) -> Solution:
+    """Return the solution that mixes over a design of hyperparameters."""
+    at = found.mode.at
+    weights = found.weights
+    thetas = np.array([point.theta for point in found.points])
+    state = _state(evidence, at) | {
+        "design_thetas": thetas,
+        "design_shifts": np.array([point.sites[0] for point in found.points]),
+        "design_precisions": np.array([point.sites[1] for point in found.points]),
+        "design_weights": weights,
+        "design_axes": found.axes,
+        "design_coordinates": np.array([point.z for point in found.points]),
+        "design_widths": found.widths,
+    }
+    values = np.array([point.value for point in found.points])
+    return _solution(
+        form,
+        evidence,
+        at,
+        state,
+        settings,
+        log_predictive=_left_out_of_all(weights, np.array([point.log_predictive for point in found.points])),
+        hyper_modes=form.constrained(at.theta),
+        scalars={"log_evidence": found.log_evidence, "n_iter": len(at.run.objective)},
+        traces=_history(at)
+        | {
+            "hyper_objective": ("hyper_iteration", found.mode.trace),
+            "hyper_weight": ("hyper_point", weights),
+            "hyper_log_density": ("hyper_point", values),
+        },
+        status="; ".join(filter(None, [at.run.status.sentence, found.sentence])),
+        converged=at.run.status.converged and found.converged,
+        design=form.constrained(thetas),
+        log_evidence_is=_INTEGRATED,
+    )
+
+
+def many_solution(
+    form: CompiledLatentGaussian, evidence: Evidence, found: ManyFits, settings: dict[str, Any]
+) -> Solution:
+    """Return the solution that has each of many draws of the hyperparameters in turn; it knows no evidence.
+
+    For their mode stands the draw nearest to their mean.
+    """
+    k, p = found.thetas.shape
+    weights = np.full(k, 1.0 / k)
+    state = _state(evidence, found.centre) | {
+        "design_thetas": found.thetas,
+        "design_shifts": found.shifts,
+        "design_precisions": found.precisions,
+        "design_weights": weights,
+        "design_axes": np.zeros((0, p)),
+        "design_coordinates": np.zeros((k, 0)),
+        "design_widths": np.zeros(0),
+    }
+    lost = f"{found.stalled} of them did not converge" if found.stalled else ""
+    return _solution(
+        form,
+        evidence,
+        found.centre,
+        state,
+        settings,
+        log_predictive=_left_out_of_all(weights, found.log_predictives),
+        hyper_modes=form.constrained(found.centre.theta),
+        scalars={},
+        traces={},
+        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost])),
+        converged=not found.stalled,
+        in_turn=k,
+    )
+
+
+def _solution(
+    form: CompiledLatentGaussian,
+    evidence: Evidence,
+    at: EvidenceAt,
+    state: dict[str, np.ndarray],
+    settings: dict[str, Any],
+    *,
+    log_predictive: np.ndarray,
+    in_turn: int = 0,
+    **others: Any,
+) -> Solution:
+    """Fill in what follows from the state; `in_turn` components are drawn from one after another, not at random."""
+    posterior = rebuild(form, state, (at.prior, at.run.state.sweep.posterior))
+    moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
+
+    def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        if isinstance(posterior, PosteriorMixture) and in_turn:
+            component = np.repeat(np.arange(in_turn), size // in_turn)
+            return posterior.draws_of(component, rng, log_likelihood=log_likelihood)
+        return posterior.draws(size, rng, log_likelihood=log_likelihood)
+
+    return Solution(
+        moments=moments,
+        sites=_site_results(form, evidence, at, log_predictive),
+        state=state,
+        draws=draws,
+        numbers_per_draw=sum(m.size for m, _ in moments.values()),
+        settings=settings,
+        **others,
+    )
+
+
+def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
+    """Return the saved state of one fit whose hyperparameters are held."""
+    n = len(at.sites[0])
+    return {
+        "theta": at.theta,
+        "shift": at.sites[0],
+        "precision": at.sites[1],
+        "directions": np.zeros((0, at.theta.size)),
+        "d_shift": np.zeros((0, n)),
+        "d_precision": np.zeros((0, n)),
+        # What the sites belong to: a model whose data have changed since is told by these.
+        "observed": np.concatenate(evidence.observed),
+        "prior_mean": np.asarray(at.prior.mean),
+        "prior_variance": np.asarray(at.prior.gaussian.variances()),
+    }
+
+
+def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
+    return {"objective": ("iteration", at.run.objective), "max_change": ("iteration", at.run.change)}
+
+
+def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
+    """Return log p(y_i | y_-i), (n,), from that given the hyperparameters, (k, n), and weights given all data.
+
+    p(y_i | y_-i)^-1 is the posterior mean of p(y_i | y_-i, theta)^-1 (Gelfand, Dey and Chang 1992).
+    """
+    return -logsumexp(-log_predictives, axis=0, b=weights[:, None])
+
+
+def _site_results(
+    form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return each observed variable's leave-one-out log predictive densities and its sites, at `at`."""
+    out = {}
+    for group, y, here in zip(form.form.groups, form.observed(), group_slices(evidence.observed)):
+        out[group.name] = {
+            "loo": log_predictive[here].reshape(y.shape),
+            "site_precision": at.sites[1][here].reshape(y.shape),
+            "site_shift": at.sites[0][here].reshape(y.shape),
+        }
+    return out

@@ -1,0 +1,133 @@
+"""Write a solution into the container: draws, moments, histories."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.results.container import build_container, model_dims
+
+__all__ = ["layout_of", "write_solution"]
+
+_STORED_NUMBERS = 5e7
+_STORED_LOG_LIKELIHOODS = 1e7
+
+
+def layout_of(draws: int | None, chains: int, solution: Any) -> tuple[int, int, str]:
+    """Return chains, draws a chain (1000 for None, or fewer that can be stored), and what to say of their number."""
+    if draws is not None:
+        return chains, draws, ""
+    most = int(_STORED_NUMBERS // max(1, chains * solution.numbers_per_draw))
+    if most >= 1000:
+        return chains, 1000, ""
+    most = max(most, 1)
+    return chains, most, f"{most} draws a chain instead of 1000, for {solution.numbers_per_draw} numbers a draw"
+
+
+def write_solution(
+    model: pm.Model,
+    form: CompiledLatentGaussian,
+    method: str,
+    solution: Any,
+    settings: dict[str, Any],
+    timings: dict[str, float],
+    layout: tuple[int, int, str],
+    random_seed: Any,
+    *,
+    given: Mapping[str, np.ndarray] | None = None,
+    others: Mapping[str, xr.Dataset] | None = None,
+) -> Any:
+    """Return the container of a solution.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    form : CompiledLatentGaussian
+    method : str
+        Name of the engine.
+    solution : pymc_ep.engines.solution.Solution
+    settings : dict
+        How `pymc_ep.fit` was called; the solution's own are added.
+    timings : dict
+        Seconds by name.
+    layout : tuple
+        Chains, draws a chain, and a remark on these, from `layout_of`.
+    random_seed
+        Of the draws.
+    given : mapping of str to ndarray, shape (chain, draw, *shape), optional
+        Draws that are there already and take the place of the solution's.
+    others : mapping of str to xarray.Dataset, optional
+        Further groups.
+    """
+    chains, draws, remark = layout
+    posterior, log_likelihood, left_out = None, None, ""
+    variables = _fit_variables(model, solution)
+    if draws > 0:
+        n = sum(y.size for y in form.observed())
+        keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
+        rng = np.random.default_rng(random_seed)
+        drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
+        values = {name: _by_chain(v, chains) for name, v in drawn.values.items()} | dict(given or {})
+        posterior = {v.name: values[v.name] for v in (*model.free_RVs, *model.deterministics) if v.name in values}
+        log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
+        for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):
+            if density is not None:
+                _put(variables, name, ("chain", "draw"), _by_chain(density, chains))
+        left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
+        if not keep:
+            left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
+    return build_container(
+        model,
+        posterior=posterior,
+        log_likelihood=log_likelihood,
+        fit=variables,
+        fit_attrs={
+            "method": method,
+            "status": "; ".join(filter(None, [solution.status, remark])),
+            **({"left_out": left_out} if left_out else {}),
+            "settings": solution.settings | settings,
+            **timings,
+            **({"log_evidence_is": solution.log_evidence_is} if solution.log_evidence_is else {}),
+        },
+        fit_state=solution.state,
+        others=others,
+    )
+
+
+def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
+    return values.reshape(chains, -1, *values.shape[1:])
+
+
+def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[str], Any]]:
+    """Lay out the ``fit`` group: names and dims."""
+    out: dict[str, tuple[Sequence[str], Any]] = {}
+    for name, (mean, sd) in solution.moments.items():
+        dims = model_dims(model, name)
+        _put(out, f"{name}_mean", dims, mean)
+        _put(out, f"{name}_sd", dims, sd)
+    for name, value in solution.hyper_modes.items():
+        _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
+    for name, values in solution.design.items():
+        _put(out, f"hyper_point_{name}", ("hyper_point", *model_dims(model, name)), values)
+    for name, results in solution.sites.items():
+        for what, value in results.items():
+            _put(out, f"{name}_{what}", model_dims(model, name), value)
+    for name, (dim, values) in solution.traces.items():
+        _put(out, name, (dim,), values)
+    for name, value in solution.scalars.items():
+        _put(out, name, (), value)
+    _put(out, "converged", (), solution.converged)
+    return out
+
+
+def _put(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
+    if name in variables:
+        raise UnsupportedModelError(
+            f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that leads to "
+            f"this name."
+        )
+    variables[name] = (dims, value)

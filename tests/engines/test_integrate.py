@@ -1,0 +1,226 @@
+"""Integration over the hyperparameters against quadrature by SciPy of models whose evidence has a closed form."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import scipy.stats
+from scipy.special import logsumexp
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.engines import integrate
+
+N = 12
+X = np.linspace(0.0, 3.0, N)
+SQUARES = (X[:, None] - X) ** 2
+Y = 2 * np.sin(2 * X) + 0.3 * np.random.default_rng(8).normal(size=N)
+NEW = np.array([0.4, 3.2])
+CROSS = (NEW[:, None] - X) ** 2
+"""A Gaussian process seen with noise; the amplitude, then the noise scale, then the lengthscale are unknown."""
+KNOWN = {"amp": 2.0, "sigma": 0.4, "ell": 0.7}
+PRIORS = {
+    "amp": lambda v: scipy.stats.halfnorm.logpdf(v, scale=3.0),
+    "sigma": lambda v: scipy.stats.halfnorm.logpdf(v, scale=1.0),
+    "ell": lambda v: scipy.stats.invgamma.logpdf(v, 4.0, scale=3.0),
+}
+
+
+def build(unknown):
+    with pm.Model(coords={"x": X}) as model:
+        values = KNOWN | {
+            name: {
+                "amp": lambda: pm.HalfNormal("amp", 3.0),
+                "sigma": lambda: pm.HalfNormal("sigma", 1.0),
+                "ell": lambda: pm.InverseGamma("ell", 4.0, 3.0),
+            }[name]()
+            for name in unknown
+        }
+        covariance = values["amp"] ** 2 * pt.exp(-0.5 * SQUARES / values["ell"] ** 2) + 1e-8 * pt.eye(N)
+        f = pm.MvNormal("f", np.zeros(N), covariance, dims="x")
+        pm.Normal("y", f, values["sigma"], observed=Y, dims="x")
+    return model
+
+
+def quadrature(unknown, points):
+    """Log evidence, moments of the hyperparameters and of f, on a fine regular grid of logarithms, prior included."""
+    axes = [np.linspace(-6.0, 3.5, points)] * len(unknown)
+    theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(unknown))
+    log_density, means, variances = [], [], []
+    for rows in np.array_split(theta, -(-len(theta) // 10_000)):
+        v = {name: np.full(len(rows), value) for name, value in KNOWN.items()} | dict(zip(unknown, np.exp(rows.T)))
+        amp, sigma, ell = (v[name][:, None, None] for name in ("amp", "sigma", "ell"))
+        prior = amp**2 * np.exp(-0.5 * SQUARES / ell**2) + 1e-8 * np.eye(N)
+        factor = np.linalg.cholesky(prior + sigma**2 * np.eye(N))
+        white = np.linalg.solve(factor, np.broadcast_to(Y[:, None], (len(rows), N, 1)))
+        half = np.linalg.solve(factor, prior)
+        log_det = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+        likelihood = -0.5 * (white**2).sum(axis=(1, 2)) - log_det - 0.5 * N * np.log(2 * np.pi)
+        log_density.append(likelihood + sum(PRIORS[name](v[name]) for name in unknown) + rows.sum(axis=1))
+        means.append(np.einsum("kij,ki->kj", half, white[..., 0]))
+        variances.append(np.diagonal(prior, axis1=1, axis2=2) - (half**2).sum(axis=1))
+    log_density, means, variances = (np.concatenate(parts) for parts in (log_density, means, variances))
+    log_density += len(unknown) * np.log(axes[0][1] - axes[0][0])
+    total = logsumexp(log_density)
+    weight = np.exp(log_density - total)
+
+    def moments(values, inner=0.0):
+        mean = weight @ values
+        return mean, np.sqrt(weight @ (inner + (values - mean) ** 2))
+
+    hyper = dict(zip(unknown, zip(*moments(np.exp(theta)))))
+    return total, hyper, moments(means, variances)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "points", "evidence", "hyper", "latent"),
+    [
+        (("amp",), 500, 1e-3, 0.01, 0.002),
+        (("amp", "sigma"), 150, 3e-3, 0.01, 0.01),
+        (("amp", "sigma", "ell"), 44, 0.05, 0.15, 0.12),
+    ],
+    ids=["1", "2", "3"],
+)
+def test_against_quadrature(unknown, points, evidence, hyper, latent):
+    """Tolerances of moments are in standard deviations; the composite design has 15 points for a density with tails."""
+    result = pmep.fit(model=build(unknown), hyper="integrate", draws=1000, random_seed=3, progressbar=False)
+    fit, draws = group(result, "fit"), group(result, "posterior")
+    total, moments, (mean, sd) = quadrature(unknown, points)
+    assert bool(fit["converged"])
+    assert abs(float(fit["log_evidence"]) - total) < evidence
+    np.testing.assert_allclose((fit["f_mean"] - mean) / sd, 0.0, atol=latent)
+    np.testing.assert_allclose(fit["f_sd"] / sd, 1.0, atol=latent)
+    chance = 4.5 / np.sqrt(4000)
+    for name, (centre, spread) in moments.items():
+        assert abs(float(fit[f"{name}_mean"]) - centre) < hyper * spread, name
+        assert abs(float(fit[f"{name}_sd"]) / spread - 1) < 2 * hyper, name
+        assert abs(float(draws[name].mean()) - centre) < (hyper + chance) * spread, name
+    np.testing.assert_allclose((draws["f"].mean(("chain", "draw")) - mean) / sd, 0.0, atol=latent + chance)
+    np.testing.assert_allclose(draws["f"].std(("chain", "draw")) / sd, 1.0, atol=latent + chance)
+
+
+def test_draws_keep_the_correlation_of_hyperparameters_and_latents():
+    """Cov(log amp, f) is that of the conditional means, by quadrature."""
+    model = build(("amp",))
+    draws = group(pmep.fit(model=model, hyper="integrate", draws=5000, random_seed=3, progressbar=False), "posterior")
+    logs = np.linspace(-4.0, 4.0, 300)
+    means, log_density = [], []
+    for amp in np.exp(logs):
+        prior = amp**2 * np.exp(-0.5 * SQUARES / KNOWN["ell"] ** 2)
+        total = prior + KNOWN["sigma"] ** 2 * np.eye(N)
+        means.append(prior @ np.linalg.solve(total, Y))
+        log_density.append(scipy.stats.multivariate_normal.logpdf(Y, np.zeros(N), total) + PRIORS["amp"](amp))
+    weight = np.exp(np.array(log_density) + logs - max(log_density))
+    weight /= weight.sum()
+    expected = (weight * (logs - weight @ logs)) @ np.array(means)
+    found = np.cov(np.log(draws["amp"].values.ravel()), draws["f"].values.reshape(-1, N).T)[0, 1:]
+    error = draws["f"].values.reshape(-1, N).std(axis=0) * np.log(draws["amp"].values).std() / np.sqrt(20_000)
+    np.testing.assert_allclose(found, expected, atol=4.5 * error.max() + 0.02 * np.abs(expected).max())
+
+
+@pytest.fixture(scope="module")
+def grid_fit():
+    model = build(("amp", "sigma"))
+    return model, pmep.fit(model=model, hyper="integrate", draws=50, chains=2, random_seed=3, progressbar=False)
+
+
+def test_the_design_is_in_the_result(grid_fit):
+    _, result = grid_fit
+    fit = group(result, "fit")
+    assert fit["hyper_weight"].dims == fit["hyper_point_amp"].dims == ("hyper_point",)
+    np.testing.assert_allclose(fit["hyper_weight"].sum(), 1.0)
+    weights = fit["hyper_weight"].values
+    np.testing.assert_allclose(weights @ fit["hyper_point_amp"].values, fit["amp_mean"], rtol=1e-12)
+    fall = fit["hyper_log_density"].max() - fit["hyper_log_density"].min()
+    assert 6.0 < float(fall) <= 8.0
+    assert "integrated" in fit.attrs["log_evidence_is"]
+    assert f"integrated over {fit.sizes['hyper_point']} fits" in fit.attrs["status"]
+
+
+def test_leave_one_out_mixes_over_the_design(grid_fit):
+    """p(y_i | y_-i) by quadrature of p(y) / p(y_-i), both integrated over the hyperparameters.
+
+    Averages of inverse densities have long tails, and the grid ends: what is influential comes out a little high.
+    """
+    _, result = grid_fit
+    logs = np.linspace(-6.0, 3.5, 90)
+    theta = np.stack(np.meshgrid(logs, logs, indexing="ij"), axis=-1).reshape(-1, 2)
+    amp, sigma = np.exp(theta.T)[:, :, None, None]
+    total = amp**2 * np.exp(-0.5 * SQUARES / KNOWN["ell"] ** 2) + (1e-8 + sigma**2) * np.eye(N)
+    prior = PRIORS["amp"](amp.ravel()) + PRIORS["sigma"](sigma.ravel()) + theta.sum(axis=1)
+
+    def evidence(kept):
+        factor = np.linalg.cholesky(total[:, kept][:, :, kept])
+        white = np.linalg.solve(factor, np.broadcast_to(Y[kept][:, None], (len(theta), kept.sum(), 1)))
+        log_det = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+        return logsumexp(prior - 0.5 * (white**2).sum(axis=(1, 2)) - log_det - 0.5 * kept.sum() * np.log(2 * np.pi))
+
+    whole = evidence(np.ones(N, dtype=bool))
+    error = group(result, "fit")["y_loo"] - [whole - evidence(np.arange(N) != i) for i in range(N)]
+    assert float(np.abs(error).median()) < 0.002
+    assert float(np.abs(error).max()) < 0.05
+
+
+def test_predictions_from_disk_mix_over_the_design(grid_fit, tmp_path):
+    """Moments at new inputs, and the density of new observations, by the design's weights and exact conditionals."""
+    _, result = grid_fit
+    result.to_netcdf(tmp_path / "fit.nc")
+    saved = az.from_netcdf(tmp_path / "fit.nc")
+    model = build(("amp", "sigma"))
+    with model:
+        amp, sigma = model["amp"], model["sigma"]
+        weights = amp**2 * pt.exp(-0.5 * CROSS / KNOWN["ell"] ** 2)
+        prior = amp**2 * pt.exp(-0.5 * SQUARES / KNOWN["ell"] ** 2) + 1e-8 * pt.eye(N)
+        projected = pm.Deterministic("g", weights @ pt.linalg.solve(prior, model["f"]))
+        pm.Normal("y_new", projected, sigma)
+    found = pmep.predict(saved, model, var_names=["g"])
+    fit = group(result, "fit")
+    parts, densities = [], []
+    y_new = np.array([0.5, -0.2])
+    for weight, amp, sigma in zip(*(fit[f"hyper_{k}"].values for k in ("weight", "point_amp", "point_sigma"))):
+        prior = amp**2 * np.exp(-0.5 * SQUARES / KNOWN["ell"] ** 2) + 1e-8 * np.eye(N)
+        cross = amp**2 * np.exp(-0.5 * CROSS / KNOWN["ell"] ** 2)
+        total = prior + sigma**2 * np.eye(N)
+        mean = cross @ np.linalg.solve(total, Y)
+        variance = np.diag(cross @ (np.linalg.solve(prior, cross.T) - np.linalg.solve(total, cross.T)))
+        parts.append((weight, mean, variance))
+        densities.append(np.log(weight) + scipy.stats.norm.logpdf(y_new, mean, np.sqrt(variance + sigma**2)))
+    mean = sum(w * m for w, m, _ in parts)
+    sd = np.sqrt(sum(w * (v + (m - mean) ** 2) for w, m, v in parts))
+    np.testing.assert_allclose(found["g_mean"], mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["g_sd"], sd, rtol=1e-4)
+    lpd = pmep.log_predictive(saved, model, {"y_new": y_new})["y_new"]
+    np.testing.assert_allclose(lpd, logsumexp(densities, axis=0), rtol=1e-4)
+
+
+def test_an_earlier_result_is_a_start(grid_fit):
+    model, result = grid_fit
+    again = pmep.fit(model=model, hyper="integrate", start=result, draws=0, progressbar=False)
+    expected = float(group(result, "fit")["log_evidence"])
+    np.testing.assert_allclose(float(group(again, "fit")["log_evidence"]), expected, atol=1e-3)
+
+
+def test_nothing_to_integrate_over():
+    fit = group(pmep.fit(model=build(()), hyper="integrate", draws=0, progressbar=False), "fit")
+    fixed = group(pmep.fit(model=build(()), hyper="fixed", draws=0, progressbar=False), "fit")
+    np.testing.assert_allclose(fit["log_evidence"], fixed["log_evidence"])
+
+
+def test_a_flat_prior_is_named(monkeypatch):
+    """With a flat prior on the logarithm of the amplitude the density does not end towards zero."""
+    with pm.Model() as model:
+        log_amp = pm.Flat("log_amp")
+        f = pm.MvNormal("f", np.zeros(N), pt.exp(2 * log_amp) * pt.as_tensor(np.exp(-0.5 * SQUARES) + 1e-6 * np.eye(N)))
+        pm.Normal("y", f, 0.4, observed=0.3 * Y)
+    monkeypatch.setattr(integrate, "_MOST_POINTS", 60)
+    with pytest.warns(pmep.ConvergenceWarning, match="priors that are proper"):
+        pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
+
+
+def test_too_many_hyperparameters_are_refused():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0, shape=21)
+        pm.Normal("y", pm.Normal("f", 0.0, 1.0, shape=21), scale, observed=np.zeros(21))
+    with pytest.raises(ValueError, match=r"up to 20 hyperparameters, but the model has 21.*hyper='sample'"):
+        pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
