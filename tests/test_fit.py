@@ -378,3 +378,13 @@ def test_draws_without_their_log_likelihood(monkeypatch):
     idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)
     assert idata["fit"].attrs["left_out"].startswith("log_likelihood, log_p and log_q left out")
     assert not has_group(idata, "log_likelihood")
+
+
+def test_dims_whose_length_is_that_of_their_data():
+    with pm.Model() as model:
+        x = pm.Data("x", X.ravel(), dims="row")
+        slope = pm.Normal("slope", 0, 1)
+        pm.Normal("y", slope * x, 0.3, observed=REALS, dims="row")
+    fitted = pmep.fit(model=model, draws=10, progressbar=False)
+    expected = (X.ravel() @ REALS) / (X.ravel() @ X.ravel() + 0.3**2)
+    np.testing.assert_allclose(float(fitted["fit"]["slope_mean"]), expected, rtol=1e-10)

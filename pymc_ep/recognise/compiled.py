@@ -44,11 +44,13 @@ def compiled_form(
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)
     key = (names, tuple(wanted), repr(compile_kwargs), variables)
     # Lengths of dims decide the shapes of hyperparameters, and initial values where they start; functions stay.
-    lengths = tuple(int(n.get_value() if hasattr(n, "get_value") else n.data) for n in model.dim_lengths.values())
+    # Small graphs, evaluated once: not worth a C compiler.
+    with pytensor.config.change_flags(cxx=""):
+        # A dim that data were given has a length that is read off these: neither constant nor shared.
+        lengths = tuple(int(length.eval()) for length in model.dim_lengths.values())
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
     if key in known and known[key][1] == start:
         return known[key][0]
-    # Small graphs, evaluated once: not worth a C compiler.
     with pytensor.config.change_flags(cxx=""):
         point = model.initial_point()
         form = known[key][0].form if key in known else recognise(model, names, wanted)

@@ -1,0 +1,101 @@
+"""A model written by others, where its data come from, and the list of all of them."""
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+
+__all__ = ["FOLDERS", "MODELS", "PublicModel", "data_table", "public", "r_table", "reference_draws", "stan_data"]
+
+FOLDERS = {"posteriordb": "PUBLIC_POSTERIORDB", "Rdatasets": "PUBLIC_RDATASETS", "data": "PYMC_EP_DATA"}
+"""Environment variables that name the folders of data: two public checkouts, and the project's own real data."""
+
+
+@dataclass(frozen=True)
+class PublicModel:
+    """A model as its authors wrote it.
+
+    Attributes
+    ----------
+    name : str
+    source : str
+        "posteriordb", "Bambi" or "PyMC gallery".
+    build : callable
+        Returns the `pymc.Model`; priors are the source's.
+    reference : str, optional
+        Name of the posterior in posteriordb that has reference draws.
+    obstacle : str
+        Why the model is not latent Gaussian, in a few words; empty where it is.
+    simulated : bool
+        Whether the source's data are replaced by simulated ones of its size and formula, or are simulated there.
+    """
+
+    name: str
+    source: str
+    build: Callable[[], pm.Model]
+    reference: str | None = None
+    obstacle: str = ""
+    simulated: bool = False
+
+
+MODELS: dict[str, PublicModel] = {}
+"""All models by name, in the order of the tables."""
+
+
+def public(name: str, source: str, **details: Any) -> Callable[[Callable[..., pm.Model]], Callable[..., pm.Model]]:
+    """Add a function that builds a model to `MODELS`; `details` are fields of `PublicModel`."""
+
+    def register(build: Callable[..., pm.Model]) -> Callable[..., pm.Model]:
+        if name in MODELS:
+            raise ValueError(f"Two models are called {name!r}.")
+        MODELS[name] = PublicModel(name, source, build, **details)
+        return build
+
+    return register
+
+
+def _folder(which: str) -> Path:
+    if FOLDERS[which] not in os.environ:
+        raise FileNotFoundError(f"The folder of {which} is unknown; set {FOLDERS[which]}.")
+    return Path(os.environ[FOLDERS[which]])
+
+
+def _zipped_json(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read(archive.namelist()[0]))
+
+
+def stan_data(name: str) -> dict[str, Any]:
+    """Return the data of a posteriordb posterior, lists as arrays."""
+    stored = _zipped_json(_folder("posteriordb") / "posterior_database" / "data" / "data" / f"{name}.json.zip")
+    return {k: np.array(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def reference_draws(name: str) -> dict[str, np.ndarray]:
+    """Return posteriordb's reference draws by parameter, ``"beta[0]"``, counted from zero; (chain, draw) each."""
+    folder = _folder("posteriordb") / "posterior_database" / "reference_posteriors" / "draws" / "draws"
+    chains = _zipped_json(folder / f"{name}.json.zip")
+    return {_from_zero(key): np.array([chain[key] for chain in chains]) for key in chains[0]}
+
+
+def _from_zero(key: str) -> str:
+    """``beta[1,2]`` as Stan counts becomes ``beta[0,1]``."""
+    return re.sub(r"\d+(?=[,\]])", lambda found: str(int(found[0]) - 1), key)
+
+
+def r_table(name: str) -> pd.DataFrame:
+    """Return a table of Rdatasets, such as ``"lme4/sleepstudy"``."""
+    return pd.read_csv(_folder("Rdatasets") / "csv" / f"{name}.csv", index_col=0)
+
+
+def data_table(name: str) -> pd.DataFrame:
+    """Return a table of the project's folder of real data."""
+    return pd.read_csv(_folder("data") / name)

@@ -1,0 +1,97 @@
+"""Models that others wrote, unchanged: what is recognised, how well it agrees with NUTS, how long it takes.
+
+    python -m tests.benchmarks.public_models --posteriordb DIR --rdatasets DIR --cache DIR
+        [--models NAME ...] [--hyper optimize integrate] [--no-nuts] [--limit 120] [--again]
+
+Each measurement runs in a process of its own with empty compile caches, and is stored in the cache folder as soon as
+it is made; a second call measures only what is missing (`--again`: all that it names). The page is written from
+whatever the cache holds. The folders are checkouts of stan-dev/posteriordb and vincentarelbundock/Rdatasets; real
+data of the disease map and the coal mines come from the folder in PYMC_EP_DATA.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks._common import write_page
+from tests.benchmarks.public import FOLDERS, MODELS
+from tests.benchmarks.public.report import report
+from tests.benchmarks.public.summary import summarise
+
+ROOT = Path(__file__).parents[2]
+HYPER = ("optimize", "integrate")
+
+
+def measure(what: str, name: str, out: Path, limit: float, *options: str) -> dict[str, Any]:
+    """Run the worker with empty compile caches and without a second thread for linear algebra."""
+    with tempfile.TemporaryDirectory() as caches:
+        environment = os.environ | {
+            "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
+            "NUMBA_CACHE_DIR": f"{caches}/numba",
+            "PYTHONPATH": str(ROOT),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "tests.benchmarks.public.worker", what, name, str(out)]
+        command += ["--limit", str(limit), *options]
+        try:
+            subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=4 * limit + 300)
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            out.write_text(json.dumps({"failed": str(error).split(" -m ")[-1]}))
+    return json.loads(out.read_text())
+
+
+def stored(cache: Path, name: str, what: str) -> dict[str, Any] | None:
+    """Return a cached measurement, if there is one."""
+    path = cache / f"{name}.{what}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    """Measure what is missing."""
+    cache = arguments.cache
+    for name in arguments.models:
+        for hyper in arguments.hyper:
+            if arguments.again or stored(cache, name, hyper) is None:
+                found = measure("ep", name, cache / f"{name}.{hyper}.json", arguments.limit, "--hyper", hyper)
+                said = found.get("refused") or found.get("failed") or f"{found['cold']:.1f} s, {found['warm']:.3f} s"
+                print(f"{name}, {hyper}: {said}", flush=True)
+        if not arguments.no_nuts and (arguments.again or stored(cache, name, "nuts") is None):
+            found = measure("nuts", name, cache / f"{name}.nuts.json", arguments.limit)
+            said = found.get("failed") or f"{found['seconds']:.1f} s, least ESS {found['least_ess']:.0f}"
+            print(f"{name}, nutpie: {said}", flush=True)
+
+
+def main() -> None:
+    """Measure and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--posteriordb", help="checkout of stan-dev/posteriordb")
+    parser.add_argument("--rdatasets", help="checkout of vincentarelbundock/Rdatasets")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of measurements")
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--hyper", nargs="*", choices=HYPER, default=list(HYPER))
+    parser.add_argument("--no-nuts", action="store_true", help="leave nutpie out")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of nutpie's sampling for a model")
+    parser.add_argument("--again", action="store_true", help="measure even what the cache holds")
+    arguments = parser.parse_args()
+    for which in ("posteriordb", "rdatasets"):
+        if folder := getattr(arguments, which):
+            os.environ[FOLDERS["posteriordb" if which == "posteriordb" else "Rdatasets"]] = folder
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    run_all(arguments)
+    rows = [
+        summarise(model, hyper, stored(arguments.cache, name, hyper), stored(arguments.cache, name, "nuts"))
+        for hyper in HYPER
+        for name, model in MODELS.items()
+    ]
+    refusals = {name: stored(arguments.cache, name, "optimize") or {} for name in MODELS}
+    print(write_page("public_models", report(rows, refusals)))
+
+
+if __name__ == "__main__":
+    main()
