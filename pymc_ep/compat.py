@@ -16,9 +16,9 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, upcast
+from pytensor.scalar.basic import Add, Cast, Clip, Mul, upcast
 from pytensor.scalar.math import Softplus
-from pytensor.tensor import constant, exp, log1p, maximum, minimum, mul, switch
+from pytensor.tensor import constant, exp, log1p, maximum, minimum, mul
 from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -73,8 +73,6 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     target = node.outputs[0].dtype
     if isinstance(scalar_op, Cast) and upcast(node.inputs[0].dtype, target) == target:
         return [mul(node.inputs[0], constant(1, dtype=target))]
-    if isinstance(scalar_op, Second):
-        return [switch(True, node.inputs[1], node.inputs[0]).astype(target)]
     if isinstance(scalar_op, Softplus):
         x = node.inputs[0]
         return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]

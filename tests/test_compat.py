@@ -56,13 +56,12 @@ def test_progress_shows_evidence_and_change():
 
 def test_numpy_mode_runs_whole_arrays_by_numpy():
     x, flags = pt.dmatrix("x"), pt.bvector("flags")
-    outputs = [pt.softplus(x), flags.astype("float64"), pt.second(x, flags.astype("float64")), pt.clip(x, -1, 1)]
+    outputs = [pt.softplus(x), flags.astype("float64"), pt.clip(x, -1, 1)]
     function = pytensor.function([x, flags], outputs, mode=compat.numpy_mode())
     by_element = [n.op for n in function.maker.fgraph.apply_nodes if isinstance(n.op, Elemwise) and not n.op.nfunc_spec]
     assert by_element == []
     values = np.array([[-800.0, -1e-3, 0.0], [1e-3, 40.0, 800.0]])
-    softplus, cast, filled, clipped = function(values, np.array([0, 1, -3], dtype="int8"))
+    softplus, cast, clipped = function(values, np.array([0, 1, -3], dtype="int8"))
     np.testing.assert_allclose(softplus, np.logaddexp(0.0, values), rtol=1e-15)
     assert cast.dtype == "float64" and cast.tolist() == [0.0, 1.0, -3.0]
-    assert filled.tolist() == [[0.0, 1.0, -3.0]] * 2
     np.testing.assert_array_equal(clipped, np.clip(values, -1, 1))
