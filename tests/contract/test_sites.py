@@ -15,7 +15,8 @@ from pymc_ep.sites import Tilted, check_finite, compile_site, get_site, register
 from pymc_ep.sites.moments import tilted_moments
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-MODES = [None, "CVM", "NUMBA", "JAX"]
+MODES = ["CVM", "NUMBA", "JAX"]
+"""The default mode of either stack is one of the first two."""
 CASES = [(name, {}) for name in sorted(sites())] + [("rectified_poisson", {"zero_mass": False})]
 
 # Relative to max(1, |log Z|), to max(|mean|, sd), and to the value. The precision and the gradient of a site that is
