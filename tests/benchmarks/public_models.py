@@ -61,7 +61,9 @@ def run_all(arguments: argparse.Namespace) -> None:
                 found = measure("ep", name, cache / f"{name}.{hyper}.json", arguments.limit, "--hyper", hyper)
                 said = found.get("refused") or found.get("failed") or f"{found['cold']:.1f} s, {found['warm']:.3f} s"
                 print(f"{name}, {hyper}: {said}", flush=True)
-        if not arguments.no_nuts and (arguments.again or stored(cache, name, "nuts") is None):
+        # Nothing to compare nutpie with where no fit was made.
+        fitted = any("moments" in (stored(cache, name, hyper) or {}) for hyper in HYPER)
+        if fitted and not arguments.no_nuts and (arguments.again or stored(cache, name, "nuts") is None):
             found = measure("nuts", name, cache / f"{name}.nuts.json", arguments.limit)
             said = found.get("failed") or f"{found['seconds']:.1f} s, least ESS {found['least_ess']:.0f}"
             print(f"{name}, nutpie: {said}", flush=True)
