@@ -41,8 +41,10 @@ def measure(what: str, name: str, out: Path, limit: float, *options: str) -> dic
         command += ["--limit", str(limit), *options]
         try:
             subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=4 * limit + 300)
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            out.write_text(json.dumps({"failed": str(error).split(" -m ")[-1]}))
+        except subprocess.TimeoutExpired as error:
+            out.write_text(json.dumps({"failed": f"no result after {error.timeout:.0f} s"}))
+        except subprocess.CalledProcessError as error:
+            out.write_text(json.dumps({"failed": f"the process ended with status {error.returncode}"}))
     return json.loads(out.read_text())
 
 
