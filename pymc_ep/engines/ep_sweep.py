@@ -36,6 +36,7 @@ _EXACT = 1e-11
 _FAILED = 4
 """Steps that one which took the means apart counts for, towards their limit: the precisions have to change first."""
 
+
 class Problem(NamedTuple):
     """What EP sees of a model at one value of the hyperparameters.
 

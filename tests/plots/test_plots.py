@@ -139,9 +139,13 @@ def test_diagnosis_shows_sites_and_weights(poisson):
     assert f"{float(found['pareto_k']):.2f}" in weights.get_title()
 
 
-def test_diagnosis_without_draws_has_one_panel(poisson):
-    model, _ = poisson
+def test_diagnosis_without_weights_has_one_panel(monkeypatch):
+    with pm.Model() as model:
+        f = pm.MvNormal("f", np.zeros(6), pm.HalfNormal("amp", 1) * (np.eye(6) + 0.5))
+        pm.Poisson("y", pm.math.exp(f), observed=[0, 1, 3, 9, 30, 2])
+    monkeypatch.setattr("pymc_ep.diagnostics.report._BUDGET", 1.0)
     found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
+    assert "log_weight" not in found
     assert len(pmep.plots.plot_diagnose(found)) == 1
 
 
