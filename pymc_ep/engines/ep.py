@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.ep_sweep import Problem, Sweep, group_slices, sweep_of
+from pymc_ep.engines.ep_sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.linalg.anderson import anderson
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.sites.base import Tilted
@@ -35,6 +35,12 @@ _LEAST_DAMPING = 1e-3
 """Damping at which EP gives up."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
 """Steps without a new least change after which automatic damping halves, and after which EP gives up."""
+_LOST = 2.0
+"""Change, in posterior standard deviations and relative to the least so far, at which sites are running away."""
+_POINT = 1e-8
+"""Variance of a cavity that stands for a point, relative to the prior's."""
+_NEWTON, _ARRIVED = 20, 0.1
+"""Most steps of Newton's method, and the step, in standard deviations, at which it ends."""
 _INNER = 12
 """Most updates of the means alone in an automatic sweep: they cost products with vectors and save factorisations."""
 
@@ -149,11 +155,36 @@ class EP:
         else:
             shift, precision = self._propose(state)
         trial = self._trial(problem, shift, precision, state)
+        if trial is not None and self._diverges(trial):
+            trial = self._at_mode(problem)
         if trial is not None:
             grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
             if not (self.automatic and grown and state.damping > _SHORT):
                 return trial
         return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
+
+    def _diverges(self, trial: State) -> bool:
+        """Whether sites run away that Newton's method would bring back."""
+        runs = self.change(trial) > _LOST * max(1.0, trial.best)
+        return self.automatic and self.log_concave and self.schedule == "parallel" and runs
+
+    def _at_mode(self, problem: Problem) -> State | None:
+        """Start at the posterior's mode, which Newton's method finds where the sites are log-concave.
+
+        Slope and curvature of a site are what its moments under a cavity as narrow as a point give.
+        """
+        eta = problem.mean
+        narrow = _POINT * np.asarray(problem.prior.variances()) + KNOWN
+        for _ in range(_NEWTON):
+            at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)
+            posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
+            moved = posterior.mean - eta
+            eta = posterior.mean
+            if not bool(posterior.proper) or np.abs(moved).max() <= _ARRIVED * np.sqrt(posterior.variance).max():
+                break
+        first = self.sweep(problem, shift, precision, self.inner)
+        return self._accept(shift, precision, first, None) if bool(first.proper) else None
 
     def objective(self, state: State) -> float:
         """Return EP's log evidence."""

@@ -67,6 +67,7 @@ def worker(n: int, p: int) -> dict[str, float]:
         "before": before / 2**20,
         "peak": peak / 2**20,
         "iterations": int(fit["n_iter"]),
+        "converged": bool(fit["converged"]),
         "error": float(np.abs((np.asarray(fit["beta_mean"]) - mode) / sd).max()),
         "ratio": float(np.max(np.abs(np.asarray(fit["beta_sd"]) / sd - 1))),
     }
@@ -116,7 +117,7 @@ def main() -> None:
             str(p),
             f"{r['seconds']:.3g}",
             f"{r['run']:.3g}",
-            str(r["iterations"]),
+            f"{r['iterations']}{'' if r['converged'] else ', not converged'}",
             f"{r['peak']:.2f}",
             f"{r['error']:.1e}",
             f"{r['ratio']:.1e}",

@@ -3,10 +3,15 @@
 import mpmath
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
+from pymc_ep.engines.ep import EP
+from pymc_ep.engines.ep_sweep import Problem
+from pymc_ep.engines.loop import run
 from pymc_ep.linalg import dense
-from pymc_ep.sites import sites
+from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.sites import compile_site, sites
 from tests.engines.conftest import LOG_T
 
 N = 12
@@ -257,3 +262,26 @@ def test_cubic_operations(reference, gaussian_process):
         counts.append(dense.counts["factorizations"])
     assert max(counts) <= 20
     assert np.median(counts) <= 12
+
+
+def test_many_coefficients_under_a_wide_prior():
+    """200 coefficients of 20,000 bits: parallel updates run away from here, and start anew at the mode."""
+    n, p = 20_000, 200
+    rng = np.random.default_rng([n, p])
+    x = rng.normal(size=(n, p))
+    y = (rng.random(n) < scipy.special.expit(x @ rng.normal(0, 0.3, p))).astype(float)
+    problem = Problem(np.zeros(n), FactorPrior(2.5 * x.T), (y,), ((),))
+    found = run(EP([compile_site("logit")]), problem, max_iter=30)
+    assert found.status.converged, found.status.sentence
+    beta = np.zeros(p)
+    for _ in range(15):
+        rate = scipy.special.expit(x @ beta)
+        hessian = (x.T * (rate * (1 - rate))) @ x + np.eye(p) / 2.5**2
+        beta += np.linalg.solve(hessian, x.T @ (y - rate) - beta / 2.5**2)
+    # Laplace's evidence; the posterior is nearly Gaussian, with 100 data for each coefficient.
+    laplace = scipy.stats.bernoulli.logpmf(y, scipy.special.expit(x @ beta)).sum() - 0.5 * beta @ beta / 2.5**2
+    laplace -= 0.5 * np.linalg.slogdet(hessian)[1] + p * np.log(2.5)
+    np.testing.assert_allclose(found.objective[-1], laplace, atol=2.0)
+    mean = 2.5 * np.asarray(found.state.sweep.posterior.coordinates)
+    sd = np.sqrt(np.linalg.inv(hessian).diagonal())
+    assert np.abs((mean - beta) / sd).max() < 1.0
