@@ -73,7 +73,8 @@ def fit(
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
     **options
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
-        ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``.
+        ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
+        ``"coefficients"``.
 
     Returns
     -------

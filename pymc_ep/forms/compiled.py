@@ -268,6 +268,10 @@ class CompiledLatentGaussian:
         """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
         return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
 
+    def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log of the factor by which PyMC's latent densities exceed normalised ones, for rows (s, p)."""
+        return np.asarray(self._log_excess_rows(*self._unpack_rows(theta)))
+
     def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
         """Return the compiled site of any group, one to predict included, and its parameters at theta."""
         if group.name not in self._parameter_functions:
@@ -380,6 +384,11 @@ class CompiledLatentGaussian:
     def _log_prior_rows(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
         return self._function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
+
+    @cached_property
+    def _log_excess_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), batch(self.form.log_excess, rows))
 
     @cached_property
     def _predictors(self) -> Callable[..., Any]:

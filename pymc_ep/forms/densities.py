@@ -93,6 +93,7 @@ def log_joint(
     theta: np.ndarray,
     draws: NoiseDraws,
     log_likelihood: Mapping[str, np.ndarray],
+    log_excess: float | np.ndarray,
     *,
     held: bool,
     budget: float,
@@ -109,6 +110,8 @@ def log_joint(
         Noise and origins.
     log_likelihood : mapping of str to ndarray, (s, *shape)
         At these draws of theta and noise.
+    log_excess : float or ndarray, (s,)
+        By which PyMC's density of the latent variables exceeds the normalised one, at each row of theta.
     held : bool
         Whether all rows of theta are the same, the mode: the density is then that given the hyperparameters.
     budget : float
@@ -123,11 +126,11 @@ def log_joint(
     """
     if held:
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
-        return sum(parts) + _total(log_likelihood), ""
+        return sum(parts) + log_excess + _total(log_likelihood), ""
     moving = [i for i, varies in enumerate(form.varying) if varies]
     if len(theta) * sum(priors[i].size ** (2 if priors[i].diagonal else 3) for i in moving) > budget:
         return None, "a covariance to factorise for each draw is too much work"
-    density = form.log_prior_rows(theta)
+    density = form.log_prior_rows(theta) + log_excess
     for i, (prior, draw) in enumerate(zip(priors, draws)):
         if i not in moving or prior.block.factor is not None:
             density = density + prior.log_density(*draw)

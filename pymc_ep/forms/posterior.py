@@ -219,7 +219,8 @@ class LatentPosterior:
             return JointDraws(values, {})
         likelihood = self.form.log_likelihood(thetas, noise)
         held = not len(self.directions)
-        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, held=held, budget=budget)
+        excess = self.mode[1].log_excess if held else self.form.log_excess_rows(thetas)
+        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, excess, held=held, budget=budget)
         log_q = None if log_p is None else self._log_q(spread, priors, still)
         return JointDraws(values, likelihood, log_p, log_q, reason)
 

@@ -97,6 +97,29 @@ def test_log_p_is_that_of_the_model(write):
     assert np.all(np.isfinite(log_q))
 
 
+@pytest.mark.parametrize("prior", ["car", "icar"])
+def test_priors_that_pymc_does_not_normalise(prior):
+    """Their missing constants, for ICAR a function of sigma, are missing in log p and in the evidence alike."""
+    ring = np.roll(np.eye(N), 1, 0) + np.roll(np.eye(N), -1, 0)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        if prior == "car":
+            f = pm.CAR("f", mu=np.zeros(N), W=ring, alpha=0.6, tau=scale)
+        else:
+            f = pm.ICAR("f", W=ring, sigma=scale, zero_sum_stdev=0.1)
+        pm.Normal("y", f, 0.3, observed=REALS)
+    result = pmep.fit(model=model, draws=5, chains=1, random_seed=3)
+    log_p, _ = densities_of(result)
+    logp = model.compile_logp(mode=numpy_mode())
+    draws = group(result, "posterior")
+    for k in range(5):
+        point = {"scale_log__": np.log(draws["scale"].values[0, k]), "f": draws["f"].values[0, k]}
+        np.testing.assert_allclose(log_p[k], logp(point), rtol=1e-9, atol=1e-6)
+    fixed = pmep.fit(model=model, hyper="fixed", draws=20, chains=1, random_seed=3)
+    log_p, log_q = densities_of(fixed)
+    np.testing.assert_allclose(log_p - log_q, float(group(fixed, "fit")["log_evidence"]), rtol=0, atol=1e-8)
+
+
 def weighted():
     """A factor without hyperparameters: a regression with three weights."""
     with pm.Model() as model:
