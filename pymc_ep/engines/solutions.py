@@ -62,11 +62,9 @@ def mode_solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper
         state,
         settings,
         log_predictive=evidence.left_out(at),
-        hyper_modes=form.constrained(at.theta),
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
         traces=_history(at) | {"hyper_objective": ("hyper_iteration", found.trace)},
-        status="; ".join(filter(None, [at.run.status.sentence, found.sentence])),
-        converged=at.run.status.converged and found.converged,
+        **_outcome(at, found),
         log_evidence_is=_AT_VALUES,
     )
 
@@ -95,7 +93,6 @@ def integral_solution(
         state,
         settings,
         log_predictive=_left_out_of_all(weights, np.array([point.log_predictive for point in found.points])),
-        hyper_modes=form.constrained(at.theta),
         scalars={"log_evidence": found.log_evidence, "n_iter": len(at.run.objective)},
         traces=_history(at)
         | {
@@ -103,8 +100,7 @@ def integral_solution(
             "hyper_weight": ("hyper_point", weights),
             "hyper_log_density": ("hyper_point", values),
         },
-        status="; ".join(filter(None, [at.run.status.sentence, found.sentence])),
-        converged=at.run.status.converged and found.converged,
+        **_outcome(at, found),
         design=form.constrained(thetas),
         log_evidence_is=_INTEGRATED,
     )
@@ -136,7 +132,6 @@ def many_solution(
         state,
         settings,
         log_predictive=_left_out_of_all(weights, found.log_predictives),
-        hyper_modes=form.constrained(found.centre.theta),
         scalars={},
         traces={},
         status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost])),
@@ -168,6 +163,7 @@ def _solution(
 
     return Solution(
         moments=moments,
+        hyper_modes=form.constrained(at.theta),
         sites=_site_results(form, evidence, at, log_predictive),
         state=state,
         draws=draws,
@@ -191,6 +187,14 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
         "observed": np.concatenate(evidence.observed),
         "prior_mean": np.asarray(at.prior.mean),
         "prior_variance": np.asarray(at.prior.gaussian.variances()),
+    }
+
+
+def _outcome(at: EvidenceAt, found: Hyper | Integral) -> dict[str, Any]:
+    """Say how the fit and the search of the hyperparameters ended."""
+    return {
+        "status": "; ".join(filter(None, [at.run.status.sentence, found.sentence])),
+        "converged": at.run.status.converged and found.converged,
     }
 
 
