@@ -158,6 +158,48 @@ def test_covariance_that_is_not_positive_definite():
         pmep.fit(model=model, **QUIET)
 
 
+@pytest.mark.parametrize("prior", [lambda: pm.Normal("b", 0.0, 1.0, shape=2), lambda: pm.Flat("b", shape=2)])
+def test_nan_in_a_design(prior):
+    design = np.column_stack([np.ones(N), X])
+    design[3, 1] = np.nan
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(design @ prior()), observed=COUNTS)
+    with pytest.raises(
+        pmep.NumericalError, match=r"effect of 'b' on the predictor of observation 3 of 'y' is nan.*Check"
+    ):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_nan_in_an_offset():
+    offset = np.array([0.0, np.nan, 0.0, 1.0, 2.0])
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(latent() + offset), observed=COUNTS)
+    with pytest.raises(pmep.NumericalError, match=r"prior mean.*observation 1 of 'y' is nan.*offsets"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_index_out_of_range():
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(latent(3)[np.array([0, 1, 2, 3, 0])]), observed=COUNTS)
+    with pytest.raises(pmep.InvalidDataError, match=r"'f' out of range: index 3 .*size 3.*shape or dims"):
+        pmep.fit(model=model, **QUIET)
+
+
+def test_group_without_observations():
+    """Its effect keeps its prior."""
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(latent(4)[np.array([0, 1, 3, 3, 0])]), observed=COUNTS)
+    fit = fitted(model)
+    np.testing.assert_allclose([fit["f_mean"][2], fit["f_sd"][2]], [0.5, 1.0], rtol=1e-12)
+
+
+def test_separated_classes_under_a_proper_prior():
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, 10.0, shape=2)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * (X[:, 0] - 1.1), observed=X[:, 0] > 1.1)
+    assert bool(fitted(model)["converged"])
+
+
 def test_covariance_with_nan():
     covariance = np.eye(N)
     covariance[2, 3] = covariance[3, 2] = np.nan

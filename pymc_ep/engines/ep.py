@@ -12,6 +12,7 @@ import numpy as np
 
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep_sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.linalg.anderson import anderson
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.sites.base import Tilted
@@ -129,7 +130,8 @@ class EP:
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
-        prior = self.sweep(problem, zero, zero)
+        regular = problem.prior.regular()
+        prior = self.sweep(problem._replace(prior=regular), zero, zero)
         self._require_finite(problem, prior)
         state = self._accept(zero, zero, prior, None)
         if self.change(state) <= self.tol:
@@ -139,7 +141,17 @@ class EP:
             return _without_history(plain)
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
         observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
-        return state if observed is None else _without_history(observed)
+        if observed is not None:
+            return _without_history(observed)
+        if regular is problem.prior:
+            return state
+        if plain is not None:
+            return _without_history(plain)
+        raise NumericalError(
+            "Under a flat prior the predictor of some observation is not determined by the other observations (a "
+            "coefficient that one observation alone has, or classes that a predictor separates), so that it has no "
+            "proper distribution without it. Give the coefficients proper priors, such as pm.Normal."
+        )
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
@@ -174,7 +186,7 @@ class EP:
         Slope and curvature of a site are what its moments under a cavity as narrow as a point give.
         """
         eta = problem.mean
-        narrow = _POINT * np.asarray(problem.prior.variances()) + KNOWN
+        narrow = _POINT * np.asarray(problem.prior.regular().variances()) + KNOWN
         for _ in range(_NEWTON):
             at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
             shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)

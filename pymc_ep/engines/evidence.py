@@ -108,7 +108,7 @@ class Evidence:
             self.require_covariance(theta, prior)
             self._checked = True
         problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
-        found = run(self.engine, problem, start, max_iter=self.max_iter, report=self.report)
+        found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self.report))
         at = EvidenceAt(theta, prior, problem, found)
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
@@ -127,6 +127,17 @@ class Evidence:
             if at.run.status.converged:
                 return at
         return self.at(theta)
+
+    def _explained(self, found: Run) -> Run:
+        """Say of a fit that did not settle under flat priors what is likely the matter."""
+        flat = [b.name for b in self.form.form.blocks if b.flat]
+        if found.status.converged or not flat:
+            return found
+        more = (
+            f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
+            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal"
+        )
+        return found._replace(status=found.status._replace(sentence=found.status.sentence + more))
 
     def _prior(self, theta: np.ndarray) -> Prior:
         try:
@@ -186,21 +197,46 @@ class Evidence:
             )
         for group, y, parameters in zip(self.form.form.groups, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
-        for what, array in (("mean", prior.mean), ("covariance", *prior.gaussian)):
+        for array in (prior.mean, next(iter(prior.gaussian))):
             bad = ~np.isfinite(np.asarray(array))
             if bad.any():
                 index = tuple(int(i) for i in np.argwhere(bad)[0])
-                raise NumericalError(
-                    f"The prior {what} of the predictor is {np.asarray(array)[index]} at index {index}, for "
-                    f"{self._describe(theta)}. Check the inputs of the covariance function for NaN, and "
-                    f"the initial values."
-                )
+                raise NumericalError(self._not_finite(theta, np.asarray(array)[index], index))
+
+    def _not_finite(self, theta: np.ndarray, value: float, index: tuple[int, ...]) -> str:
+        """Say which element of the prior's mean (one index) or of the solver's array (two) is not finite."""
+        *others, last = index
+        place = ""
+        group, here = next((g, s) for g, s in zip(self.form.form.groups, group_slices(self.observed)) if last < s.stop)
+        observation = f"observation {last - here.start} of {group.name!r}"
+        if not others:
+            what = f"prior mean of the predictor of {observation}"
+        elif self.form.solver.improper:
+            # NaN in a design reaches all coefficients of its product, so that no index is given.
+            name, _ = self.form.coefficient_places(theta)[others[0]]
+            what = f"effect of {name!r} on the predictor of {observation}"
+        else:
+            what = "prior covariance of the predictors"
+            place = f" at index {index}, that of {observation}"
+        return (
+            f"The {what} is {value}{place}, for {self._describe(theta)}. Check design, offsets and the inputs of "
+            f"covariance functions for NaN and infinite values, and the initial values."
+        )
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
-        """Raise where the prior covariance has a negative eigenvalue beyond rounding.
+        """Raise where the prior covariance has a negative eigenvalue beyond rounding, or a flat prior no data.
 
         Checked at the first hyperparameters and at those of the result; each check is a factorisation.
         """
+        undetermined = prior.gaussian.undetermined()
+        if undetermined.size:
+            places = self.form.coefficient_places(theta)
+            named = [f"{name!r}{list(index) if index else ''}" for name, index in (places[i] for i in undetermined)]
+            raise InvalidDataError(
+                f"The observations do not determine {', '.join(named)}: the prior is flat, and the column of the "
+                f"design is zero or a linear combination of other columns with flat priors. Leave it out, or give it a "
+                f"proper prior, such as pm.Normal."
+            )
         if not prior.gaussian.is_positive_semidefinite():
             least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
             raise NumericalError(

@@ -77,6 +77,8 @@ class NoiseMoments(NamedTuple):
         Covariance of w with the solver's coordinates.
     covariance : ndarray, (d, d)
         Cov(w).
+    flat : bool
+        Whether the prior is flat.
     factor : ndarray, (d, k), optional
         L of an absorbed block w = L v.
     origin_cross : ndarray, (k, c), optional
@@ -85,6 +87,7 @@ class NoiseMoments(NamedTuple):
 
     cross: np.ndarray
     covariance: np.ndarray
+    flat: bool = False
     factor: np.ndarray | None = None
     origin_cross: np.ndarray | None = None
 
@@ -137,7 +140,9 @@ class CompiledLatentGaussian:
     def solve_in(self, solver: str) -> None:
         """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
         observations = sum(y.size for y in self.observed())
-        self.solver: Solver = choose_solver(solver, observations, int(self._coefficients(*self.unpack(self.start))))
+        coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
+        flat = [b.name for b in self.form.blocks if b.flat]
+        self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
@@ -150,12 +155,11 @@ class CompiledLatentGaussian:
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        mean, array, log_prior, log_excess, *parameters = self._prior(*self.unpack(theta))
-        rest = iter(parameters)
+        log_prior, log_excess, *parts = self._prior(*self.unpack(theta))
+        rest = iter(parts)
         split = tuple(tuple(next(rest) for _ in group.parameters) for group in self.form.groups)
-        if self._jax:
-            mean, array = to_jax(mean), to_jax(array)
-        return Prior(mean, self.solver.prior(array), split, float(log_prior), float(log_excess))
+        mean, *arrays = (to_jax(part) for part in rest) if self._jax else rest
+        return Prior(mean, self.solver.prior(*arrays), split, float(log_prior), float(log_excess))
 
     def pullback(
         self,
@@ -172,7 +176,7 @@ class CompiledLatentGaussian:
         ----------
         theta : ndarray, (p,)
         mean, array, parameters
-            Gradients in the fields of the `Prior`; `array` is that of the solver.
+            Gradients in the fields of the `Prior`; `array` is the first of the solver's.
         density : {"natural", "unconstrained", "none"}
             The log prior without Jacobian terms, with them, or left out.
         """
@@ -195,7 +199,8 @@ class CompiledLatentGaussian:
         out = []
         for block in self.form.blocks:
             take = 2 if block.factor is None else 4
-            out.append(NoiseMoments(*(np.asarray(p) for p in parts[:take])))
+            cross, covariance, *factor = (np.asarray(p) for p in parts[:take])
+            out.append(NoiseMoments(cross, covariance, block.flat, *factor))
             del parts[:take]
         return out
 
@@ -206,12 +211,22 @@ class CompiledLatentGaussian:
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
+    def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the name of the variable behind each coefficient, (p,), and the index in it."""
+        out = []
+        sizes, shapes = self._coefficients(*self.unpack(theta)), self._noise_shapes(*self.unpack(theta))
+        for block, size, shape in zip(self.form.blocks, sizes, shapes):
+            own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
+            out += [(block.name, index) for index in np.ndindex(own)]
+        return out
+
     def describe(self) -> str:
         """Return what the form holds, a line each, for printing."""
         form = self.form
         lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
         for block, shape in zip(form.blocks, self._noise_shapes(*self.unpack(self.start))):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
+            how = "flat prior" if block.flat else how
             lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
@@ -309,13 +324,13 @@ class CompiledLatentGaussian:
     @property
     def _prior(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
-            return self._function(self.form.hyper_values, [*self._moments, self.form.log_prior, *self._rest])
+            return self._function(self.form.hyper_values, [self.form.log_prior, *self._rest, *self._moments])
 
         return self._for_solver("prior", build)
 
     @property
     def _moments(self) -> list[TensorVariable]:
-        return [self.form.at_zero_noise(self.form.predictor), self.solver.array(self.form)]
+        return [self.form.at_zero_noise(self.form.predictor), *self.solver.arrays(self.form)]
 
     @property
     def _rest(self) -> list[TensorVariable]:
@@ -325,7 +340,7 @@ class CompiledLatentGaussian:
     def _pullback(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
             excess, *parameters = self._rest
-            outputs = [*self._moments, *parameters]
+            outputs = [*self._moments[:2], *parameters]
             cotangents = [v.type() for v in outputs]
             values = list(self.form.hyper_values)
             natural, unconstrained = pt.dscalars("natural", "unconstrained")
@@ -362,7 +377,7 @@ class CompiledLatentGaussian:
     @cached_property
     def _coefficients(self) -> Callable[..., Any]:
         sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
-        return self._function(self.form.hyper_values, self.form.at_zero_noise(pt.add(*sizes, 0)))
+        return self._function(self.form.hyper_values, self.form.at_zero_noise(pt.stack(sizes)))
 
     @cached_property
     def _noise_shapes(self) -> Callable[..., Any]:

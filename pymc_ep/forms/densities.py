@@ -70,7 +70,12 @@ class NoisePrior:
         return (draws,)
 
     def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
-        """Return the log density, (s,), of the origin, else of the noise; if singular, of values that fix the rest."""
+        """Return the log density, (s,), of the origin, else of the noise; if singular, of values that fix the rest.
+
+        A flat prior counts as the constant that coefficient space takes for it.
+        """
+        if self.block.flat:
+            return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))
         if origin is not None:
             return log_standard_normal(origin)
         free = noise[:, self._pivots]

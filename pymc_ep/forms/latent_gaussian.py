@@ -39,6 +39,9 @@ class NoiseBlock:
         R with covariance R^T R.
     log_excess : TensorVariable, ()
         log of the factor by which PyMC's density of the variable exceeds the normalised Gaussian.
+    flat : bool
+        Whether the prior is flat: covariance and root then are identities that set the scale of the coefficients,
+        and the density that `log_excess` is relative to is (2 pi)^{-d/2}.
     factor : TensorVariable, (d, k), optional
         Where the model's variable is a standard normal v and only L v is used (a non-centred GP): L. The
         block is then w = L v, with covariance L L^T, and v is recovered from it through Cov(v, w) = L^T.
@@ -54,6 +57,7 @@ class NoiseBlock:
     covariance: TensorVariable
     root: TensorVariable
     log_excess: TensorVariable
+    flat: bool = False
     factor: TensorVariable | None = None
     origin: TensorVariable | None = None
     origin_shape: tuple[TensorVariable, ...] = ()

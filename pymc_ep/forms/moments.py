@@ -9,6 +9,7 @@ from pymc_ep.forms.linear_maps import linear_map
 
 __all__ = [
     "coefficient_map",
+    "coefficient_precision",
     "coefficient_variance",
     "cross_covariance",
     "predictor_covariance",
@@ -74,6 +75,12 @@ def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
 def predictor_rows(form: LatentGaussian) -> TensorVariable:
     """Return R, (p, n), with K = R^T R: the effect of p standard normals on all predictors."""
     return form.at_zero_noise(_rows(form, form.predictor))
+
+
+def coefficient_precision(form: LatentGaussian) -> TensorVariable:
+    """Return the prior precision of each of the normals behind all blocks, (p,): 0 where the prior is flat, else 1."""
+    parts = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
+    return form.at_zero_noise(pt.concatenate(parts))
 
 
 def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:

@@ -4,7 +4,7 @@ A solver says which array of the form its algebra takes, and in which coordinate
 jointly Gaussian with those coordinates is updated through its covariance with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytensor.tensor.variable import TensorVariable
@@ -30,9 +30,11 @@ class Solver:
     name, sentence : str
         In options, and in what `explain` prints.
     prior : type
-        Wraps the prior's array: `DensePrior` or another with its methods.
-    array : callable
-        Takes the form, returns the graph of that array.
+        Wraps the prior's arrays: `DensePrior` or another with its methods.
+    arrays : callable
+        Takes the form, returns the graphs of the prior's arrays; hyperparameters enter the first alone.
+    improper : bool
+        Whether flat priors are among what it takes.
     cross : callable
         Takes form and affine variable, returns the covariance with the solver's coordinates, (size of x, c).
     variance : callable
@@ -42,7 +44,8 @@ class Solver:
     name: str
     sentence: str
     prior: type
-    array: Callable[[LatentGaussian], TensorVariable]
+    arrays: Callable[[LatentGaussian], tuple[TensorVariable, ...]]
+    improper: bool
     cross: Callable[[LatentGaussian, AffineVariable], TensorVariable]
     variance: Callable[[LatentGaussian, AffineVariable], TensorVariable]
 
@@ -54,7 +57,8 @@ SOLVERS = {
             "observations",
             "dense, in the space of the observations",
             DensePrior,
-            moments.predictor_covariance,
+            lambda form: (moments.predictor_covariance(form),),
+            False,
             moments.cross_covariance,
             moments.prior_variance,
         ),
@@ -62,7 +66,8 @@ SOLVERS = {
             "coefficients",
             "dense, in the space of the coefficients",
             FactorPrior,
-            moments.predictor_rows,
+            lambda form: (moments.predictor_rows(form), moments.coefficient_precision(form)),
+            True,
             moments.coefficient_map,
             moments.coefficient_variance,
         ),
@@ -70,16 +75,18 @@ SOLVERS = {
 }
 
 
-def choose_solver(name: str, observations: int, coefficients: int) -> Solver:
-    """Return the solver of that name, or for ``"auto"`` the cheaper one.
+def choose_solver(name: str, observations: int, coefficients: int, flat: Sequence[str] = ()) -> Solver:
+    """Return the solver of that name, or for ``"auto"`` the cheaper one; `flat` names variables with flat priors.
 
     Raises
     ------
     ValueError
-        For a name that is none; lists those there are.
+        For a name that is none, and for a solver that takes no flat priors; lists those there are.
     """
+    able = {key: solver for key, solver in SOLVERS.items() if solver.improper or not flat}
     if name == "auto":
-        name = "coefficients" if coefficients < _FEWER * observations else "observations"
-    if name not in SOLVERS:
-        raise ValueError(f"solver={name!r} must be 'auto' or one of {', '.join(map(repr, SOLVERS))}.")
-    return SOLVERS[name]
+        name = "coefficients" if flat or coefficients < _FEWER * observations else "observations"
+    if name not in able:
+        priors = f" for the flat prior of {flat[0]!r}" if flat else ""
+        raise ValueError(f"solver={name!r} must be 'auto' or one of {', '.join(map(repr, able))}{priors}.")
+    return able[name]

@@ -1,7 +1,8 @@
 """Gaussian posteriors in coefficient space: n predictors m0 + R^T v of p < n independent standard normals v.
 
 With sites exp(b f - Pi f^2 / 2), the posterior precision of v is B = I + R Pi R^T, which has the determinant of
-I + K Pi for K = R^T R. With B = L L^T and W = L^{-1},
+I + K Pi for K = R^T R. A coefficient may also have a flat prior: its entry of I is then 0, and nothing else changes as
+long as the sites determine it. With B = L L^T and W = L^{-1},
 
     E v = B^{-1} R g,   g = b - Pi m0,        V_i = |W r_i|^2,        E = (K + Pi^{-1})^{-1} = Pi - Pi R^T B^{-1} R Pi,
 
@@ -22,6 +23,10 @@ __all__ = ["CoefficientPosterior", "FactorPrior"]
 
 _PART = 2**20
 """Numbers of R that are worked on at a time."""
+_WIDE = 10.0
+"""Standard deviation, over the predictors, that stands for a flat prior in a first iterate."""
+_DEPENDENT = 1e-11
+"""Pivot of the correlations of flat coefficients' effects at which they are linearly dependent."""
 
 
 class CoefficientPosterior(NamedTuple):
@@ -36,7 +41,7 @@ class CoefficientPosterior(NamedTuple):
     weights : array, (n,)
         a = b - Pi E[f]: the derivative of log Z in m0.
     log_det : scalar
-        log |B|.
+        log |B|: for a flat coefficient the prior's density counts as (2 pi)^{-1/2}.
     proper : bool scalar
         Whether B is positive definite; the other fields are meaningless where it is not.
     coordinates : array, (p,)
@@ -65,34 +70,58 @@ class CoefficientPosterior(NamedTuple):
 
 
 class FactorPrior(NamedTuple):
-    """N(m0, R^T R) on n predictors.
+    """The predictors m0 + R^T v, of which each v_j is standard normal or has a flat prior.
 
     Attributes
     ----------
     rows : array, (p, n)
         R.
+    precision : array, (p,)
+        1, or 0 where the prior is flat.
     """
 
     rows: Any
+    precision: Any
 
     def variances(self) -> Any:
-        """Return the prior variances, (n,)."""
+        """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
         return _squares(self.rows)
 
     def covariance_matrix(self) -> Any:
-        """Return K, (n, n)."""
+        """Return K, (n, n), with flat coefficients counted as standard normal."""
         return self.rows.T @ self.rows
 
     def is_positive_semidefinite(self) -> bool:
         """Whether the covariance has no negative eigenvalue: by its form it has none."""
         return True
 
+    def regular(self) -> "FactorPrior":
+        """Return this prior with wide Gaussians in place of what is flat, for a first iterate."""
+        if np.asarray(self.precision).all():
+            return self
+        xp = namespace(self.rows)
+        sizes = xp.sqrt(_squares(self.rows.T) / self.rows.shape[1])
+        sd = xp.where(self.precision == 0, _WIDE / xp.where(sizes > 0, sizes, 1.0), 1.0)
+        return FactorPrior(self.rows * sd[:, None], xp.ones_like(sd))
+
+    def undetermined(self) -> np.ndarray:
+        """Return which coefficients are flat and follow from other flat ones, whatever the sites."""
+        flat = np.flatnonzero(np.asarray(self.precision) == 0)
+        if not flat.size:
+            return flat
+        rows = np.asarray(self.rows)[flat]
+        length = np.sqrt(_squares(rows.T))
+        unit = rows / np.where(length > 0, length, 1.0)[:, None]
+        gram = unit @ unit.T
+        _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, lower=1, tol=_DEPENDENT)
+        return np.sort(flat[pivots[rank:] - 1])
+
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.linalg.dense.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
         gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._parts())
-        whitener, log_det, proper = inverse_factor(xp.eye(p) + gram)
+        whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
         pieces = [_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._parts()]
         variance = xp.concatenate(pieces)
         zero = xp.zeros_like(shift)
@@ -109,7 +138,8 @@ class FactorPrior(NamedTuple):
         whitener, coordinates = posterior.whitener, posterior.coordinates
         for _ in range(2):
             weights = shift - precision * (mean + self.rows.T @ coordinates)
-            coordinates = coordinates + whitener.T @ (whitener @ (self.rows @ weights - coordinates))
+            residual = self.rows @ weights - self.precision * coordinates
+            coordinates = coordinates + whitener.T @ (whitener @ residual)
         fitted = mean + self.rows.T @ coordinates
         return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 

@@ -154,6 +154,14 @@ class DensePrior(NamedTuple):
         shifted.flat[:: len(shifted) + 1] += 1e-9 * largest
         return scipy.linalg.lapack.dpotrf(shifted.T, lower=1, overwrite_a=1, clean=0)[1] == 0
 
+    def regular(self) -> "DensePrior":
+        """Return a proper prior to start from: this one."""
+        return self
+
+    def undetermined(self) -> np.ndarray:
+        """Return the coordinates that nothing can determine: the prior is proper."""
+        return np.zeros(0, dtype=int)
+
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> DensePosterior:
         """Multiply by Gaussian sites.
 

@@ -62,6 +62,12 @@ class GaussianPrior(Protocol):
     def is_positive_semidefinite(self) -> bool:
         """Whether K has no negative eigenvalue beyond rounding."""
 
+    def regular(self) -> Any:
+        """Return a proper prior to start from: itself, or one near it."""
+
+    def undetermined(self) -> np.ndarray:
+        """Return the coordinates that neither prior nor predictors can determine; none where the prior is proper."""
+
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
         """Multiply by Gaussian sites, of which `log_concave` says that none has a negative precision."""
 
@@ -75,4 +81,4 @@ class GaussianPrior(Protocol):
         """Return the derivative of log Z in the prior's own array."""
 
     def __iter__(self) -> Any:
-        """Iterate over the prior's arrays: there is one."""
+        """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MatrixNormal, MvNormal, ZeroSumNormalRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.sparse import dense_from_sparse
@@ -44,6 +45,8 @@ class Gaussian:
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     check : callable, optional
         Raises, given the variable's name, where the distribution is improper.
+    flat : bool
+        Whether it is the limit of ever wider Gaussians, with identities for covariance and root.
     """
 
     mean: Callable[[Shape], TensorVariable] | None
@@ -52,6 +55,7 @@ class Gaussian:
     barred: tuple[TensorVariable, ...]
     log_excess: Callable[[Shape], TensorVariable] | None = None
     check: Callable[[str], None] | None = None
+    flat: bool = False
 
 
 def gaussian_of(rv: TensorVariable) -> Gaussian | None:
@@ -68,6 +72,18 @@ def _normal(rv: TensorVariable) -> Gaussian:
         return lambda shape: pt.diag(pt.broadcast_to(scale, shape).ravel().astype(rv.dtype))
 
     return Gaussian(lambda shape: mean, diagonal(sigma**2), diagonal(sigma), (sigma,))
+
+
+def _flat(rv: TensorVariable) -> Gaussian:
+    """Density 1, where coefficient space counts (2 pi)^{-1/2} for each value."""
+
+    def identity(shape: Shape) -> TensorVariable:
+        return pt.eye(pt.prod(pt.stack([*shape, 1])))
+
+    def log_excess(shape: Shape) -> TensorVariable:
+        return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
+
+    return Gaussian(None, identity, identity, (), log_excess, flat=True)
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -242,6 +258,7 @@ def _scalar(parameter: TensorVariable) -> TensorVariable:
 
 _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     NormalRV: _normal,
+    FlatRV: _flat,
     MvNormal.rv_type: _mv_normal,
     MatrixNormal.rv_type: _matrix_normal,
     RandomWalkRV: _random_walk,

@@ -1,6 +1,6 @@
 """Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytensor.tensor as pt
 from pymc import Model
@@ -46,10 +46,7 @@ def recognise_latent_gaussian(
         chosen = _resolve(model, latent, candidates)
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
     if not candidates:
-        raise UnsupportedModelError(
-            "The model has no Gaussian latent variable (Normal or MvNormal) that enters its observed variables "
-            "through a mean or a predictor, so there is nothing to integrate out; use pm.sample or pm.find_MAP."
-        )
+        raise UnsupportedModelError(_nothing_latent(model, relevant))
 
     def with_all(registered: bool) -> LatentGaussian:
         return _build(model, relevant, candidates, wanted, registered_only=registered)
@@ -59,6 +56,26 @@ def recognise_latent_gaussian(
         return _build(model, relevant, latents, wanted, registered_only=registered)
 
     return _first_that_fits(with_all, with_most)
+
+
+def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
+    """Say of each free variable why it cannot be integrated out."""
+    reasons = []
+    for rv in relevant:
+        if not gaussian_of(rv):
+            reason = f"{rv.name!r} is {_kind(rv)}"
+        elif not _keeps_gaussian(model, rv):
+            reason = f"{rv.name!r} has a transform"
+        else:
+            reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
+        reasons.append(reason)
+    most = 6
+    reasons[most:] = [f"and {len(reasons) - most} more"] * (len(reasons) > most)
+    return (
+        f"The model has no Gaussian latent variable (Normal, Flat, MvNormal or another that the documentation lists) "
+        f"that enters its observed variables through a mean or a predictor, so there is nothing to integrate out: "
+        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or use pm.sample."
+    )
 
 
 def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
@@ -131,27 +148,39 @@ def _graphs_without_latents(relevant, candidates) -> list[TensorVariable]:
 def _without_offenders(
     model: Model, relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable], registered_only: bool
 ) -> list[TensorVariable]:
-    """Drop the candidate in which some predictor is not affine, or all but the one that fits; a tie is the user's."""
+    """Drop the candidate in which some predictor is not affine, or keep the largest set that fits; else ask the user."""
     refusals: list[NotAffineError] = []
 
-    def fitting(sets: Iterable[list[TensorVariable]]) -> list[list[TensorVariable]]:
-        found = []
-        for latents in sets:
-            try:
-                _build(model, relevant, latents, registered_only=registered_only)
-                found.append(latents)
-            except NotAffineError as error:
-                refusals.append(error)
-        return found
+    def fits(latents: list[TensorVariable]) -> bool:
+        try:
+            _build(model, relevant, latents, registered_only=registered_only)
+        except NotAffineError as error:
+            refusals.append(error)
+            return False
+        return True
 
-    sets = fitting([rv for rv in candidates if rv is not left_out] for left_out in candidates if len(candidates) > 1)
-    sets = sets or fitting([rv] for rv in candidates)
+    def grown(seed: TensorVariable) -> list[TensorVariable]:
+        latents = [seed] if fits([seed]) else []
+        for rv in candidates if latents else ():
+            larger = [c for c in candidates if c in latents or c is rv]
+            if rv not in latents and fits(larger):
+                latents = larger
+        return latents
+
+    sets = [[rv for rv in candidates if rv is not left_out] for left_out in candidates if len(candidates) > 1]
+    sets = [latents for latents in sets if fits(latents)]
+    if not sets:
+        for rv in candidates:
+            if not any(rv in latents for latents in sets):
+                sets.append(grown(rv))
+        most = max(map(len, sets))
+        sets = [latents for latents in sets if len(latents) == most > 0]
     if not sets:
         raise refusals[-1]
     if len(sets) > 1:
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine without any one of {tied} but not in all of them together (a product of Gaussian "
+            f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
             f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters."
         )
     return sets[0]

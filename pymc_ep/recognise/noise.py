@@ -79,7 +79,7 @@ class NoiseGraphs:
         covariance, root, excess, *shape = self([gaussian.covariance(shape), gaussian.root(shape), excess, *shape])
         if gaussian.check is not None:
             gaussian.check(rv.name)
-        return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess)
+        return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess, gaussian.flat)
 
     def is_standard(self, rv: TensorVariable) -> bool:
         """Whether a latent variable is a vector of independent standard normals, whatever the hyperparameters."""
@@ -135,7 +135,8 @@ def absorb_factor(
     replacement = {product: w[:, None] if column else w}
     # A square factor keeps the shape, whose own graph is much the smaller one.
     shape = block.shape if is_cholesky(factor) else (factor.shape[0],)
-    absorbed = NoiseBlock(block.name, w, shape, covariance, factor.T, block.log_excess, factor, v, block.shape)
+    excess = block.log_excess
+    absorbed = NoiseBlock(block.name, w, shape, covariance, factor.T, excess, False, factor, v, block.shape)
     return absorbed, replacement
 
 

@@ -120,7 +120,7 @@ def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine:
     """Split cutpoints minus predictor: the cutpoints are what is left where the noise is zero."""
     cutpoints = at_zero_noise(thresholds, affine)
     predictor = (cutpoints - thresholds)[..., 0]
-    spread = thresholds - thresholds[..., :1]
+    spread = thresholds - thresholds[..., 0][..., None]
     rng = np.random.default_rng(1)
     noise = list(affine.noise)
     function = affine.compile(spread, noise)

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.recognise.families import Family, Link
 from pymc_ep.recognise.graph import (
     depends_on,
@@ -79,7 +79,14 @@ class AffineTest:
             return False
         function = self.compile(graph, reached)
         shapes = [self.noise[v] for v in reached]
-        return is_affine_numerically(lambda at: function(*at), shapes, np.random.default_rng(0))
+        try:
+            return is_affine_numerically(lambda at: function(*at), shapes, np.random.default_rng(0))
+        except IndexError as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidDataError(
+                f"The model indexes {names_of(graph, reached)} out of range: {reason}. Check the index array against "
+                f"the variable's shape or dims."
+            ) from error
 
     def compile(
         self, graph: TensorVariable, arguments: Sequence[TensorVariable], *, without_checks: bool = False

@@ -1,6 +1,7 @@
 """The container that a fit returns: groups, dims, coordinates and attributes. Nothing is computed here."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -66,7 +67,8 @@ def build_container(
     shared = _library()
 
     def labelled(variables: Mapping[str, np.ndarray], **options: Any) -> xr.Dataset:
-        return to_dataset(variables, coords=coords, attrs=shared, **{"dims": dims, **options})
+        own = {"dims": dims, **options}
+        return to_dataset(variables, coords=_that_fit(coords, own["dims"], variables), attrs=shared, **own)
 
     groups = {}
     if posterior is not None:
@@ -98,9 +100,28 @@ def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -
     """
     coords, _ = coords_and_dims_for_inferencedata(model)
     dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
-    return to_dataset(
-        {name: values for name, (_, values) in variables.items()}, coords=coords, dims=dims, attrs=_library()
-    )
+    arrays = {name: values for name, (_, values) in variables.items()}
+    return to_dataset(arrays, coords=_that_fit(coords, dims, arrays), dims=dims, attrs=_library())
+
+
+def _that_fit(
+    coords: Mapping[str, Any], dims: Mapping[str, Sequence[str | None]], variables: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Return the coordinates without those of dims that an array has at another length, as `pymc.sample` does.
+
+    PyMC does not compare the length of a Deterministic with that of its dims.
+    """
+    kept = dict(coords)
+    for name, values in variables.items():
+        for dim, length in zip(reversed(dims.get(name, ())), reversed(np.shape(values))):
+            if dim in kept and len(kept[dim]) != length:
+                warnings.warn(
+                    f"The coordinates of the dim {dim!r} are left out of the result: there are {len(kept.pop(dim))}, "
+                    f"but {name!r} has {length} values along it. Give {name!r} dims of its own length.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+    return kept
 
 
 def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
