@@ -148,7 +148,7 @@ def _graphs_without_latents(relevant, candidates) -> list[TensorVariable]:
 def _without_offenders(
     model: Model, relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable], registered_only: bool
 ) -> list[TensorVariable]:
-    """Drop the candidate in which some predictor is not affine, or keep the largest set that fits; else ask the user."""
+    """Drop the candidate in which some predictor is not affine, or keep the largest set that fits; ask about ties."""
     refusals: list[NotAffineError] = []
 
     def fits(latents: list[TensorVariable]) -> bool:
