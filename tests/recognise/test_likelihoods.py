@@ -208,6 +208,41 @@ def test_a_nonlinear_curve_is_no_reason_to_call_its_inner_term_a_predictor():
     assert compiled_form(model).form.latent_names == ("height",)
 
 
+def test_a_deterministic_on_the_way_changes_nothing():
+    def evidence(named):
+        with pm.Model() as model:
+            rate = pt.exp(pm.Normal("f", 0.2, 1.2, shape=N))
+            pm.ZeroInflatedPoisson("y", 0.7, pm.Deterministic("rate", rate) if named else rate, observed=COUNTS)
+        return float(pmep.fit(model=model, draws=0, progressbar=False)["fit"]["log_evidence"])
+
+    np.testing.assert_allclose(evidence(True), evidence(False), rtol=1e-12)
+
+
+def test_the_predictor_of_a_registered_site_comes_before_that_of_the_shape():
+    """Mean and sd, each with a predictor, both behind the Op's two parameters: a tie, but for the site."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0.0, 1.0), pm.Normal("b", 0.0, 1.0)
+        c, d = pm.Normal("c", 0.0, 1.0), pm.Normal("d", 0.0, 1.0)
+        mean = pt.exp(a + b * KNOWN)
+        pm.Gamma("y", mu=mean, sigma=mean / pt.sqrt(pt.exp(c + d * KNOWN)), observed=POSITIVE)
+    form = compiled_form(model).form
+    assert form.latent_names == ("a", "b")
+    assert form.groups[0].site.name == "gamma"
+
+
+def test_cutpoints_whose_number_is_not_in_their_type():
+    """As Bambi writes ordered categories: probabilities as differences, cutpoints with the length of a dim."""
+    with pm.Model(coords={"cut": range(3)}) as model:
+        cuts = pm.Normal("cuts", CUTS, 0.5, dims="cut", transform=pm.distributions.transforms.ordered)
+        eta = pm.Normal("b", 0.0, 1.0) * KNOWN
+        below = pt.sigmoid(cuts - eta[:, None])
+        p = pt.concatenate([below[:, :1], below[:, 1:] - below[:, :-1], 1 - below[:, -1:]], axis=1)
+        pm.Categorical("y", p=p, observed=CATEGORIES)
+    form = compiled_form(model).form
+    assert form.latent_names == ("b",)
+    assert form.groups[0].site.name == "ordered_logit"
+
+
 def test_bad_observations_are_named():
     with pm.Model() as model:
         pm.Binomial("y", TRIALS, logit_p=pm.Normal("f", 0.0, 1.0, shape=N), observed=TRIALS + (np.arange(N) == 3))
