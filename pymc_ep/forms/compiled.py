@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.linear_maps import batch
+from pymc_ep.forms.moments import variances_of
 from pymc_ep.forms.solvers import Solver, choose_solver
 from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
@@ -260,8 +261,17 @@ class CompiledLatentGaussian:
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors([_scale(block)])) for block in self.form.blocks)
 
+    @cached_property
+    def independent(self) -> tuple[bool, ...]:
+        """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
+        return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
+
     def scales(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return, for rows of theta (s, p), the factors (s, d, k) or covariances (s, d, d) of the `varying` blocks."""
+        """Return, for rows of theta (s, p), what scales the `varying` blocks.
+
+        The factor (s, d, k) of a block that has one; otherwise the variances (s, d) of `independent` noise, and the
+        covariance (s, d, d) of any other.
+        """
         return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
 
     def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
@@ -417,5 +427,8 @@ class CompiledLatentGaussian:
 
 
 def _scale(block: NoiseBlock) -> TensorVariable:
-    """Return what scales a block: the factor of its origin, else the covariance of its noise."""
-    return block.covariance if block.factor is None else block.factor
+    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
+    if block.factor is not None:
+        return block.factor
+    variances = variances_of(block)
+    return block.covariance if variances is None else variances

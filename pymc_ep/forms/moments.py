@@ -2,6 +2,7 @@
 
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import AllocDiag
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock
@@ -14,7 +15,16 @@ __all__ = [
     "predictor_covariance",
     "predictor_rows",
     "prior_variance",
+    "variances_of",
 ]
+
+
+def variances_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the variances of a block's noise, (d,), where its graph says that it is independent; else None."""
+    node = block.covariance.owner
+    if node is None or not isinstance(node.op, AllocDiag) or node.op.offset or block.covariance.ndim != 2:
+        return None
+    return node.inputs[0]
 
 
 def _push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
