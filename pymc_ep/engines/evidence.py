@@ -10,7 +10,8 @@ from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.values import Prior
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of"]
 
@@ -186,7 +187,7 @@ class Evidence:
             )
         for group, y, parameters in zip(self.form.form.groups, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
-        for what, array in (("mean", prior.mean), ("covariance", *prior.gaussian)):
+        for what, array in (("mean", prior.mean), *(("covariance", array) for array in prior.gaussian)):
             bad = ~np.isfinite(np.asarray(array))
             if bad.any():
                 index = tuple(int(i) for i in np.argwhere(bad)[0])

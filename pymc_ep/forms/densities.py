@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.values import NoiseMoments
 
 __all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
 

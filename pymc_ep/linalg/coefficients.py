@@ -18,7 +18,7 @@ import scipy.linalg
 from pymc_ep.linalg.dense import inverse_factor
 from pymc_ep.linalg.namespace import is_jax, namespace
 
-__all__ = ["CoefficientPosterior", "FactorPrior"]
+__all__ = ["CoefficientPosterior", "FactorPrior", "shifted_posterior"]
 
 _PART = 2**20
 """Numbers of R that are worked on at a time."""
@@ -102,16 +102,8 @@ class FactorPrior(NamedTuple):
         return self.shifted(prior, mean, shift, precision)
 
     def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
-
-        Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
-        """
-        whitener, coordinates = posterior.whitener, posterior.coordinates
-        for _ in range(2):
-            weights = shift - precision * (mean + self.rows.T @ coordinates)
-            coordinates = coordinates + whitener.T @ (whitener @ (self.rows @ weights - coordinates))
-        fitted = mean + self.rows.T @ coordinates
-        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        return shifted_posterior(self.rows.T, posterior, mean, shift, precision)
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
@@ -131,6 +123,21 @@ class FactorPrior(NamedTuple):
         p, n = self.rows.shape
         step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
         return [slice(start, start + step) for start in range(0, n, step)]
+
+
+def shifted_posterior(
+    design: Any, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any
+) -> CoefficientPosterior:
+    """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
+
+    Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
+    """
+    whitener, coordinates = posterior.whitener, posterior.coordinates
+    for _ in range(2):
+        weights = shift - precision * (mean + design @ coordinates)
+        coordinates = coordinates + whitener.T @ (whitener @ (design.T @ weights - coordinates))
+    fitted = mean + design @ coordinates
+    return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 
 
 def _triangular_product(whitener: Any, rows: Any) -> Any:

@@ -1,6 +1,6 @@
 """What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
 
-`pymc_ep.linalg.dense` and `pymc_ep.linalg.coefficients` are the two there are. A posterior is handed back to the prior
+`pymc_ep.linalg.dense`, `coefficients` and `sparse_coefficients` are those there are. A posterior is handed back to the prior
 that made it; both are NamedTuples of arrays, so that JAX can trace them.
 """
 
@@ -75,4 +75,4 @@ class GaussianPrior(Protocol):
         """Return the derivative of log Z in the prior's own array."""
 
     def __iter__(self) -> Any:
-        """Iterate over the prior's arrays: there is one."""
+        """Iterate over the prior's arrays."""
