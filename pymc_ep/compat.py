@@ -27,6 +27,7 @@ __all__ = [
     "PYMC_6",
     "Cholesky",
     "c_mode",
+    "dim_names",
     "group",
     "group_names",
     "has_group",
@@ -105,14 +106,15 @@ def to_dataset(
     skip_event_dims: bool = False,
     attrs: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """Label arrays as ArviZ does for `pymc.sample`: dims that are not given are called ``<name>_dim_<i>``.
+    """Label arrays as ArviZ does for `pymc.sample`, all at once: ArviZ makes an array of its own of each first.
 
     Parameters
     ----------
     variables : mapping of str to ndarray
         Arrays of shape ``(*sample_dims, *shape)``; scalars stay scalars.
     coords, dims : mapping
-        As in `arviz.dict_to_dataset`; `dims` without `sample_dims`.
+        As in `arviz.dict_to_dataset`; `dims` without `sample_dims`. Dims that are not given are called
+        ``<name>_dim_<i>``, and those without coordinates are numbered.
     sample_dims : sequence of str
         Leading dims that all variables share.
     skip_event_dims : bool
@@ -120,19 +122,42 @@ def to_dataset(
     attrs : mapping, optional
         Attributes in addition to ArviZ's own.
     """
-    options = {"coords": dict(coords), "skip_event_dims": skip_event_dims, "attrs": attrs}
-    options["dims"] = {name: list(dims[name]) for name in variables if name in dims}
     if PYMC_6:
         # ArviZ 1 imports JAX where it is installed, half a second that only a result should cost.
-        from arviz_base import dict_to_dataset
+        from arviz_base import rcParams
+        from arviz_base.base import make_attrs
 
-        return dict_to_dataset(variables, sample_dims=list(sample_dims), **options)
-    from arviz import dict_to_dataset
+        every = make_attrs(attrs=attrs, sample_dims=list(sample_dims))
+    else:
+        from arviz import rcParams
+        from arviz.data.base import make_attrs
 
-    dataset = dict_to_dataset(variables, default_dims=list(sample_dims), **options)
-    # ArviZ 0.x gives a scalar a dim of length one.
-    scalars = [f"{name}_dim_0" for name, values in variables.items() if np.ndim(values) == 0]
-    return dataset.squeeze(scalars, drop=True)
+        every = make_attrs(attrs=attrs)
+    first = rcParams["data.index_origin"]
+    arrays, index = {}, {}
+    for name, array in variables.items():
+        values = np.asarray(array)
+        event = values.shape[len(sample_dims) :]
+        given = list(dims.get(name, ()))
+        if skip_event_dims:
+            wrong = (i for i, (dim, n) in enumerate(zip(given, event)) if dim in coords and len(coords[dim]) != n)
+            given = given[: next(wrong, len(event))]
+        own = (*sample_dims, *dim_names(name, len(event), given))
+        arrays[name] = own, values
+        for dim, n in zip(own, values.shape):
+            if dim not in index:
+                index[dim] = dim, np.asarray(coords[dim]) if dim in coords else np.arange(first, first + n)
+    return xr.Dataset(arrays, coords=index, attrs=every)
+
+
+def dim_names(name: str, ndim: int, dims: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the dims of a variable, those that are not given called as ArviZ calls them.
+
+    ArviZ 0.x counts all axes, ArviZ 1 those without a name.
+    """
+    given = [*dims, *[None] * (ndim - len(dims))]
+    count = [given[:i].count(None) if PYMC_6 else i for i in range(len(given))]
+    return tuple(str(dim) if dim is not None else f"{name}_dim_{i}" for dim, i in zip(given, count))
 
 
 def make_container(groups: Mapping[str, xr.Dataset]) -> Any:

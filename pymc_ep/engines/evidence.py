@@ -10,7 +10,8 @@ from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.values import Prior
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of"]
 
@@ -197,31 +198,31 @@ class Evidence:
             )
         for group, y, parameters in zip(self.form.form.groups, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
-        for array in (prior.mean, next(iter(prior.gaussian))):
-            bad = ~np.isfinite(np.asarray(array))
-            if bad.any():
-                index = tuple(int(i) for i in np.argwhere(bad)[0])
-                raise NumericalError(self._not_finite(theta, np.asarray(array)[index], index))
-
-    def _not_finite(self, theta: np.ndarray, value: float, index: tuple[int, ...]) -> str:
-        """Say which element of the prior's mean (one index) or of the solver's array (two) is not finite."""
-        *others, last = index
-        place = ""
-        group, here = next((g, s) for g, s in zip(self.form.form.groups, group_slices(self.observed)) if last < s.stop)
-        observation = f"observation {last - here.start} of {group.name!r}"
-        if not others:
-            what = f"prior mean of the predictor of {observation}"
-        elif self.form.solver.improper:
-            # NaN in a design reaches all coefficients of its product, so that no index is given.
-            name, _ = self.form.coefficient_places(theta)[others[0]]
-            what = f"effect of {name!r} on the predictor of {observation}"
+        bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
+        if bad.size:
+            what = f"The prior mean of the predictor of {self._observation(bad[0])} is {float(prior.mean[bad[0]])}"
+        elif (found := prior.gaussian.not_finite()) is not None:
+            value, coordinate, predictor = found
+            if self.form.solver.improper:
+                # NaN in a design reaches all coefficients of its product, so that no index is given.
+                name, _ = self.form.coefficient_places(theta)[coordinate]
+                what = f"The effect of {name!r} on the predictor of {self._observation(predictor)} is {value}"
+            else:
+                place = f"at index ({coordinate}, {predictor}), that of {self._observation(predictor)}"
+                what = f"The prior covariance of the predictors is {value} {place}"
         else:
-            what = "prior covariance of the predictors"
-            place = f" at index {index}, that of {observation}"
-        return (
-            f"The {what} is {value}{place}, for {self._describe(theta)}. Check design, offsets and the inputs of "
-            f"covariance functions for NaN and infinite values, and the initial values."
+            return
+        raise NumericalError(
+            f"{what}, for {self._describe(theta)}. Check design, offsets and the inputs of covariance functions for "
+            f"NaN and infinite values, and the initial values."
         )
+
+    def _observation(self, predictor: int) -> str:
+        """Name the observation that belongs to one of all predictors."""
+        group, here = next(
+            (g, s) for g, s in zip(self.form.form.groups, group_slices(self.observed)) if predictor < s.stop
+        )
+        return f"observation {predictor - here.start} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
         """Raise where the prior covariance has a negative eigenvalue beyond rounding, or a flat prior no data.

@@ -12,9 +12,10 @@ from pymc_ep.engines.hyper import Hyper
 from pymc_ep.engines.integrate import Integral
 from pymc_ep.engines.many import ManyFits
 from pymc_ep.engines.solution import Solution
-from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior
+from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["integral_solution", "many_solution", "mode_solution", "rebuild"]

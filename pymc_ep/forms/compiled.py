@@ -6,7 +6,7 @@ data of every length.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -17,79 +17,17 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.forms.designs import Design, DesignMatrix
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.linear_maps import batch
+from pymc_ep.forms.moments import variances_of
 from pymc_ep.forms.solvers import Solver, choose_solver
-from pymc_ep.linalg.gaussian import GaussianPrior
+from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
+from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
-__all__ = ["AffineMoments", "CompiledLatentGaussian", "NoiseMoments", "Prior"]
-
-
-class Prior(NamedTuple):
-    """The form at one value of the hyperparameters.
-
-    Attributes
-    ----------
-    mean : ndarray, (n,)
-        Prior mean of all predictors.
-    gaussian : GaussianPrior
-        Of the predictors about that mean.
-    parameters : tuple of tuple of ndarray
-        Site parameters, for each group, each (n of the group,).
-    log_prior : float
-        Log density of the hyperparameters.
-    log_excess : float
-        log of the factor by which PyMC's density of the latent variables exceeds the normalised Gaussian.
-    """
-
-    mean: Any
-    gaussian: GaussianPrior
-    parameters: tuple[tuple[Any, ...], ...]
-    log_prior: float
-    log_excess: float
-
-
-class AffineMoments(NamedTuple):
-    """Prior moments of an affine variable x of size d, with c coordinates of the solver.
-
-    Attributes
-    ----------
-    mean : ndarray
-        At its own shape.
-    cross : ndarray, (d, c)
-        Covariance with the coordinates.
-    variance : ndarray, (d,)
-    """
-
-    mean: np.ndarray
-    cross: np.ndarray
-    variance: np.ndarray
-
-
-class NoiseMoments(NamedTuple):
-    """What draws of a noise block w need.
-
-    Attributes
-    ----------
-    cross : ndarray, (d, c)
-        Covariance of w with the solver's coordinates.
-    covariance : ndarray, (d, d)
-        Cov(w).
-    flat : bool
-        Whether the prior is flat.
-    factor : ndarray, (d, k), optional
-        L of an absorbed block w = L v.
-    origin_cross : ndarray, (k, c), optional
-        The same for v of an absorbed block.
-    """
-
-    cross: np.ndarray
-    covariance: np.ndarray
-    flat: bool = False
-    factor: np.ndarray | None = None
-    origin_cross: np.ndarray | None = None
+__all__ = ["CompiledLatentGaussian"]
 
 
 class CompiledLatentGaussian:
@@ -155,11 +93,14 @@ class CompiledLatentGaussian:
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        log_prior, log_excess, *parts = self._prior(*self.unpack(theta))
-        rest = iter(parts)
-        split = tuple(tuple(next(rest) for _ in group.parameters) for group in self.form.groups)
-        mean, *arrays = (to_jax(part) for part in rest) if self._jax else rest
-        return Prior(mean, self.solver.prior(*arrays), split, float(log_prior), float(log_excess))
+        design = self._design()
+        mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
+        left = iter(rest)
+        split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.groups)
+        if self._jax:
+            mean, left = to_jax(mean), map(to_jax, left)
+        gaussian = self.solver.prior(*left) if design is None else design.prior(list(left))
+        return Prior(mean, gaussian, split, float(log_prior), float(log_excess))
 
     def pullback(
         self,
@@ -176,13 +117,15 @@ class CompiledLatentGaussian:
         ----------
         theta : ndarray, (p,)
         mean, array, parameters
-            Gradients in the fields of the `Prior`; `array` is the first of the solver's.
+            Gradients in the fields of the `Prior`; `array` is that of the solver.
         density : {"natural", "unconstrained", "none"}
             The log prior without Jacobian terms, with them, or left out.
         """
         flat = [p for group in parameters for p in group]
+        design = self._design()
+        arrays = [array] if design is None else design.root_cotangents(np.asarray(array), self._maps.roots)
         counted = float(density == "natural"), float(density == "unconstrained")
-        parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, array, *flat)))
+        parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, *flat, *arrays)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def affine_moments(
@@ -275,8 +218,17 @@ class CompiledLatentGaussian:
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors([_scale(block)])) for block in self.form.blocks)
 
+    @cached_property
+    def independent(self) -> tuple[bool, ...]:
+        """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
+        return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
+
     def scales(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return, for rows of theta (s, p), the factors (s, d, k) or covariances (s, d, d) of the `varying` blocks."""
+        """Return, for rows of theta (s, p), what scales the `varying` blocks.
+
+        The factor (s, d, k) of a block that has one; otherwise the variances (s, d) of `independent` noise, and the
+        covariance (s, d, d) of any other.
+        """
         return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
 
     def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
@@ -316,36 +268,48 @@ class CompiledLatentGaussian:
 
     def _for_solver(self, what: Any, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """Return a function that depends on the solver, compiled once for each."""
-        key = (self.solver.name, what)
+        key = (self.solver.name, self._design() is None, what)
         if key not in self._solver_functions:
             self._solver_functions[key] = build()
         return self._solver_functions[key]
 
+    @cached_property
+    def _maps(self) -> Design:
+        return Design(self.form, self._function)
+
+    def _design(self) -> DesignMatrix | None:
+        """Return the constant design for the present data, where there is one that the solver can use."""
+        if self._jax or self.solver.prior is not FactorPrior:
+            return None
+        start = self.unpack(self.start)
+        return self._maps.present(lambda: start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start)])
+
     @property
     def _prior(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
-            return self._function(self.form.hyper_values, [self.form.log_prior, *self._rest, *self._moments])
+            mean, *rest = self._moments
+            constants = self.solver.constants(self.form) if self._design() is None else ()
+            outputs = [mean, self.form.log_prior, self.form.log_excess, *rest, *constants]
+            return self._function(self.form.hyper_values, outputs)
 
         return self._for_solver("prior", build)
 
     @property
     def _moments(self) -> list[TensorVariable]:
-        return [self.form.at_zero_noise(self.form.predictor), *self.solver.arrays(self.form)]
-
-    @property
-    def _rest(self) -> list[TensorVariable]:
-        return [self.form.log_excess, *(p for g in self.form.groups for p in g.parameters)]
+        """The prior mean of all predictors, the sites' parameters, and what the prior's array is made of."""
+        parameters = [p for g in self.form.groups for p in g.parameters]
+        arrays = [self.solver.array(self.form)] if self._design() is None else self._maps.roots
+        return [self.form.at_zero_noise(self.form.predictor), *parameters, *arrays]
 
     @property
     def _pullback(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
-            excess, *parameters = self._rest
-            outputs = [*self._moments[:2], *parameters]
+            outputs = self._moments
             cotangents = [v.type() for v in outputs]
             values = list(self.form.hyper_values)
             natural, unconstrained = pt.dscalars("natural", "unconstrained")
             log_prior = natural * self.form.log_prior + unconstrained * self.form.log_prior_unconstrained
-            total = log_prior + excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+            total = log_prior + self.form.log_excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
             gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
             return self._function([*values, natural, unconstrained, *cotangents], gradient)
 
@@ -432,5 +396,8 @@ class CompiledLatentGaussian:
 
 
 def _scale(block: NoiseBlock) -> TensorVariable:
-    """Return what scales a block: the factor of its origin, else the covariance of its noise."""
-    return block.covariance if block.factor is None else block.factor
+    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
+    if block.factor is not None:
+        return block.factor
+    variances = variances_of(block)
+    return block.covariance if variances is None else variances

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.values import NoiseMoments
 
 __all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
 
@@ -133,7 +134,7 @@ def log_joint(
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
         return sum(parts) + log_excess + _total(log_likelihood), ""
     moving = [i for i, varies in enumerate(form.varying) if varies]
-    if len(theta) * sum(priors[i].size ** (2 if priors[i].diagonal else 3) for i in moving) > budget:
+    if len(theta) * sum(priors[i].size ** _exponent(form, priors, i) for i in moving) > budget:
         return None, "a covariance to factorise for each draw is too much work"
     density = form.log_prior_rows(theta) + log_excess
     for i, (prior, draw) in enumerate(zip(priors, draws)):
@@ -152,6 +153,13 @@ def log_joint(
     return (None, "it is not finite") if np.any(np.isnan(density)) else (density, "")
 
 
+def _exponent(form: CompiledLatentGaussian, priors: Sequence[NoisePrior], block: int) -> int:
+    """Return the power of its size that a density of a block with its own scales costs for each draw."""
+    if form.independent[block]:
+        return 1
+    return 2 if priors[block].diagonal else 3
+
+
 def _total(log_likelihood: Mapping[str, np.ndarray]) -> np.ndarray:
     return sum(values.reshape(len(values), -1).sum(axis=1) for values in log_likelihood.values())
 
@@ -162,7 +170,7 @@ def _at_own_hyperparameters(
     """Return, for the blocks that hyperparameters scale, the density of the noise and w = L v, each at its own draw."""
     density = np.zeros(len(theta))
     exact = [(noise.copy(), *origin) for noise, *origin in draws]
-    largest = max(draws[i][0].shape[1] ** 2 for i in moving)
+    largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in moving)
     step = max(1, _CHUNK // max(1, largest))
     for start in range(0, len(theta), step):
         here = slice(start, start + step)
@@ -170,9 +178,19 @@ def _at_own_hyperparameters(
             noise, *origin = exact[i]
             if origin:
                 noise[here] = np.einsum("sdk,sk->sd", scales, origin[0][here])
+            elif form.independent[i]:
+                density[here] += _log_density_independent(scales, noise[here])
             else:
                 density[here] += [_log_density_under(c, w) for c, w in zip(scales, noise[here])]
     return density, exact
+
+
+def _log_density_independent(variances: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return log N(noise; 0, diag(variances)), (s,), for rows of both; a LinAlgError where there is no density."""
+    if np.any(variances == 0):
+        raise np.linalg.LinAlgError("a variance of zero")
+    scale = np.sqrt(variances)
+    return log_standard_normal(noise / scale) - np.log(scale).sum(axis=1)
 
 
 def _log_density_under(covariance: np.ndarray, noise: np.ndarray) -> float:

@@ -9,10 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from pymc_ep.forms.compiled import CompiledLatentGaussian, Prior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import NoiseDraws
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments
+from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["PosteriorMixture"]

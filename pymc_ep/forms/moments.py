@@ -2,6 +2,7 @@
 
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import AllocDiag
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock
@@ -12,13 +13,33 @@ __all__ = [
     "coefficient_precision",
     "coefficient_variance",
     "cross_covariance",
+    "deviations_of",
     "predictor_covariance",
     "predictor_rows",
     "prior_variance",
+    "push",
+    "variances_of",
 ]
 
 
-def _push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
+def variances_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the variances of a block's noise, (d,), where its graph says that it is independent; else None."""
+    return _diagonal_of(block.covariance)
+
+
+def deviations_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the standard deviations of a block's noise, (d,), where its graph says so; else None."""
+    return _diagonal_of(block.root)
+
+
+def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
+    node = matrix.owner
+    if node is None or not isinstance(node.op, AllocDiag) or node.op.offset or matrix.ndim != 2:
+        return None
+    return node.inputs[0]
+
+
+def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
     """Apply the linear part of `output` in the block's noise to each row: (b, d) -> (b, size of output)."""
     batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
     mapped = linear_map(output, block.noise)(batched)
@@ -27,7 +48,7 @@ def _push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> Te
 
 def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -> TensorVariable:
     """Return X C Y^T for the maps X and Y of x and y, (size of x, size of y)."""
-    return _push(_push(block.covariance, x, block).T, y, block)
+    return push(push(block.covariance, x, block).T, y, block)
 
 
 def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
@@ -50,7 +71,7 @@ def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVa
     """Return Cov(x, eta) of an affine variable x, (size of x, n)."""
     eta = form.predictor
     if variable.block is not None:
-        return form.at_zero_noise(_push(variable.block.factor.T, eta, variable.block))
+        return form.at_zero_noise(push(variable.block.factor.T, eta, variable.block))
     return form.at_zero_noise(_covariance(form, variable.expression, eta))
 
 
@@ -66,7 +87,7 @@ def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
     """Return the effect on x of each of the independent standard normals behind all blocks, (p, size of x)."""
     behind = set(ancestors([x]))
     parts = [
-        _push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
+        push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
         for b in form.blocks
     ]
     return parts[0] if len(parts) == 1 else pt.concatenate(parts)

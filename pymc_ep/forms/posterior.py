@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.forms.compiled import CompiledLatentGaussian, NoiseMoments, Prior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
+from pymc_ep.forms.values import NoiseMoments, Prior
 from pymc_ep.linalg.dense import DensePosterior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 

@@ -30,9 +30,11 @@ class Solver:
     name, sentence : str
         In options, and in what `explain` prints.
     prior : type
-        Wraps the prior's arrays: `DensePrior` or another with its methods.
-    arrays : callable
-        Takes the form, returns the graphs of the prior's arrays; hyperparameters enter the first alone.
+        Wraps these: `DensePrior` or another with its methods.
+    array : callable
+        Takes the form, returns the graph of the prior's array.
+    constants : callable
+        Takes the form, returns the graphs of what else the prior is made of, in which no hyperparameter takes part.
     improper : bool
         Whether flat priors are among what it takes.
     cross : callable
@@ -44,7 +46,8 @@ class Solver:
     name: str
     sentence: str
     prior: type
-    arrays: Callable[[LatentGaussian], tuple[TensorVariable, ...]]
+    array: Callable[[LatentGaussian], TensorVariable]
+    constants: Callable[[LatentGaussian], tuple[TensorVariable, ...]]
     improper: bool
     cross: Callable[[LatentGaussian, AffineVariable], TensorVariable]
     variance: Callable[[LatentGaussian, AffineVariable], TensorVariable]
@@ -57,7 +60,8 @@ SOLVERS = {
             "observations",
             "dense, in the space of the observations",
             DensePrior,
-            lambda form: (moments.predictor_covariance(form),),
+            moments.predictor_covariance,
+            lambda form: (),
             False,
             moments.cross_covariance,
             moments.prior_variance,
@@ -66,7 +70,8 @@ SOLVERS = {
             "coefficients",
             "dense, in the space of the coefficients",
             FactorPrior,
-            lambda form: (moments.predictor_rows(form), moments.coefficient_precision(form)),
+            moments.predictor_rows,
+            lambda form: (moments.coefficient_precision(form),),
             True,
             moments.coefficient_map,
             moments.coefficient_variance,

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.linalg.dense import inverse_factor
+from pymc_ep.linalg.dense import first_not_finite, inverse_factor
 from pymc_ep.linalg.namespace import is_jax, namespace
 
-__all__ = ["CoefficientPosterior", "FactorPrior"]
+__all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
 
 _PART = 2**20
 """Numbers of R that are worked on at a time."""
@@ -99,22 +99,18 @@ class FactorPrior(NamedTuple):
         """Return this prior with wide Gaussians in place of what is flat, for a first iterate."""
         if np.asarray(self.precision).all():
             return self
-        xp = namespace(self.rows)
-        sizes = xp.sqrt(_squares(self.rows.T) / self.rows.shape[1])
-        sd = xp.where(self.precision == 0, _WIDE / xp.where(sizes > 0, sizes, 1.0), 1.0)
-        return FactorPrior(self.rows * sd[:, None], xp.ones_like(sd))
+        sd = widened(_squares(self.rows.T), self.rows.shape[1], self.precision)
+        return FactorPrior(self.rows * sd[:, None], namespace(self.rows).ones_like(sd))
 
     def undetermined(self) -> np.ndarray:
         """Return which coefficients are flat and follow from other flat ones, whatever the sites."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
-        if not flat.size:
-            return flat
         rows = np.asarray(self.rows)[flat]
-        length = np.sqrt(_squares(rows.T))
-        unit = rows / np.where(length > 0, length, 1.0)[:, None]
-        gram = unit @ unit.T
-        _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, lower=1, tol=_DEPENDENT)
-        return np.sort(flat[pivots[rank:] - 1])
+        return flat[dependent(rows @ rows.T)]
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first number of R that is not finite, its coefficient and its predictor."""
+        return first_not_finite(np.asarray(self.rows))
 
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.linalg.dense.DensePrior.posterior`."""
@@ -131,17 +127,8 @@ class FactorPrior(NamedTuple):
         return self.shifted(prior, mean, shift, precision)
 
     def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
-        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
-
-        Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
-        """
-        whitener, coordinates = posterior.whitener, posterior.coordinates
-        for _ in range(2):
-            weights = shift - precision * (mean + self.rows.T @ coordinates)
-            residual = self.rows @ weights - self.precision * coordinates
-            coordinates = coordinates + whitener.T @ (whitener @ residual)
-        fitted = mean + self.rows.T @ coordinates
-        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        return shifted_posterior(self.rows.T, self.precision, posterior, mean, shift, precision)
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
@@ -161,6 +148,40 @@ class FactorPrior(NamedTuple):
         p, n = self.rows.shape
         step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
         return [slice(start, start + step) for start in range(0, n, step)]
+
+
+def shifted_posterior(
+    design: Any, prior_precision: Any, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any
+) -> CoefficientPosterior:
+    """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
+
+    Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
+    """
+    whitener, coordinates = posterior.whitener, posterior.coordinates
+    for _ in range(2):
+        weights = shift - precision * (mean + design @ coordinates)
+        residual = design.T @ weights - prior_precision * coordinates
+        coordinates = coordinates + whitener.T @ (whitener @ residual)
+    fitted = mean + design @ coordinates
+    return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+
+
+def widened(squares: Any, n: int, precision: Any) -> Any:
+    """Return factors for the coefficients, (p,), that stand for wide priors where the precision is 0, else 1.
+
+    `squares`, (p,), are the sums of squares of their effects on n predictors.
+    """
+    xp = namespace(squares)
+    sizes = xp.sqrt(squares / n)
+    return xp.where(precision == 0, _WIDE / xp.where(sizes > 0, sizes, 1.0), 1.0)
+
+
+def dependent(gram: np.ndarray) -> np.ndarray:
+    """Return which vectors, of which `gram` holds the products, are zero or combinations of the others."""
+    length = np.sqrt(gram.diagonal())
+    length = np.where(length > 0, length, 1.0)
+    _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram / np.multiply.outer(length, length), lower=1, tol=_DEPENDENT)
+    return np.sort(pivots[rank:] - 1)
 
 
 def _triangular_product(whitener: Any, rows: Any) -> Any:

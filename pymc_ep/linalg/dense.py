@@ -162,6 +162,10 @@ class DensePrior(NamedTuple):
         """Return the coordinates that nothing can determine: the prior is proper."""
         return np.zeros(0, dtype=int)
 
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first covariance that is not finite, and the two predictors."""
+        return first_not_finite(np.asarray(self.covariance))
+
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> DensePosterior:
         """Multiply by Gaussian sites.
 
@@ -370,6 +374,14 @@ def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
     log_det = 2.0 * np.log(factor.diagonal()).sum()
     inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
     return inverse, log_det, True
+
+
+def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
+    """Return the first element of a matrix that is not finite, with row and column."""
+    if np.isfinite(matrix).all():
+        return None
+    row, column = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
+    return float(matrix[row, column]), row, column
 
 
 def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
 
-`pymc_ep.linalg.dense` and `pymc_ep.linalg.coefficients` are the two there are. A posterior is handed back to the prior
-that made it; both are NamedTuples of arrays, so that JAX can trace them.
+`pymc_ep.linalg.dense`, `coefficients` and `sparse_coefficients` are those there are. A posterior is handed back to the
+prior that made it; both are NamedTuples of arrays, so that JAX can trace them.
 """
 
 from collections.abc import Callable
@@ -67,6 +67,9 @@ class GaussianPrior(Protocol):
 
     def undetermined(self) -> np.ndarray:
         """Return the coordinates that neither prior nor predictors can determine; none where the prior is proper."""
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first number of the prior that is not finite, with its coordinate and predictor."""
 
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
         """Multiply by Gaussian sites, of which `log_concave` says that none has a negative precision."""

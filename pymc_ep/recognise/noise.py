@@ -19,7 +19,7 @@ from pymc_ep.forms.latent_gaussian import NoiseBlock
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on
 
-__all__ = ["NoiseGraphs", "absorb_factor", "is_cholesky"]
+__all__ = ["NoiseGraphs", "absorb_factor"]
 
 
 class NoiseGraphs:
@@ -104,10 +104,10 @@ def _is_constant_zero(variable: TensorVariable) -> bool:
 def absorb_factor(
     block: NoiseBlock, outputs: Sequence[TensorVariable], noise: Sequence[TensorVariable]
 ) -> tuple[NoiseBlock, dict] | None:
-    """Replace a standard normal v that only enters as L v by w = L v, whose covariance is L L^T.
+    """Replace a standard normal v that only enters as L v, for a Cholesky factor L of C, by w = L v of covariance C.
 
-    A non-centred GP computes L as the Cholesky factor of its covariance; with w in its place, neither the
-    factorisation nor its derivative is needed to form the covariance of the predictors.
+    A non-centred GP is written so; with w in its place, neither the factorisation nor its derivative is needed to
+    form the covariance of the predictors. Any other matrix, a design among them, stays what it is.
 
     Parameters
     ----------
@@ -128,15 +128,13 @@ def absorb_factor(
     if product is None or v in outputs:
         return None
     factor = product.owner.inputs[0]
-    if depends_on([factor], noise):
+    if not _is_cholesky(factor) or depends_on([factor], noise):
         return None
     w = pt.vector(f"{v.name}_factored", dtype=v.dtype)
-    covariance = _product_with_transpose(factor)
+    (covariance,) = factor.owner.inputs
     replacement = {product: w[:, None] if column else w}
-    # A square factor keeps the shape, whose own graph is much the smaller one.
-    shape = block.shape if is_cholesky(factor) else (factor.shape[0],)
     excess = block.log_excess
-    absorbed = NoiseBlock(block.name, w, shape, covariance, factor.T, excess, False, factor, v, block.shape)
+    absorbed = NoiseBlock(block.name, w, block.shape, covariance, factor.T, excess, False, factor, v, block.shape)
     return absorbed, replacement
 
 
@@ -154,16 +152,12 @@ def _only_product(v: TensorVariable, nodes) -> tuple[TensorVariable | None, bool
     return None, column
 
 
-def is_cholesky(factor: TensorVariable) -> bool:
+def _is_cholesky(factor: TensorVariable) -> bool:
     """Whether a factor is a lower Cholesky factor, as that of a non-centred GP."""
     if factor.owner is None:
         return False
     op = _core(factor.owner.op)
     return isinstance(op, Cholesky) and op.lower
-
-
-def _product_with_transpose(factor: TensorVariable) -> TensorVariable:
-    return factor.owner.inputs[0] if is_cholesky(factor) else factor @ factor.T
 
 
 def _core(op: Op) -> Op:

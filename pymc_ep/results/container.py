@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 
-from pymc_ep.compat import make_container, to_dataset
+from pymc_ep.compat import dim_names, make_container, to_dataset
 from pymc_ep.exceptions import UnsupportedModelError
 
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
@@ -127,8 +127,7 @@ def _that_fit(
 def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
     """Return the dims that the model variable `name` has in the container, as `pymc.sample` names them."""
     _, dims = coords_and_dims_for_inferencedata(model)
-    shape = (1,) * model[name].ndim
-    return tuple(map(str, to_dataset({name: np.zeros(shape)}, coords={}, dims=dims)[name].dims))
+    return dim_names(name, model[name].ndim, dims.get(name, ()))
 
 
 def check_dims(model: pm.Model) -> None:

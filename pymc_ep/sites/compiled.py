@@ -165,8 +165,18 @@ class CompiledSite:
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
         """Return log t(eta; y, parameters)."""
-        shape, arrays = self._flatten(y, eta, *parameters)
-        return _shaped(self._log_density_function(*arrays)[0], shape)
+        if self._jax:
+            shape, arrays = self._flatten(y, eta, *parameters)
+            return _shaped(self._log_density_function(*arrays)[0], shape)
+        wide = np.broadcast_arrays(*(np.asarray(array) for array in (y, eta, *parameters)))
+        out = np.empty(wide[0].shape)
+        # In pieces of the first axis, that of draws, so that temporaries stay in the cache.
+        step = max(1, _BLOCK * len(out) // max(1, out.size)) if out.ndim > 1 else max(1, out.size)
+        for start in range(0, len(out) if out.ndim else 1, step):
+            here = slice(start, start + step) if out.ndim else ()
+            shape, arrays = self._flatten(*(array[here] for array in wide))
+            out[here] = _shaped(self._log_density_function(*arrays)[0], shape)
+        return out
 
     def _has_closed_form(self, power: Any) -> bool:
         if self.site.tilted is None or self.site.any_power:

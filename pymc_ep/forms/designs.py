@@ -1,0 +1,160 @@
+"""Linear maps from noise to predictors in which no hyperparameter takes part, formed once for the data.
+
+With A_j constant, the effect of the standard normals behind block j on all predictors is R_j = root_j A_j, and only
+root_j, often a diagonal, has to be evaluated and differentiated at each value of the hyperparameters. Where few
+coefficients reach each predictor (groups, crossed effects), A is kept by its entries.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.forms.latent_gaussian import LatentGaussian
+from pymc_ep.forms.moments import deviations_of, push
+from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.linalg.sparse_coefficients import SparseFactorPrior
+
+__all__ = ["Design", "DesignMatrix"]
+
+_FEW = 0.1
+"""Fraction of entries below which a design is kept by these."""
+_WORTHWHILE = 3e5
+"""p^2 n below which dense algebra is quick anyway."""
+_KEPT = 2**22
+"""Most numbers of a dense design that are kept: 32 MiB; a larger one is mapped anew each time."""
+_PART = 2**22
+"""Numbers that are evaluated at a time."""
+
+
+class DesignMatrix:
+    """The maps A_j of all blocks, (d_j, n) each, as arrays.
+
+    Parameters
+    ----------
+    maps : sequence of csr_array, (d_j, n)
+    flat : sequence of bool
+        Whether the prior of each block is flat.
+    sparse : bool
+        Whether to keep entries: all roots are then diagonals.
+    """
+
+    def __init__(self, maps: Sequence[scipy.sparse.csr_array], flat: Sequence[bool], *, sparse: bool):
+        self.sparse = sparse
+        self._flat = flat
+        self._splits = np.cumsum([part.shape[0] for part in maps])[:-1]
+        self._transposed = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
+        self._dense = [] if sparse else [part.toarray() for part in maps]
+
+    def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
+        """Return the prior of the predictors, for diagonals (d_j,) or matrices (k_j, d_j)."""
+        precision = np.concatenate([np.full(len(root), 0.0 if f else 1.0) for root, f in zip(roots, self._flat)])
+        if self._transposed is not None:
+            entries = self._transposed
+            values = entries.data * np.concatenate(roots)[entries.indices]
+            return SparseFactorPrior(values, entries.indices, entries.indptr, precision)
+        rows = [root[:, None] * a if root.ndim == 1 else root @ a for root, a in zip(roots, self._dense)]
+        return FactorPrior(rows[0] if len(rows) == 1 else np.concatenate(rows), precision)
+
+    def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
+        """Return gradients in the roots from that in the array of the prior."""
+        if self._transposed is not None:
+            entries = self._transposed
+            total = np.bincount(entries.indices, cotangent * entries.data, minlength=entries.shape[1])
+            return np.split(total, self._splits)
+        ends = np.cumsum([len(a) for a in self._dense])
+        out = []
+        for a, part, root in zip(self._dense, np.split(cotangent, ends[:-1]), roots):
+            out.append(np.einsum("ij,ij->i", part, a) if root.ndim == 1 else part @ a.T)
+        return out
+
+
+class Design:
+    """Finds out whether the maps are constant, and keeps them for as long as the data stay.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    compile_function : callable
+        Takes inputs and outputs, returns the function.
+    """
+
+    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Callable[..., Any]]):
+        self._form = form
+        self._compile = compile_function
+        self._data: list[Any] | None = None
+        self._matrix: DesignMatrix | None = None
+
+    @cached_property
+    def roots(self) -> list[TensorVariable]:
+        """Of each block the standard deviations, (d,), of independent noise, or else its root, (k, d)."""
+        found = [(deviations_of(block), block.root) for block in self._form.blocks]
+        return [self._form.at_zero_noise(root if sd is None else sd) for sd, root in found]
+
+    @cached_property
+    def _units(self) -> list[TensorVariable]:
+        return [pt.matrix(f"{block.name}_units", dtype=block.noise.dtype) for block in self._form.blocks]
+
+    @cached_property
+    def _graphs(self) -> list[TensorVariable]:
+        eta = self._form.predictor
+        return [self._form.at_zero_noise(push(units, eta, b)) for units, b in zip(self._units, self._form.blocks)]
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., Any] | None:
+        """The maps as a function of rows for each block; None where hyperparameters take part."""
+        hyper = self._form.hyper_values
+        function = self._compile([*hyper, *self._units], self._graphs)
+        graph = function.maker.fgraph
+        return None if any(graph.clients[v] for v in graph.inputs[: len(hyper)]) else function
+
+    @cached_property
+    def _shared(self) -> list[SharedVariable]:
+        return [v for v in ancestors(self._graphs) if isinstance(v, SharedVariable)]
+
+    def present(
+        self, theta: Callable[[], Sequence[np.ndarray]], sizes: Callable[[], Sequence[int]]
+    ) -> DesignMatrix | None:
+        """Return the maps for the data as they are now; None where they are not constant, or too large to keep.
+
+        Parameters
+        ----------
+        theta, sizes : callable
+            Return any unconstrained hyperparameters, and the number of values of each block's noise.
+        """
+        if self._evaluate is None:
+            return None
+        data = [v.get_value(borrow=True) for v in self._shared]
+        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
+            self._matrix = self._formed(theta(), sizes())
+            self._data = data
+        return self._matrix
+
+    def _formed(self, theta: Sequence[np.ndarray], sizes: Sequence[int]) -> DesignMatrix | None:
+        assert self._evaluate is not None, "called for constant maps only"
+        parts: list[list[scipy.sparse.csr_array]] = [[] for _ in sizes]
+        start, step, entries, n = 0, 1, 0, 0
+        while start < max(sizes):
+            # A block that has been gone through takes part with a row of zeros.
+            units = [np.eye(max(1, min(start + step, d) - start), d, k=min(start, d)) for d in sizes]
+            for part, d, rows in zip(parts, sizes, self._evaluate(*theta, *units)):
+                if start < d:
+                    part.append(scipy.sparse.csr_array(rows))
+                    entries += part[-1].nnz
+                n = rows.shape[1]
+            if entries > _KEPT:
+                return None
+            start, step = start + step, max(1, _PART // (len(sizes) * max(1, n)))
+        numbers = sum(sizes) * n
+        few = entries < _FEW * numbers and numbers * sum(sizes) > _WORTHWHILE
+        sparse = few and all(root.ndim == 1 for root in self.roots)
+        if not sparse and numbers > _KEPT:
+            return None
+        maps = [scipy.sparse.vstack(part, format="csr") for part in parts]
+        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse)
