@@ -16,7 +16,6 @@ __all__ = [
     "add_counts",
     "all_scores",
     "difference",
-    "evidence_at",
     "finite_basis",
     "fit_all",
     "folds",
@@ -72,41 +71,37 @@ def add_counts(link: str, eta: pt.TensorVariable, counts: np.ndarray) -> None:
     observe(link, "held_out", eta[test])
 
 
-def _fit(model: pm.Model, train: np.ndarray, test: np.ndarray, counts: np.ndarray, start: Any) -> tuple[Any, float]:
+def _fit(
+    model: pm.Model, counts: np.ndarray, train: np.ndarray, test: np.ndarray, start: Any, hyper: str
+) -> tuple[Any, float]:
     with model:
         pm.set_data({"train": train, "test": test, "seen": counts[train]})
         began = time.perf_counter()
-        found = pmep.fit(draws=0, start=start, progressbar=False)
+        found = pmep.fit(hyper=hyper, draws=0, start=start, progressbar=False)
     return found, time.perf_counter() - began
 
 
 def _scored(found: Any, log_density: np.ndarray, seconds: float) -> Scored:
     fit = found["fit"]
-    modes = {str(name)[11:]: float(fit[name]) for name in fit.data_vars if str(name).startswith("hyper_mode_")}
+    prefix = "hyper_mode_"
+    modes = {name.removeprefix(prefix): float(fit[name]) for name in fit.data_vars if name.startswith(prefix)}
     evaluations = fit.sizes["hyper_iteration"]
     return Scored(log_density, float(fit["log_evidence"]), modes, bool(fit["converged"]), seconds, evaluations)
 
 
-def fit_all(model: pm.Model, counts: np.ndarray, start: dict[str, float] | None = None) -> Scored:
+def fit_all(model: pm.Model, counts: np.ndarray, start: Any = None, hyper: str = "optimize") -> Scored:
     """Fit to all counts."""
     everywhere = np.arange(len(counts))
-    found, seconds = _fit(model, everywhere, everywhere[:1], counts, start)
+    found, seconds = _fit(model, counts, everywhere, everywhere[:1], start, hyper)
     return _scored(found, np.zeros(0), seconds)
 
 
-def evidence_at(model: pm.Model, counts: np.ndarray, hyper: dict[str, float]) -> Scored:
-    """Fit to all counts at given hyperparameters."""
-    everywhere = np.arange(len(counts))
-    with model:
-        pm.set_data({"train": everywhere, "test": everywhere[:1], "seen": counts})
-        began = time.perf_counter()
-        found = pmep.fit(hyper="fixed", draws=0, start=hyper, progressbar=False)
-    return _scored(found, np.zeros(0), time.perf_counter() - began)
-
-
-def score_fold(model: pm.Model, counts: np.ndarray, test: np.ndarray, start: dict[str, float] | None = None) -> Scored:
+def score_fold(
+    model: pm.Model, counts: np.ndarray, test: np.ndarray, start: Any = None, hyper: str = "optimize"
+) -> Scored:
     """Fit to all counts but those of `test`, and predict these."""
-    found, seconds = _fit(model, np.setdiff1d(np.arange(len(counts)), test), test, counts, start)
+    train = np.setdiff1d(np.arange(len(counts)), test)
+    found, seconds = _fit(model, counts, train, test, start, hyper)
     density = pmep.log_predictive(found, model, {"held_out": counts[test]})["held_out"]
     return _scored(found, np.asarray(density), seconds)
 
