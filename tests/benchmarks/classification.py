@@ -284,7 +284,7 @@ Priors: length scale HalfNormal(3 sqrt(inputs)), amplitude HalfNormal(10). Hyper
 evidence plus log prior, and have their uncertainty in predictions to first order. scikit-learn: the same kernel,
 Laplace's method, logistic link, the maximum of its evidence; its latent scale and its evidence are those of another
 model. All searches start at the same place. Log score is the mean of log p(y) over the test part, in nats; higher is
-better. Medians over splits. One thread of BLAS.
+better. Medians over splits. One thread of BLAS; other work ran on the machine, evenly over what is compared.
 """
 PAIRED = """## Against scikit-learn
 

@@ -187,7 +187,7 @@ the others. Hyperparameters at the maximum of log evidence plus log prior.
 
 Cells are held out at random, in {FOLDS} parts of equal size. Log density is the mean of log p(count) over held-out
 cells, in nats; higher is better. Differences have their standard error over cells, as if these were independent. One
-thread of BLAS.
+thread of BLAS; other work ran on the machine, so that seconds are upper bounds.
 """
 HEADINGS = {
     "coarse": """## {rows} x {columns} cells
