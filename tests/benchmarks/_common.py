@@ -1,17 +1,60 @@
 """What the benchmark scripts share: where and when a page was measured, and how its tables are written."""
 
+import json
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-__all__ = ["PAGES", "header", "markdown_table", "mean_se", "processor", "versions", "write_page"]
+import numpy as np
+
+__all__ = [
+    "GPY",
+    "PAGES",
+    "header",
+    "markdown_table",
+    "mean_se",
+    "processor",
+    "run_elsewhere",
+    "versions",
+    "write_page",
+]
 
 PAGES = Path(__file__).parents[2] / "docs" / "benchmarks"
 """Folder of the pages that the scripts write."""
 PACKAGES = ("pymc", "pytensor", "arviz", "numpy", "scipy")
+GPY = """
+import json, sys, time
+import numpy as np
+import GPy
+from paramz import ObsAr
+out = []
+for path in sys.argv[1:]:
+    data = np.load(path)
+    K, y = data["covariance"], ObsAr(data["y"][:, None])
+    X = np.arange(float(len(y)))[:, None]
+    kernel, likelihood = GPy.kern.Fixed(1, K), GPy.likelihoods.Bernoulli()
+    began = time.perf_counter()
+    found = GPy.inference.latent_function_inference.EP().inference(kernel, X, likelihood, y)
+    out.append([time.perf_counter() - began, float(np.squeeze(found[1]))])
+    if "cross" in data:
+        cross, posterior = data["cross"], found[0]
+        inverse = np.squeeze(posterior.woodbury_inv)
+        out[-1].append(np.ravel(cross @ posterior.woodbury_vector).tolist())
+        out[-1].append((data["variance"] - np.sum(cross @ inverse * cross, axis=1)).tolist())
+    print(json.dumps(out), flush=True)
+"""
+"""For `run_elsewhere`: EP for bits under the probit link with GPy's own settings, seconds and log Z of each input.
+
+With ``cross``, the covariance of new values with the observed ones, and ``variance``, that of the new values, also
+their posterior means and variances.
+"""
 
 
 def processor() -> str:
@@ -56,3 +99,40 @@ def write_page(name: str, parts: Iterable[str]) -> Path:
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(parts))
     return page
+
+
+def run_elsewhere(python: str, driver: str, inputs: Iterable[dict[str, np.ndarray]], limit: float) -> list[Any]:
+    """Run a program under another interpreter, for packages that cannot be installed beside this one.
+
+    Parameters
+    ----------
+    python : str
+        The interpreter.
+    driver : str
+        Source. It gets a file in NumPy's format for each input, and after each prints the list of all answers so far
+        as one line of JSON.
+    inputs : iterable of dict
+        Arrays by name.
+    limit : float
+        Seconds for all; inputs not answered by then are left out.
+
+    Returns
+    -------
+    list
+        The answers.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for i, arrays in enumerate(inputs):
+            paths.append(str(Path(folder) / f"{i}.npz"))
+            np.savez(paths[-1], **arrays)
+        # A driver that is stopped keeps what it has printed so far.
+        with (Path(folder) / "out").open("w+") as out:
+            try:
+                subprocess.run([python, "-W", "ignore", "-c", driver, *paths], stdout=out, timeout=limit, check=True)
+            except subprocess.TimeoutExpired:
+                print(f"{python} stopped at its time limit", file=sys.stderr)
+            out.seek(0)
+            lines = out.read().split("\n")
+    answers = [line for line in lines if line.startswith("[")]
+    return json.loads(answers[-1]) if answers else []

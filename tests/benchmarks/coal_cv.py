@@ -10,16 +10,16 @@ folds. Writes docs/benchmarks/coal_cv.md and takes about ten minutes.
 import argparse
 import logging
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 
 import pymc_ep as pmep
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
+from tests.benchmarks._counts import LINKS, observe
 
 BINS, FOLDS = 100, 10
-LINKS = ("exp", "softplus", "rectified")
 RANGES = {"first to last event": None, "1851 to 1963": (1851.0, 1963.0)}
 STARTS = {
     "exp": ({"ell": 15.0, "amp": 0.7, "level": 0.5}, {"ell": 5.0, "amp": 0.7, "level": 0.5}),
@@ -43,16 +43,6 @@ class Fold(NamedTuple):
     other_optima: int
     converged: bool
     seconds: float
-
-
-def observe(link: str, name: str, f: Any, **observed: Any) -> None:
-    """Add Poisson counts with the given link."""
-    if link == "exp":
-        pm.Poisson(name, pm.math.exp(f), **observed)
-    elif link == "softplus":
-        pmep.SoftplusPoisson(name, f, **observed)
-    else:
-        pmep.RectifiedPoisson(name, f, **observed)
 
 
 def build(link: str, years: np.ndarray, counts: np.ndarray) -> pm.Model:

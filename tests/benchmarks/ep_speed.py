@@ -8,14 +8,10 @@ docs/benchmarks/ep_speed.md. About fifteen minutes with the defaults, of which n
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 # BLAS reads the number of threads when it is loaded: before NumPy.
@@ -35,7 +31,7 @@ from pymc_ep.engines.loop import Run, run  # noqa: E402
 from pymc_ep.linalg import dense  # noqa: E402
 from pymc_ep.linalg.dense import DensePrior  # noqa: E402
 from pymc_ep.sites import compile_site  # noqa: E402
-from tests.benchmarks._common import header, markdown_table, write_page  # noqa: E402
+from tests.benchmarks._common import GPY, header, markdown_table, run_elsewhere, write_page  # noqa: E402
 
 TOLERANCE = 1e-8
 MAX_SWEEPS = 200
@@ -245,46 +241,6 @@ def plain_log_evidence(case: Case) -> tuple[float, float]:
     return float(scale.sum() + joint), float(change)
 
 
-# GPy
-
-GPY = """
-import json, sys, time
-import numpy as np
-import GPy
-from paramz import ObsAr
-out = []
-for path in sys.argv[1:]:
-    data = np.load(path)
-    K, y = data["covariance"], ObsAr(data["y"][:, None])
-    X = np.arange(float(len(y)))[:, None]
-    kernel, likelihood = GPy.kern.Fixed(1, K), GPy.likelihoods.Bernoulli()
-    began = time.perf_counter()
-    found = GPy.inference.latent_function_inference.EP().inference(kernel, X, likelihood, y)
-    out.append([time.perf_counter() - began, float(np.squeeze(found[1]))])
-    print(json.dumps(out), flush=True)
-"""
-"""What the other interpreter runs: one fit at each file's data with GPy's own settings, seconds and log Z."""
-
-
-def run_gpy(python: str, timings: list[Timing], limit: float) -> list[list[float]]:
-    """Fit the same data with GPy; fits that do not end within `limit` seconds in all are left out."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for i, t in enumerate(timings):
-            paths.append(str(Path(folder) / f"{i}.npz"))
-            np.savez(paths[-1], covariance=t.case.problem.prior.covariance, y=t.case.problem.observed[0])
-        # A driver that is stopped keeps what it has printed so far.
-        with (Path(folder) / "out").open("w+") as out:
-            try:
-                subprocess.run([python, "-W", "ignore", "-c", GPY, *paths], stdout=out, timeout=limit, check=True)
-            except subprocess.TimeoutExpired:
-                print("GPy stopped at its time limit", file=sys.stderr)
-            out.seek(0)
-            lines = out.read().split("\n")
-    answers = [line for line in lines if line.startswith("[")]
-    return json.loads(answers[-1]) if answers else []
-
-
 # The page
 
 
@@ -436,7 +392,8 @@ def main() -> None:
     probit = [
         t for t in timings if t.case.link == "probit" and t.case.kernel in ("smooth", "strong") and t.case.n <= 2000
     ]
-    answers = run_gpy(options.gpy, probit, options.gpy_limit) if options.gpy else []
+    fitted = ({"covariance": t.case.problem.prior.covariance, "y": t.case.problem.observed[0]} for t in probit)
+    answers = run_elsewhere(options.gpy, GPY, fitted, options.gpy_limit) if options.gpy else []
     if answers:
         parts += [GPY_TEXT, gpy_table(probit, answers)]
     if not options.no_jax:
