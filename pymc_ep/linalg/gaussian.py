@@ -1,7 +1,7 @@
 """What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
 
-`pymc_ep.linalg.dense`, `coefficients` and `sparse_coefficients` are those there are. A posterior is handed back to the prior
-that made it; both are NamedTuples of arrays, so that JAX can trace them.
+`pymc_ep.linalg.dense`, `coefficients` and `sparse_coefficients` are those there are. A posterior is handed back to the
+prior that made it; both are NamedTuples of arrays, so that JAX can trace them.
 """
 
 from collections.abc import Callable
