@@ -73,6 +73,7 @@ class CompiledLatentGaussian:
         self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
+        self._ends = np.cumsum(sizes)[:-1]
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
 
     def solve_in(self, solver: str) -> None:
@@ -82,8 +83,7 @@ class CompiledLatentGaussian:
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
-        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
-        return [part.reshape(s) for part, s in zip(np.split(theta, ends[:-1]), self._shapes)] if self._shapes else []
+        return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each group, in the shapes the model gives them."""
@@ -239,8 +239,7 @@ class CompiledLatentGaussian:
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
 
     def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
-        parts = np.split(theta, ends[:-1], axis=1) if self._shapes else []
+        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
@@ -268,8 +267,11 @@ class CompiledLatentGaussian:
         """Return the constant design for the present data, where there is one that the solver can use."""
         if self._jax or self.solver.prior is not FactorPrior:
             return None
-        start = self.unpack(self.start)
-        return self._maps.present(lambda: start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start)])
+
+        def start() -> list[np.ndarray]:
+            return self.unpack(self.start)
+
+        return self._maps.present(start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start())])
 
     @property
     def _prior(self) -> Callable[..., Any]:
