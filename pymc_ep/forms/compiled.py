@@ -200,6 +200,12 @@ class CompiledLatentGaussian:
         return out
 
     @cached_property
+    def varying_parameters(self) -> tuple[bool, ...]:
+        """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.groups)
+
+    @cached_property
     def varying(self) -> tuple[bool, ...]:
         """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
         hyper = set(self.form.hyper_values)
