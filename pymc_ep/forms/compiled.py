@@ -18,12 +18,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.designs import Design, DesignMatrix
-from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
 from pymc_ep.forms.linear_maps import batch
-from pymc_ep.forms.moments import variances_of
+from pymc_ep.forms.moments import scale_of, variances_of
 from pymc_ep.forms.solvers import Solver, choose_solver
 from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
@@ -91,14 +92,21 @@ class CompiledLatentGaussian:
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        design = self._design()
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.groups)
         if self._jax:
             mean, left = to_jax(mean), map(to_jax, left)
-        gaussian = self.solver.prior(*left) if design is None else design.prior(list(left))
-        return Prior(mean, gaussian, split, float(log_prior), float(log_excess))
+        return Prior(mean, self._gaussian(theta, list(left)), split, float(log_prior), float(log_excess))
+
+    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
+        design = self._design()
+        if design is not None:
+            return design.prior(arrays)
+        if not self._factored:
+            return self.solver.prior(*arrays)
+        aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
+        return self._maps.varying_prior(arrays[0], lambda: self._prior(*self.unpack(aside))[-1])
 
     def pullback(
         self,
@@ -121,7 +129,10 @@ class CompiledLatentGaussian:
         """
         flat = [p for group in parameters for p in group]
         design = self._design()
-        arrays = [array] if design is None else design.root_cotangents(np.asarray(array), self._maps.roots)
+        if design is not None:
+            arrays = design.root_cotangents(np.asarray(array), self._maps.roots)
+        else:
+            arrays = [self._maps.varying_cotangent(array) if self._factored else array]
         counted = float(density == "natural"), float(density == "unconstrained")
         parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, *flat, *arrays)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
@@ -209,7 +220,7 @@ class CompiledLatentGaussian:
     def varying(self) -> tuple[bool, ...]:
         """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
         hyper = set(self.form.hyper_values)
-        return tuple(not hyper.isdisjoint(ancestors([_scale(block)])) for block in self.form.blocks)
+        return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
 
     @cached_property
     def independent(self) -> tuple[bool, ...]:
@@ -265,13 +276,17 @@ class CompiledLatentGaussian:
             self._solver_functions[key] = build()
         return self._solver_functions[key]
 
+    @property
+    def _factored(self) -> bool:
+        return self.solver.prior is FactorPrior and not self._jax
+
     @cached_property
     def _maps(self) -> Design:
         return Design(self.form, self._function)
 
     def _design(self) -> DesignMatrix | None:
         """Return the constant design for the present data, where there is one that the solver can use."""
-        if self._jax or self.solver.prior is not FactorPrior:
+        if not self._factored:
             return None
 
         def start() -> list[np.ndarray]:
@@ -349,7 +364,7 @@ class CompiledLatentGaussian:
     @cached_property
     def _scales(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
-        outputs = [_scale(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
+        outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
         return self._function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
 
     @cached_property
@@ -386,11 +401,3 @@ class CompiledLatentGaussian:
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
         return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}
-
-
-def _scale(block: NoiseBlock) -> TensorVariable:
-    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
-    if block.factor is not None:
-        return block.factor
-    variances = variances_of(block)
-    return block.covariance if variances is None else variances
