@@ -169,6 +169,9 @@ class EP:
         trial = self._trial(problem, shift, precision, state)
         if trial is not None and self._diverges(trial):
             trial = self._at_mode(problem)
+            if trial is not None:
+                # Steps as long as those before would lead astray from there as well.
+                trial = trial._replace(damping=state.damping / 2)
         if trial is not None:
             grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
             if not (self.automatic and grown and state.damping > _SHORT):

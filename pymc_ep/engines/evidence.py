@@ -181,9 +181,13 @@ class Evidence:
         found, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
-        for site, y, parameters, here in zip(
-            self.engine.sites, observed, at.problem.parameters, group_slices(observed)
+        for site, varies, y, parameters, here in zip(
+            self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
         ):
+            if not varies:
+                # The function that differentiates may take seconds to compile.
+                out.append(tuple(np.zeros(len(y)) for _ in parameters))
+                continue
             cavity = found.cavity_mean[here], found.cavity_variance[here]
             out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
         return out

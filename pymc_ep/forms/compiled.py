@@ -18,12 +18,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.designs import Design, DesignMatrix
-from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
 from pymc_ep.forms.linear_maps import batch
-from pymc_ep.forms.moments import variances_of
+from pymc_ep.forms.moments import scale_of, variances_of
 from pymc_ep.forms.solvers import Solver, choose_solver
 from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
@@ -73,6 +74,7 @@ class CompiledLatentGaussian:
         self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
+        self._ends = np.cumsum(sizes)[:-1]
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
 
     def solve_in(self, solver: str) -> None:
@@ -84,8 +86,7 @@ class CompiledLatentGaussian:
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
-        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
-        return [part.reshape(s) for part, s in zip(np.split(theta, ends[:-1]), self._shapes)] if self._shapes else []
+        return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each group, in the shapes the model gives them."""
@@ -93,14 +94,21 @@ class CompiledLatentGaussian:
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        design = self._design()
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.groups)
         if self._jax:
             mean, left = to_jax(mean), map(to_jax, left)
-        gaussian = self.solver.prior(*left) if design is None else design.prior(list(left))
-        return Prior(mean, gaussian, split, float(log_prior), float(log_excess))
+        return Prior(mean, self._gaussian(theta, list(left)), split, float(log_prior), float(log_excess))
+
+    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
+        design = self._design()
+        if design is not None:
+            return design.prior(arrays)
+        if not self._factored:
+            return self.solver.prior(*arrays)
+        aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
+        return self._maps.varying_prior(arrays[0], lambda: self._prior(*self.unpack(aside))[-1])
 
     def pullback(
         self,
@@ -123,7 +131,10 @@ class CompiledLatentGaussian:
         """
         flat = [p for group in parameters for p in group]
         design = self._design()
-        arrays = [array] if design is None else design.root_cotangents(np.asarray(array), self._maps.roots)
+        if design is not None:
+            arrays = design.root_cotangents(np.asarray(array), self._maps.roots)
+        else:
+            arrays = [self._maps.varying_cotangent(array) if self._factored else array]
         counted = float(density == "natural"), float(density == "unconstrained")
         parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, *flat, *arrays)))
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
@@ -213,10 +224,16 @@ class CompiledLatentGaussian:
         return out
 
     @cached_property
+    def varying_parameters(self) -> tuple[bool, ...]:
+        """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.groups)
+
+    @cached_property
     def varying(self) -> tuple[bool, ...]:
         """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
         hyper = set(self.form.hyper_values)
-        return tuple(not hyper.isdisjoint(ancestors([_scale(block)])) for block in self.form.blocks)
+        return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
 
     @cached_property
     def independent(self) -> tuple[bool, ...]:
@@ -252,8 +269,7 @@ class CompiledLatentGaussian:
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
 
     def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        ends = np.cumsum([int(np.prod(s)) for s in self._shapes])
-        parts = np.split(theta, ends[:-1], axis=1) if self._shapes else []
+        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
@@ -273,16 +289,23 @@ class CompiledLatentGaussian:
             self._solver_functions[key] = build()
         return self._solver_functions[key]
 
+    @property
+    def _factored(self) -> bool:
+        return self.solver.prior is FactorPrior and not self._jax
+
     @cached_property
     def _maps(self) -> Design:
         return Design(self.form, self._function)
 
     def _design(self) -> DesignMatrix | None:
         """Return the constant design for the present data, where there is one that the solver can use."""
-        if self._jax or self.solver.prior is not FactorPrior:
+        if not self._factored:
             return None
-        start = self.unpack(self.start)
-        return self._maps.present(lambda: start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start)])
+
+        def start() -> list[np.ndarray]:
+            return self.unpack(self.start)
+
+        return self._maps.present(start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start())])
 
     @property
     def _prior(self) -> Callable[..., Any]:
@@ -356,7 +379,7 @@ class CompiledLatentGaussian:
     @cached_property
     def _scales(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
-        outputs = [_scale(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
+        outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
         return self._function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
 
     @cached_property
@@ -393,11 +416,3 @@ class CompiledLatentGaussian:
     @staticmethod
     def _row_variables(variables: Sequence) -> dict:
         return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}
-
-
-def _scale(block: NoiseBlock) -> TensorVariable:
-    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
-    if block.factor is not None:
-        return block.factor
-    variances = variances_of(block)
-    return block.covariance if variances is None else variances

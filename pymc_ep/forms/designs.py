@@ -21,12 +21,12 @@ from pymc_ep.forms.moments import deviations_of, push
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.sparse_coefficients import SparseFactorPrior
 
-__all__ = ["Design", "DesignMatrix"]
+__all__ = ["Design", "DesignMatrix", "Pattern"]
 
 _FEW = 0.1
 """Fraction of entries below which a design is kept by these."""
-_WORTHWHILE = 3e5
-"""p^2 n below which dense algebra is quick anyway."""
+_WORTHWHILE = 5e6
+"""p^2 n below which dense algebra is quicker: a millisecond."""
 _KEPT = 2**22
 """Most numbers of a dense design that are kept: 32 MiB; a larger one is mapped anew each time."""
 _PART = 2**22
@@ -75,6 +75,39 @@ class DesignMatrix:
         return out
 
 
+class Pattern:
+    """Where the rows R of a prior may have entries, for a map in which hyperparameters take part.
+
+    Parameters
+    ----------
+    rows : ndarray, (p, n)
+        R at hyperparameters at which no entry vanishes by chance.
+    """
+
+    def __init__(self, rows: np.ndarray):
+        entries = scipy.sparse.csr_array(rows.T)
+        self.shape = rows.shape
+        self._indices, self._starts = entries.indices, entries.indptr
+        self._predictor = np.repeat(np.arange(rows.shape[1]), np.diff(entries.indptr))
+
+    def prior(self, rows: np.ndarray) -> FactorPrior | SparseFactorPrior:
+        """Return the prior for rows at any hyperparameters; dense where they have other entries as well."""
+        values = rows[self._indices, self._predictor]
+        few = is_sparse(len(values), *self.shape) and np.count_nonzero(rows) == np.count_nonzero(values)
+        return SparseFactorPrior(values, self._indices, self._starts, len(rows)) if few else FactorPrior(rows)
+
+    def cotangent(self, cotangent: np.ndarray) -> np.ndarray:
+        """Return the gradient in R, (p, n), from that in the array of a sparse prior."""
+        rows = np.zeros(self.shape)
+        rows[self._indices, self._predictor] = cotangent
+        return rows
+
+
+def is_sparse(entries: int, p: int, n: int) -> bool:
+    """Whether algebra with the entries of R, (p, n), is quicker than with all its numbers."""
+    return entries < _FEW * p * n and p * p * n > _WORTHWHILE
+
+
 class Design:
     """Finds out whether the maps are constant, and keeps them for as long as the data stay.
 
@@ -90,6 +123,7 @@ class Design:
         self._compile = compile_function
         self._data: list[Any] | None = None
         self._matrix: DesignMatrix | None = None
+        self._pattern: Pattern | None = None
 
     @cached_property
     def roots(self) -> list[TensorVariable]:
@@ -136,6 +170,25 @@ class Design:
             self._data = data
         return self._matrix
 
+    def varying_prior(self, rows: np.ndarray, elsewhere: Callable[[], np.ndarray]) -> FactorPrior | SparseFactorPrior:
+        """Return the prior for R, (p, n), which maps that are not constant, or not kept, have given.
+
+        Parameters
+        ----------
+        rows : ndarray, (p, n)
+        elsewhere : callable
+            Returns R at other hyperparameters: a zero there and here is one by structure.
+        """
+        if not is_sparse(np.count_nonzero(rows), *rows.shape):
+            return FactorPrior(rows)
+        if self._pattern is None or self._pattern.shape != rows.shape:
+            self._pattern = Pattern(elsewhere())
+        return self._pattern.prior(rows)
+
+    def varying_cotangent(self, cotangent: np.ndarray) -> np.ndarray:
+        """Return the gradient in R, (p, n), from that in the array of what `varying_prior` returned."""
+        return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
+
     def _formed(self, theta: Sequence[np.ndarray], sizes: Sequence[int]) -> DesignMatrix | None:
         assert self._evaluate is not None, "called for constant maps only"
         parts: list[list[scipy.sparse.csr_array]] = [[] for _ in sizes]
@@ -152,8 +205,7 @@ class Design:
                 return None
             start, step = start + step, max(1, _PART // (len(sizes) * max(1, n)))
         numbers = sum(sizes) * n
-        few = entries < _FEW * numbers and numbers * sum(sizes) > _WORTHWHILE
-        sparse = few and all(root.ndim == 1 for root in self.roots)
+        sparse = is_sparse(entries, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
         if not sparse and numbers > _KEPT:
             return None
         maps = [scipy.sparse.vstack(part, format="csr") for part in parts]

@@ -18,6 +18,7 @@ __all__ = [
     "predictor_rows",
     "prior_variance",
     "push",
+    "scale_of",
     "variances_of",
 ]
 
@@ -30,6 +31,14 @@ def variances_of(block: NoiseBlock) -> TensorVariable | None:
 def deviations_of(block: NoiseBlock) -> TensorVariable | None:
     """Return the standard deviations of a block's noise, (d,), where its graph says so; else None."""
     return _diagonal_of(block.root)
+
+
+def scale_of(block: NoiseBlock) -> TensorVariable:
+    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
+    if block.factor is not None:
+        return block.factor
+    variances = variances_of(block)
+    return block.covariance if variances is None else variances
 
 
 def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:

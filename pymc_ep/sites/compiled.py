@@ -30,6 +30,9 @@ __all__ = ["CompiledSite", "check_finite", "compile_site"]
 _BLOCK = 2**15
 """Numbers in one block of quadrature nodes on the CPU: with its temporaries it stays in the cache."""
 
+_KEPT = 2 * 10**8
+"""Numbers in rules that are kept for means nearby, 1.5 GiB; the moments of sites beyond are computed anew."""
+
 
 def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
     """Return the functions of arrays of a site; equal arguments return the same object.
@@ -131,11 +134,21 @@ class CompiledSite:
                 y, centre, variance, power, *parameters
             )
         _, arrays = self._flatten(y, mean, variance, power, *parameters)
-        pieces = list(self._pieces(arrays))
+        pieces, forgotten, numbers = [], np.zeros(len(arrays[0]), dtype=bool), 0
+
+        def first() -> Iterator[tuple[Any, Sequence[Any]]]:
+            nonlocal numbers
+            for index, part, rule in self._pieces(arrays):
+                if numbers < _KEPT:
+                    pieces.append((index, part, rule))
+                    numbers += rule.offset.size + rule.weight.size + rule.slope.size
+                else:
+                    forgotten[index] = True
+                yield index, self._summed(part, rule)
 
         def nearby(centre: Any) -> Tilted:
             step = centre - arrays[1]
-            far = ~(step**2 <= REACH**2 * arrays[2])
+            far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
             moved = ((index, self._summed(part, reweighted(rule, near[index]))) for index, part, rule in pieces)
             found = Tilted(*_gathered(moved, len(step)))
@@ -145,8 +158,7 @@ class CompiledSite:
                     field[far] = values
             return found
 
-        first = ((index, self._summed(part, rule)) for index, part, rule in pieces)
-        return Tilted(*_gathered(first, len(arrays[0]))), nearby
+        return Tilted(*_gathered(first(), len(arrays[0]))), nearby
 
     def parameter_gradient(
         self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any

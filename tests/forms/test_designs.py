@@ -75,14 +75,24 @@ def test_all_ways_to_hold_the_design_give_one_fit(data, monkeypatch):
         np.testing.assert_allclose(found["level_sd"], fits["not kept"]["level_sd"], atol=1e-7)
 
 
-def test_a_map_with_hyperparameters_in_it_is_not_kept(data):
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_map_with_hyperparameters_in_it_is_not_kept(data, sparse, monkeypatch):
+    """At zero all entries vanish, though not their derivatives."""
+    if sparse:
+        monkeypatch.setattr(designs, "_FEW", 0.5)
+        monkeypatch.setattr(designs, "_WORTHWHILE", 0.0)
     group, _ = data
     with pm.Model() as model:
-        scale = pm.HalfNormal("scale", 1.0)
+        load = pm.Normal("load", 0.0, 1.0)
         level = pm.Normal("level", 0.0, 1.0, shape=GROUPS)
-        pm.Poisson("y", pm.math.exp(scale * level[group]), observed=np.arange(N) % 4)
-    form = compiled_form(model)
+        pm.Poisson("y", pm.math.exp(load * level[group]), observed=np.arange(N) % 4)
+    form = compiled_form(model, ["level"])
     form.solve_in("coefficients")
-    for value in (0.5, 2.0):
-        found = form.prior(np.array([np.log(value)])).gaussian.covariance_matrix()
-        np.testing.assert_allclose(found, value**2 * (group[:, None] == group), atol=1e-12)
+    for value in (0.0, 0.5, 2.0):
+        prior = form.prior(np.array([value])).gaussian
+        assert isinstance(prior, SparseFactorPrior if sparse else FactorPrior)
+        np.testing.assert_allclose(prior.covariance_matrix(), value**2 * (group[:, None] == group), atol=1e-12)
+        # d/d load of the sum over the entries of R, each a load.
+        ones = np.ones_like(prior[0])
+        found = form.pullback(np.array([value]), np.zeros(N), ones, [()], density="none")
+        np.testing.assert_allclose(found, N, rtol=1e-12)
