@@ -108,7 +108,7 @@ class CompiledLatentGaussian:
         if not self._factored:
             return self.solver.prior(*arrays)
         aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
-        return self._maps.varying_prior(arrays[0], lambda: self._prior(*self.unpack(aside))[-1])
+        return self._maps.varying_prior(*arrays, lambda: self._prior(*self.unpack(aside))[-2])
 
     def pullback(
         self,

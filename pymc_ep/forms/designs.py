@@ -90,11 +90,13 @@ class Pattern:
         self._indices, self._starts = entries.indices, entries.indptr
         self._predictor = np.repeat(np.arange(rows.shape[1]), np.diff(entries.indptr))
 
-    def prior(self, rows: np.ndarray) -> FactorPrior | SparseFactorPrior:
+    def prior(self, rows: np.ndarray, precision: np.ndarray) -> FactorPrior | SparseFactorPrior:
         """Return the prior for rows at any hyperparameters; dense where they have other entries as well."""
         values = rows[self._indices, self._predictor]
         few = is_sparse(len(values), *self.shape) and np.count_nonzero(rows) == np.count_nonzero(values)
-        return SparseFactorPrior(values, self._indices, self._starts, len(rows)) if few else FactorPrior(rows)
+        if not few:
+            return FactorPrior(rows, precision)
+        return SparseFactorPrior(values, self._indices, self._starts, precision)
 
     def cotangent(self, cotangent: np.ndarray) -> np.ndarray:
         """Return the gradient in R, (p, n), from that in the array of a sparse prior."""
@@ -170,20 +172,24 @@ class Design:
             self._data = data
         return self._matrix
 
-    def varying_prior(self, rows: np.ndarray, elsewhere: Callable[[], np.ndarray]) -> FactorPrior | SparseFactorPrior:
+    def varying_prior(
+        self, rows: np.ndarray, precision: np.ndarray, elsewhere: Callable[[], np.ndarray]
+    ) -> FactorPrior | SparseFactorPrior:
         """Return the prior for R, (p, n), which maps that are not constant, or not kept, have given.
 
         Parameters
         ----------
         rows : ndarray, (p, n)
+        precision : ndarray, (p,)
+            Of the coefficients: 1, or 0 where the prior is flat.
         elsewhere : callable
             Returns R at other hyperparameters: a zero there and here is one by structure.
         """
         if not is_sparse(np.count_nonzero(rows), *rows.shape):
-            return FactorPrior(rows)
+            return FactorPrior(rows, precision)
         if self._pattern is None or self._pattern.shape != rows.shape:
             self._pattern = Pattern(elsewhere())
-        return self._pattern.prior(rows)
+        return self._pattern.prior(rows, precision)
 
     def varying_cotangent(self, cotangent: np.ndarray) -> np.ndarray:
         """Return the gradient in R, (p, n), from that in the array of what `varying_prior` returned."""

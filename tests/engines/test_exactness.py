@@ -270,7 +270,7 @@ def test_many_coefficients_under_a_wide_prior():
     rng = np.random.default_rng([n, p])
     x = rng.normal(size=(n, p))
     y = (rng.random(n) < scipy.special.expit(x @ rng.normal(0, 0.3, p))).astype(float)
-    problem = Problem(np.zeros(n), FactorPrior(2.5 * x.T), (y,), ((),))
+    problem = Problem(np.zeros(n), FactorPrior(2.5 * x.T, np.ones(x.shape[1])), (y,), ((),))
     found = run(EP([compile_site("logit")]), problem, max_iter=30)
     assert found.status.converged, found.status.sentence
     beta = np.zeros(p)

@@ -12,7 +12,9 @@ from pymc_ep.sites.compiled import compile_site
 def test_a_restart_shortens_the_steps_and_ends_at_the_same_fixed_point(monkeypatch):
     rng = np.random.default_rng(2)
     rows = 3.0 * rng.normal(size=(3, 40))
-    problem = Problem(np.zeros(40), FactorPrior(rows), ((rng.random(40) < 0.5).astype(float),), ((),))
+    problem = Problem(
+        np.zeros(40), FactorPrior(rows, np.ones(len(rows))), ((rng.random(40) < 0.5).astype(float),), ((),)
+    )
     engine = EP([compile_site("logit")])
     expected = run(engine, problem, None, max_iter=100)
 
