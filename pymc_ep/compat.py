@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul, upcast
@@ -35,6 +35,7 @@ __all__ = [
     "numpy_mode",
     "pareto_shape",
     "progress",
+    "quick_mode",
     "random_draw",
     "to_dataset",
 ]
@@ -65,6 +66,11 @@ def numpy_mode() -> Mode:
     """
     mode = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer="fast_run").excluding("fusion", "inplace")
     return mode.register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+def quick_mode() -> Mode:
+    """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`."""
+    return get_mode("FAST_COMPILE").register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
 @node_rewriter([Elemwise])

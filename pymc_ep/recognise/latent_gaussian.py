@@ -10,6 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
@@ -252,7 +253,8 @@ def _build(
     # One call for all graphs, so that what they share stays shared.
     parameters = [p for rv in likelihoods for p in parameters_of(rv)]
     first = len(parameters)
-    blocks, outputs = _absorb(graphs, latents, graphs([*parameters, *latents, *deterministics]), first)
+    rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
+    blocks, outputs = _absorb(graphs, latents, rewritten, first)
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):

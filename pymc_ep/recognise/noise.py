@@ -71,12 +71,20 @@ class NoiseGraphs:
 
     def blocks(self) -> list[NoiseBlock]:
         """Return the noise block of each latent variable."""
-        return [self._block(rv) for rv in self.latents]
+        zeros: dict[TensorVariable, TensorVariable] = {}
+        blocks = []
+        for rv in self.latents:
+            blocks.append(self._block(rv, zeros))
+            zeros[self.noise[rv]] = pt.zeros(blocks[-1].shape, dtype=rv.dtype)
+        return blocks
 
-    def _block(self, rv: TensorVariable) -> NoiseBlock:
+    def _block(self, rv: TensorVariable, zeros: dict[TensorVariable, TensorVariable]) -> NoiseBlock:
+        """Return one block; `zeros` stand for the noise of earlier ones where its shape is read off their values."""
         gaussian, shape = self._gaussians[rv], self._shapes[rv]
         excess = pt.zeros(()) if gaussian.log_excess is None else gaussian.log_excess(shape)
         covariance, root, excess, *shape = self([gaussian.covariance(shape), gaussian.root(shape), excess, *shape])
+        if depends_on(shape, zeros):
+            shape = graph_replace(shape, zeros, strict=False)
         if gaussian.check is not None:
             gaussian.check(rv.name)
         return NoiseBlock(rv.name, self.noise[rv], tuple(shape), covariance, root, excess, gaussian.flat)

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.compat import quick_mode
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.recognise.families import Family, Link
 from pymc_ep.recognise.graph import (
@@ -95,7 +95,7 @@ class AffineTest:
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
-        mode = get_mode("FAST_COMPILE")
+        mode = quick_mode()
         mode = mode.including("local_remove_check_parameter") if without_checks else mode
         return pytensor.function(list(arguments), fixed, mode=mode, on_unused_input="ignore")
 

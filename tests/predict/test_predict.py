@@ -201,3 +201,18 @@ def test_prediction_from_data_swapped_for_new_ones():
     with model:
         pm.set_data({"x": X.ravel(), "counts": COUNTS})
     np.testing.assert_allclose(pmep.predict(result, model, var_names=["a"])["a_mean"], fit_group(result)["a_mean"])
+
+
+def test_new_inputs_that_may_change():
+    """The shape of the conditional is read off data, and through these off other latent values."""
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ELL))
+        pm.Poisson("y", pm.math.exp(gp.prior("f", X=X)), observed=COUNTS)
+        result = pmep.fit(draws=0, progressbar=False)
+        gp.conditional("f_new", Xnew=pm.Data("inputs", NEW))
+        gp.conditional("f_fixed", Xnew=NEW[::-1])
+        before = pmep.predict(result, var_names=["f_new", "f_fixed"])
+        np.testing.assert_allclose(before["f_new_mean"], before["f_fixed_mean"].values[::-1], atol=1e-9)
+        pm.set_data({"inputs": NEW[:2]})
+        after = pmep.predict(result, var_names=["f_new"])
+    np.testing.assert_allclose(after["f_new_sd"], before["f_new_sd"][:2], atol=1e-9)
