@@ -58,6 +58,7 @@ def predictor_prior(link: str, counts: np.ndarray) -> tuple[float, float]:
 
 def finite_basis(gp: pm.gp.HSGP, inputs: np.ndarray) -> pt.TensorVariable:
     """Return a Hilbert-space Gaussian process at the inputs, its basis computed once: it has no hyperparameters."""
+    # As data, not as a constant: PyTensor folds constants in Python, a number at a time.
     basis, spectrum = gp.prior_linearized(X=pm.Data("inputs", inputs))
     return basis.eval() @ (pm.Normal("coefficients", shape=gp.n_basis_vectors) * spectrum)
 

@@ -205,7 +205,7 @@ def test_prediction_from_data_swapped_for_new_ones():
 
 def test_new_inputs_that_may_change():
     """The shape of the conditional is read off data, and through these off other latent values."""
-    with pm.Model() as model:
+    with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ELL))
         pm.Poisson("y", pm.math.exp(gp.prior("f", X=X)), observed=COUNTS)
         result = pmep.fit(draws=0, progressbar=False)
