@@ -214,6 +214,12 @@ class EP:
         change = self.change(state)
         if change <= self.tol:
             return Status(True, f"converged: the largest change of a site is {change:.2g}")
+        if state.stale >= _PATIENCE and change <= float(state.sweep.rounding):
+            return Status(
+                True,
+                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are too "
+                f"large for a smaller one; solver='coefficients' loses no digits to them",
+            )
         if state.stale >= _LAST_PATIENCE:
             return Status(
                 False,

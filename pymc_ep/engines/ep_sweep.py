@@ -76,6 +76,8 @@ class Sweep(NamedTuple):
         of the slope at the mean times the standard deviation.
     proper : bool scalar
         Whether posterior and cavities are proper and the tilted moments finite.
+    rounding : scalar
+        What rounding may make of `change`.
     """
 
     shift: Any
@@ -87,6 +89,7 @@ class Sweep(NamedTuple):
     log_z: Any
     change: Any
     proper: Any
+    rounding: Any
 
 
 def cavities(posterior: GaussianPosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
@@ -160,6 +163,7 @@ def sweep(
         log_z,
         change,
         proper,
+        problem.prior.rounding(posterior),
     )
 
 

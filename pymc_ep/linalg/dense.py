@@ -39,6 +39,7 @@ _SMALL = 1e-7
 1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
 _WEAK = 1e-6
 """Value of pi_i K_ii below which a site is too weak to divide by its precision."""
+_ROUNDING = 4 * np.finfo(float).eps
 _CLEAN = 1e-11
 """Residual of the weights, relative to the largest, above which they are refined."""
 
@@ -216,6 +217,15 @@ class DensePrior(NamedTuple):
             weights = weights + _respond(posterior, self.covariance, residual)
             fitted = mean + self.covariance @ weights
         return posterior._replace(mean=fitted, weights=weights)
+
+    def rounding(self, posterior: DensePosterior) -> Any:
+        """Return to how much of a posterior standard deviation or variance rounding may come.
+
+        Mean and variance are differences of terms as large as prior variances: under vague priors, digits cancel.
+        """
+        xp = namespace(self.covariance)
+        variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
+        return _ROUNDING * xp.max(self.variances()) / xp.min(variance)
 
     def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of K - K E K."""

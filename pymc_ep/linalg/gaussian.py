@@ -77,6 +77,9 @@ class GaussianPrior(Protocol):
     def shifted(self, posterior: Any, mean: Any, shift: Any, precision: Any) -> Any:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
 
+    def rounding(self, posterior: Any) -> Any:
+        """Return to how much of a posterior standard deviation or variance rounding may come."""
+
     def posterior_rows(self, posterior: Any) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of the predictors' posterior covariance."""
 

@@ -99,6 +99,10 @@ class SparseFactorPrior(NamedTuple):
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
         return shifted_posterior(self._transposed, self.precision, posterior, mean, shift, precision)
 
+    def rounding(self, posterior: CoefficientPosterior) -> float:
+        """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
+        return 4 * np.finfo(float).eps
+
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
         half = self._transposed @ posterior.whitener.T
