@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-# Set before anything imports matplotlib, and inherited by the processes that some tests start.
+# Set before anything imports matplotlib or NumPy, and inherited by the processes that tests start or run in: several
+# of these share the processors, and each would otherwise start as many threads as there are of them.
 os.environ["MPLBACKEND"] = "Agg"
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
