@@ -17,8 +17,8 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul, upcast
-from pytensor.scalar.math import Softplus
-from pytensor.tensor import constant, exp, log1p, maximum, minimum, mul
+from pytensor.scalar.math import Log1mexp, Softplus
+from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, mul, switch
 from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -83,6 +83,12 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     if isinstance(scalar_op, Softplus):
         x = node.inputs[0]
         return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]
+    if isinstance(scalar_op, Log1mexp):
+        (x,) = node.inputs
+        half = constant(np.log(0.5), dtype=target)
+        # Each branch where the other is the accurate one stays finite.
+        low, high = log1p(-exp(minimum(x, half))), log(-expm1(maximum(x, half)))
+        return [switch(x < half, low, high).astype(target)]
     if isinstance(scalar_op, Clip):
         x, low, high = node.inputs
         return [minimum(maximum(x, low), high).astype(node.outputs[0].dtype)]
