@@ -26,12 +26,15 @@ from pymc_ep.linalg.quadrature import (
     weighed,
 )
 
-__all__ = ["defined", "scanned_nodes"]
+__all__ = ["defined", "has_one_near_peak", "scanned_nodes"]
 
 _NEAR = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 9.5)
 _FAR = tuple(9.5 * 2.0**k for k in range(1, 21))
 _GRID = np.array([*(-np.array(_NEAR + _FAR))[::-1], 0.0, *_NEAR, *_FAR])[:, None]
 """Cavity standard deviations at which the integrand is looked at, up to 1e7."""
+
+_BESIDE, _LOW = 6.5, 18.0
+"""Cavity standard deviations from where on an integrand that is a peak near the centre is so many nats below it."""
 
 _CUTS = np.array([-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5])[:, None]
 _PEAKS = 3
@@ -110,14 +113,42 @@ def scanned_nodes(
     return rule._replace(jump=jump if jump.any() else None)
 
 
-def _search(log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]) -> _Scan:
-    deviation = np.sqrt(variance)
+def has_one_near_peak(
+    log_density: LogDensity,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    power: np.ndarray,
+    *parameters: np.ndarray,
+) -> np.ndarray:
+    """Whether the grid sees one peak of the integrand, under the cavity's own, and nothing else, (n,).
+
+    It is the grid of `scanned_nodes`: what escapes it here does so there as well.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        level, rise = _integrand(log_density, y, mean, variance, power, parameters)(_GRID * np.sqrt(variance))
+    near = np.abs(_GRID) <= _NEAR[-1]
+    beside = np.abs(_GRID) > _BESIDE
+    turns = (rise[:-1] > 0) & (rise[1:] <= 0)
+    whole = np.isfinite(level[near[:, 0]]).all(axis=0)
+    return whole & (turns.sum(axis=0) == 1) & (np.where(beside, level, -np.inf).max(axis=0) < level.max(axis=0) - _LOW)
+
+
+def _integrand(
+    log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return the log integrand and its slope as a function of offsets (k, n) from the cavity mean."""
 
     def integrand(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log integrand and slope at offsets (k, n) from the cavity mean."""
         log_t, slope = log_density(mean + offset, y, *parameters)
         return power * log_t - offset**2 / (2 * variance), power * slope - offset / variance
 
+    return integrand
+
+
+def _search(log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]) -> _Scan:
+    deviation = np.sqrt(variance)
+    integrand = _integrand(log_density, y, mean, variance, power, parameters)
     grid = _GRID * deviation
     level, rise = integrand(grid)
     peaks, heights = _peaks(integrand, grid, level, rise)

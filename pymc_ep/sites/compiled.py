@@ -22,7 +22,7 @@ from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.linalg.hermite import hermite_nodes, is_narrow
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
-from pymc_ep.linalg.scan import defined, scanned_nodes
+from pymc_ep.linalg.scan import defined, has_one_near_peak, scanned_nodes
 from pymc_ep.sites.base import Site, Tilted, get_site
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
@@ -331,13 +331,15 @@ class CompiledSite:
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]
             rest = np.ones(len(block[0]), dtype=bool)
-            if not self._scanned:
-                narrow = np.flatnonzero(is_narrow(self._density_function, *block))
-                rule, exact = hermite_nodes(self._density_function, *(array[narrow] for array in block))
+            narrow = np.flatnonzero(is_narrow(self._density, *block))
+            if self._scanned and narrow.size:
+                narrow = narrow[has_one_near_peak(self._density, *(array[narrow] for array in block))]
+            if narrow.size:
+                rule, exact = hermite_nodes(self._density, *(array[narrow] for array in block))
                 narrow = narrow[exact]
                 rest[narrow] = False
-                if narrow.size:
-                    yield start + narrow, [array[narrow] for array in block], rule
+            if narrow.size:
+                yield start + narrow, [array[narrow] for array in block], rule
             if rest.any():
                 part = block if rest.all() else [array[rest] for array in block]
                 yield start + np.flatnonzero(rest), part, self._rule(*part)

@@ -99,7 +99,11 @@ def sample_nuts(compiled: Any, draws: int, limit: float, seed: int) -> tuple[Any
         trace = sampler.wait(timeout=limit)
     except TimeoutError:
         trace = sampler.abort()
-    return trace, time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    if "posterior" in trace.groups():
+        # Chains that were stopped differ in length; the longer ones are cut.
+        trace.posterior = trace.posterior.dropna("draw")
+    return trace, seconds
 
 
 def effective(posterior: xr.Dataset, names: list[str]) -> tuple[float, float]:
