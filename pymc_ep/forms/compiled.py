@@ -107,8 +107,12 @@ class CompiledLatentGaussian:
             return design.prior(arrays)
         if not self._factored:
             return self.solver.prior(*arrays)
-        aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
-        return self._maps.varying_prior(*arrays, lambda: self._prior(*self.unpack(aside))[-2])
+
+        def elsewhere() -> np.ndarray:
+            aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
+            return self._prior(*self.unpack(aside))[-2]
+
+        return self._maps.varying_prior(*arrays, elsewhere)
 
     def pullback(
         self,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.linalg.dense import first_not_finite, inverse_factor
+from pymc_ep.linalg.dense import ROUNDING, first_not_finite, inverse_factor
 from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
@@ -132,7 +132,7 @@ class FactorPrior(NamedTuple):
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
         """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
-        return 4 * np.finfo(float).eps
+        return ROUNDING
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""

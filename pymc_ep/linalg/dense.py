@@ -26,10 +26,14 @@ import scipy.linalg
 from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = [
+    "ROUNDING",
     "DensePosterior",
     "DensePrior",
     "counts",
 ]
+
+ROUNDING = 4 * np.finfo(float).eps
+"""What rounding may make of a number, relative to the largest it is computed from."""
 
 counts = {"factorizations": 0}
 """How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
@@ -39,7 +43,6 @@ _SMALL = 1e-7
 1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
 _WEAK = 1e-6
 """Value of pi_i K_ii below which a site is too weak to divide by its precision."""
-_ROUNDING = 4 * np.finfo(float).eps
 _CLEAN = 1e-11
 """Residual of the weights, relative to the largest, above which they are refined."""
 
@@ -225,7 +228,7 @@ class DensePrior(NamedTuple):
         """
         xp = namespace(self.covariance)
         variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
-        return _ROUNDING * xp.max(self.variances()) / xp.min(variance)
+        return ROUNDING * xp.max(self.variances()) / xp.min(variance)
 
     def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of K - K E K."""

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_ep.linalg.coefficients import CoefficientPosterior, dependent, shifted_posterior, widened
-from pymc_ep.linalg.dense import inverse_factor
+from pymc_ep.linalg.dense import ROUNDING, inverse_factor
 
 __all__ = ["SparseFactorPrior"]
 
@@ -101,7 +101,7 @@ class SparseFactorPrior(NamedTuple):
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
         """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
-        return 4 * np.finfo(float).eps
+        return ROUNDING
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
         """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
