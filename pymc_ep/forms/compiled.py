@@ -19,8 +19,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import numpy_mode
 from pymc_ep.forms.designs import Design, DesignMatrix
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
-from pymc_ep.forms.linear_maps import batch
 from pymc_ep.forms.moments import scale_of, variances_of
+from pymc_ep.forms.rows import RowFunctions
 from pymc_ep.forms.solvers import Solver, choose_solver
 from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
@@ -31,7 +31,7 @@ from pymc_ep.sites.compiled import CompiledSite, compile_site
 __all__ = ["CompiledLatentGaussian"]
 
 
-class CompiledLatentGaussian:
+class CompiledLatentGaussian(RowFunctions):
     """Compiled functions of a `LatentGaussian`.
 
     Parameters
@@ -162,13 +162,6 @@ class CompiledLatentGaussian:
             del parts[:take]
         return out
 
-    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
-        rows = np.atleast_2d(theta)
-        values = self._constrained(*self._unpack_rows(rows))
-        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
-        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
-
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return the name of the variable behind each coefficient, (p,), and the index in it."""
         out = []
@@ -197,36 +190,6 @@ class CompiledLatentGaussian:
         lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
         return "\n".join(lines)
 
-    def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
-        """Return all predictors, (s, n), at one theta for rows of noise."""
-        return np.asarray(self._predictors(*self.unpack(theta), *self._shape_noise(theta, noise)))
-
-    def evaluate(
-        self, theta: np.ndarray, noise: Sequence[np.ndarray], origin: Sequence[np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Return latent variables, Deterministics and hyperparameters for rows of theta, noise and origins.
-
-        Parameters
-        ----------
-        theta : ndarray, (s, p)
-        noise : sequence of ndarray, (s, d)
-            One for each block.
-        origin : sequence of ndarray, (s, k)
-            One for each block that has an origin.
-        """
-        values = self._evaluate(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
-        return self.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in values)))
-
-    def log_likelihood(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the log likelihood of each observation, (s, *shape), for rows of theta and noise."""
-        parts = list(self._site_rows(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise)))
-        out = {}
-        for group, site, y in zip(self.form.groups, self.sites, self.observed()):
-            eta = np.asarray(parts.pop(0))
-            parameters = [np.asarray(parts.pop(0)).reshape(eta.shape) for _ in group.parameters]
-            out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
-        return out
-
     @cached_property
     def varying_parameters(self) -> tuple[bool, ...]:
         """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
@@ -244,22 +207,6 @@ class CompiledLatentGaussian:
         """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
 
-    def scales(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return, for rows of theta (s, p), what scales the `varying` blocks.
-
-        The factor (s, d, k) of a block that has one; otherwise the variances (s, d) of `independent` noise, and the
-        covariance (s, d, d) of any other.
-        """
-        return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
-
-    def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
-        return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
-
-    def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log of the factor by which PyMC's latent densities exceed normalised ones, for rows (s, p)."""
-        return np.asarray(self._log_excess_rows(*self._unpack_rows(theta)))
-
     def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
         """Return the compiled site of any group, one to predict included, and its parameters at theta."""
         if group.name not in self._parameter_functions:
@@ -267,14 +214,6 @@ class CompiledLatentGaussian:
             self._parameter_functions[group.name] = self._function(self.form.hyper_values, outputs)
         values = [np.asarray(p) for p in self._parameter_functions[group.name](*self.unpack(theta))]
         return compile_site(group.site, self._chosen_mode, **group.options), values
-
-    def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
-        shapes = self._noise_shapes(*self.unpack(theta))
-        return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
-
-    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
-        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
         # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
@@ -374,49 +313,3 @@ class CompiledLatentGaussian:
     def _noise_shapes(self) -> Callable[..., Any]:
         shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
         return self._function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
-
-    @cached_property
-    def _constrained(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
-
-    @cached_property
-    def _scales(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
-        return self._function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
-
-    @cached_property
-    def _log_prior_rows(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        return self._function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
-
-    @cached_property
-    def _log_excess_rows(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        return self._function(rows.values(), batch(self.form.log_excess, rows))
-
-    @cached_property
-    def _predictors(self) -> Callable[..., Any]:
-        rows = self._row_variables([b.noise for b in self.form.blocks])
-        return self._function([*self.form.hyper_values, *rows.values()], batch(self.form.predictor, rows))
-
-    @cached_property
-    def _site_rows(self) -> Callable[..., Any]:
-        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
-        outputs = [v for g in self.form.groups for v in (g.predictor, *g.parameters)]
-        return self._function(rows.values(), [batch(v, rows) for v in outputs])
-
-    @property
-    def _evaluated(self) -> dict[str, Any]:
-        return {v.name: v.expression for v in self.form.affine} | self.form.deterministics
-
-    @cached_property
-    def _evaluate(self) -> Callable[..., Any]:
-        origins = [b.origin for b in self.form.blocks if b.origin is not None]
-        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
-        return self._function(rows.values(), [batch(v, rows) for v in self._evaluated.values()])
-
-    @staticmethod
-    def _row_variables(variables: Sequence) -> dict:
-        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

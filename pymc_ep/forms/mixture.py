@@ -157,7 +157,7 @@ class PosteriorMixture:
                 means.append([part for block in posterior.noise_means() for part in block])
             if not len(here):
                 continue
-            drawn = posterior.noise_draws(len(here), rng)[1]
+            drawn = posterior.noise_draws(len(here), rng).noise
             flat = [part for block in drawn for part in block]
             if not noise:
                 noise = [np.empty((len(component), part.shape[1])) for part in flat]
@@ -167,11 +167,9 @@ class PosteriorMixture:
             if len(self.axes):
                 rows += offsets @ self._slopes(np.array([parts[j] for parts in means]))
         blocks = self._by_block(noise)
-        values = self.form.evaluate(thetas, [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2])
-        if not log_likelihood:
-            return JointDraws(values, {})
-        likelihood = self.form.log_likelihood(thetas, [b[0] for b in blocks])
-        return JointDraws(values, likelihood, left_out=_LEFT_OUT)
+        drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
+        values, likelihood = self.form.evaluate(thetas, drawn, origins, log_likelihood=log_likelihood)
+        return JointDraws(values, likelihood, left_out=_LEFT_OUT if log_likelihood else "")
 
     def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:
         rest = iter(parts)

@@ -15,7 +15,6 @@ from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.values import NoiseMoments, Prior
-from pymc_ep.linalg.dense import DensePosterior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["JointDraws", "LatentPosterior", "Moments"]
@@ -58,6 +57,24 @@ class JointDraws(NamedTuple):
     log_p: np.ndarray | None = None
     log_q: np.ndarray | None = None
     left_out: str = ""
+
+
+class StillDraws(NamedTuple):
+    """Draws of the noise at the mode of the hyperparameters.
+
+    Attributes
+    ----------
+    priors : list of NoisePrior
+        Of each block.
+    noise : list
+        (s, d) and, for a block with an origin, (s, k).
+    coordinates : ndarray, (s, c)
+        What was drawn in the solver's space: the coordinates, or by how much of each a draw of the prior is moved.
+    """
+
+    priors: list[NoisePrior]
+    noise: NoiseDraws
+    coordinates: np.ndarray
 
 
 class LatentPosterior:
@@ -210,28 +227,28 @@ class LatentPosterior:
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
-        priors, still = self.noise_draws(size, rng)
-        moved = still
+        still = self.noise_draws(size, rng)
+        moved = still.noise
         for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
             moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
         noise = [draw[0] for draw in moved]
-        values = self.form.evaluate(thetas, noise, [draw[1] for draw in moved if len(draw) == 2])
+        origins = [draw[1] for draw in moved if len(draw) == 2]
+        values, likelihood = self.form.evaluate(thetas, noise, origins, log_likelihood=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
-        likelihood = self.form.log_likelihood(thetas, noise)
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.log_excess_rows(thetas)
-        log_p, reason = log_joint(self.form, priors, thetas, moved, likelihood, excess, held=held, budget=budget)
-        log_q = None if log_p is None else self._log_q(spread, priors, still)
+        log_p, reason = log_joint(self.form, still.priors, thetas, moved, likelihood, excess, held=held, budget=budget)
+        log_q = None if log_p is None else self._log_q(spread, still)
         return JointDraws(values, likelihood, log_p, log_q, reason)
 
-    def noise_draws(self, size: int, rng: np.random.Generator) -> tuple[list[NoisePrior], NoiseDraws]:
-        """Draw the noise of all blocks at the mode of the hyperparameters, (size, d) and (size, k) each."""
+    def noise_draws(self, size: int, rng: np.random.Generator) -> StillDraws:
+        """Draw the noise of all blocks at the mode of the hyperparameters."""
         theta, prior, posterior = self.mode
         blocks = self.form.noise_moments(theta)
         priors = [NoisePrior(block) for block in blocks]
         starts = [tuple(np.zeros((size, len(cross))) for cross in _crosses(block)) for block in blocks]
-        if isinstance(posterior, DensePosterior):
+        if posterior.drawn_from_prior:
             # Matheron's rule: prior draws, moved by what their predictors lack.
             starts = [block.draw(size, rng) for block in priors]
             predictors = self.form.predictors(theta, [draw[0] for draw in starts])
@@ -242,19 +259,20 @@ class LatentPosterior:
             tuple(x + coordinates @ cross.T for x, cross in zip(draw, _crosses(block)))
             for draw, block in zip(starts, blocks)
         ]
-        return priors, still
+        return StillDraws(priors, still, coordinates)
 
     def noise_means(self) -> NoiseDraws:
         """Return the posterior means of what `noise_draws` draws, (d,) and (k,) each, at the mode."""
         theta, _, posterior = self.mode
         return [tuple(c @ posterior.coordinates for c in _crosses(block)) for block in self.form.noise_moments(theta)]
 
-    def _log_q(self, spread: np.ndarray, priors: Sequence[NoisePrior], still: NoiseDraws) -> np.ndarray:
+    def _log_q(self, spread: np.ndarray, still: StillDraws) -> np.ndarray:
         """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
 
         Moving the latent variables with the hyperparameters is a shift by a function of these, with Jacobian 1, so
         the density is that of the draws before it: the Gaussian of theta = mode + z L times, at the mode, the noise's
-        prior and the sites over their normaliser. With g = b - Pi m0 and V the posterior covariance,
+        prior and the ratio of posterior and prior, which is that of the coordinates where these are drawn. Otherwise
+        it is the sites over their normaliser. With g = b - Pi m0 and V the posterior covariance,
 
             g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
               = a' (eta - (m + m0) / 2) - (eta - m)' Pi (eta - m) / 2 + log|B| / 2,
@@ -262,11 +280,14 @@ class LatentPosterior:
         where a = g - Pi V g: the right-hand side does not cancel where sites are precise.
         """
         theta, prior, posterior = self.mode
-        eta = self.form.predictors(theta, [draw[0] for draw in still])
-        residual = eta - posterior.mean
-        sites = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
-        sites += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
-        log_q = sites + sum(block.log_density(*draw) for block, draw in zip(priors, still))
+        if posterior.drawn_from_prior:
+            eta = self.form.predictors(theta, [draw[0] for draw in still.noise])
+            residual = eta - posterior.mean
+            ratio = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
+            ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
+        else:
+            ratio = posterior.log_ratio(still.coordinates, np.asarray(prior.gaussian.precision))
+        log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(still.priors, still.noise))
         if not len(self.directions):
             return log_q
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]

@@ -59,6 +59,8 @@ class CoefficientPosterior(NamedTuple):
     coordinates: Any
     whitener: Any
 
+    drawn_from_prior = False
+
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p)."""
         half = np.asarray(self.whitener) @ cross.T
@@ -67,6 +69,13 @@ class CoefficientPosterior(NamedTuple):
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of v, (size, p)."""
         return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        residual = np.asfortranarray((draws - self.coordinates).T)
+        normal = scipy.linalg.blas.dtrsm(1.0, np.asarray(self.whitener), residual, lower=1, trans_a=1)
+        squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
+        return 0.5 * squares + 0.5 * float(self.log_det)
 
 
 class FactorPrior(NamedTuple):

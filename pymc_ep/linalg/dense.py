@@ -80,6 +80,8 @@ class DensePosterior(NamedTuple):
     whitener: Any
     downdate: Any
 
+    drawn_from_prior = True
+
     @property
     def coordinates(self) -> Any:
         """The weights: the mean of x with Cov(x, eta) = C is that of its prior plus C a."""

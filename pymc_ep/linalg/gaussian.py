@@ -43,6 +43,10 @@ class GaussianPosterior(Protocol):
     def coordinates(self) -> Any:
         """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
 
+    @property
+    def drawn_from_prior(self) -> bool:
+        """Whether draws are draws of the prior that are moved, rather than draws of the coordinates alone."""
+
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.basic import logp as pymc_logp
-from pytensor.compile.ops import ViewOp
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import CheckAndRaise
@@ -211,7 +210,7 @@ class _Rebuilder:
             ways = [(*self._widening(v, graph), *path) if path else () for v in node.inputs]
             inputs = [self._rebuilt(v, way, eta, values) for v, way in zip(node.inputs, ways, strict=True)]
             return node.op.make_node(*inputs).outputs[0]
-        if isinstance(node.op, CheckAndRaise | ViewOp):
+        if isinstance(node.op, CheckAndRaise):
             return self._rebuilt(node.inputs[0], path, eta, values)
         if isinstance(node.op, _SELECTIONS) and node.inputs[0] in self.dependent:
             return self._rebuilt(node.inputs[0], (node, *path), eta, values)

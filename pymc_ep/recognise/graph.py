@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -21,6 +22,7 @@ __all__ = [
     "value_dependent",
     "value_depends_on",
     "without_casts",
+    "without_views",
 ]
 
 
@@ -83,6 +85,18 @@ def without_casts(variable: TensorVariable) -> TensorVariable:
     ):
         variable = node.inputs[0]
     return variable
+
+
+def without_views(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the graphs without the views that PyMC puts around Deterministics; many rows would loop over them."""
+    known: dict = {}
+    for node in io_toposort([], list(expressions)):
+        inputs = [known.get(v, v) for v in node.inputs]
+        if isinstance(node.op, ViewOp):
+            known[node.outputs[0]] = inputs[0]
+        elif inputs != node.inputs:
+            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
+    return [known.get(v, v) for v in expressions]
 
 
 def is_affine_symbolically(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:

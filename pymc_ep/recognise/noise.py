@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.compat import Cholesky
 from pymc_ep.forms.latent_gaussian import NoiseBlock
 from pymc_ep.recognise.gaussians import gaussian_of
-from pymc_ep.recognise.graph import depends_on
+from pymc_ep.recognise.graph import depends_on, without_views
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
 
@@ -53,7 +53,7 @@ class NoiseGraphs:
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Rewrite graphs of random variables as graphs of hyperparameter values and noise."""
-        return self._replace(self._by_values(expressions))
+        return without_views(self._replace(self._by_values(expressions)))
 
     def _about_mean(self, rv: TensorVariable) -> TensorVariable:
         """Return a latent variable as its mean, in which those before it are rewritten already, plus noise."""

@@ -85,6 +85,7 @@ class CompiledSite:
         self.site = site
         self.options = options
         self._mode = mode
+        self._log_density_functions: dict[tuple, Callable[..., Any]] = {}
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
         # Peaks and scales of the density are searched for, in rounds whose number depends on the values.
         self._scanned = not site.log_concave and site.knots is None
@@ -176,19 +177,26 @@ class CompiledSite:
         return tuple(_shaped(part, shape) for part in evaluate(*arrays))
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return log t(eta; y, parameters)."""
+        """Return log t(eta; y, parameters); of two or more axes the first is that of draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
-            return _shaped(self._log_density_function(*arrays)[0], shape)
-        wide = np.broadcast_arrays(*(np.asarray(array) for array in (y, eta, *parameters)))
-        out = np.empty(wide[0].shape)
-        # In pieces of the first axis, that of draws, so that temporaries stay in the cache.
-        step = max(1, _BLOCK * len(out) // max(1, out.size)) if out.ndim > 1 else max(1, out.size)
-        for start in range(0, len(out) if out.ndim else 1, step):
-            here = slice(start, start + step) if out.ndim else ()
-            shape, arrays = self._flatten(*(array[here] for array in wide))
-            out[here] = _shaped(self._log_density_function(*arrays)[0], shape)
-        return out
+            arrays = [array[None] for array in arrays]
+            return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
+        arrays = [np.asarray(array, dtype=np.float64) for array in (y, eta, *parameters)]
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        rows = shape[0] if len(shape) > 1 else 1
+        y, eta, *parameters = (np.broadcast_to(array, shape).reshape(rows, -1) for array in arrays)
+        y, *parameters = (_told_once(array) for array in (y, *parameters))
+        arrays = [y, eta, *parameters]
+        lengths = tuple((1 if len(a) == 1 else None, 1 if a.shape[1] == 1 else None) for a in arrays)
+        evaluate = self._log_density_function((lengths[0], (None, None), *lengths[2:]))
+        out = np.empty(eta.shape)
+        # In pieces, so that temporaries stay in the cache.
+        step = max(1, _BLOCK // max(1, eta.shape[1]))
+        for start in range(0, rows, step):
+            here = slice(start, start + step)
+            out[here] = evaluate(*(a if len(a) == 1 else a[here] for a in arrays))[0]
+        return out.reshape(shape)
 
     def _has_closed_form(self, power: Any) -> bool:
         if self.site.tilted is None or self.site.any_power:
@@ -237,14 +245,21 @@ class CompiledSite:
         log_t = self._log_t(y, eta, parameters)
         return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
 
-    @cached_property
-    def _log_density_function(self) -> Callable[..., Any]:
-        """``(y, f, *parameters) -> log t``, all (n,): called once on many draws, so left to NumPy where it can be."""
-        y, eta, *parameters = self._vectors("y", "eta")
-        log_t = self._log_t(y, eta, parameters)
-        scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors([log_t]) if v.owner is not None)
-        own = any(isinstance(op, ScalarKernel) for op in scalar_ops)
-        return self._function([y, eta, *parameters], [log_t], None if own else numpy_mode())
+    def _log_density_function(self, shapes: tuple[tuple[int | None, int | None], ...]) -> Callable[..., Any]:
+        """``(y, f, *parameters) -> log t`` of matrices that broadcast as `shapes` say.
+
+        Called once on many draws, so left to NumPy where it can be.
+        """
+        if shapes not in self._log_density_functions:
+            names = ("y", "eta", *self.site.parameters)
+            inputs = [pt.tensor(k, dtype="float64", shape=s) for k, s in zip(names, shapes, strict=True)]
+            y, eta, *parameters = inputs
+            log_t = self._log_t(y, eta, parameters)
+            scalar_ops = (getattr(v.owner.op, "scalar_op", None) for v in ancestors([log_t]) if v.owner is not None)
+            own = any(isinstance(op, ScalarKernel) for op in scalar_ops)
+            function = self._function(inputs, [log_t], None if own else numpy_mode())
+            self._log_density_functions[shapes] = function
+        return self._log_density_functions[shapes]
 
     @cached_property
     def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
@@ -355,6 +370,15 @@ def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequenc
         for whole, field in zip(out, fields, strict=True):
             whole[index] = field
     return out
+
+
+def _told_once(array: np.ndarray) -> np.ndarray:
+    """Return the one row or column of a matrix that repeats it, or the matrix: what does not vary is computed once."""
+    if array.size and (array == array[:1]).all():
+        array = array[:1]
+    if array.size and (array == array[:, :1]).all():
+        array = array[:, :1]
+    return array
 
 
 def _without_checks(mode: Any) -> Any:

@@ -1,0 +1,167 @@
+"""The functions of a compiled form that take many draws at once, a row each."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_ep.forms.latent_gaussian import LatentGaussian
+from pymc_ep.forms.linear_maps import batch
+from pymc_ep.forms.moments import scale_of
+from pymc_ep.sites.compiled import CompiledSite
+
+__all__ = ["RowFunctions"]
+
+
+class RowFunctions:
+    """Functions of rows of hyperparameters and noise, for `CompiledLatentGaussian` to inherit."""
+
+    form: LatentGaussian
+    sites: list[CompiledSite]
+    varying: tuple[bool, ...]
+    unpack: Callable[[np.ndarray], list[np.ndarray]]
+    observed: Callable[[], list[np.ndarray]]
+    _function: Callable[..., Callable[..., Any]]
+    _noise_shapes: Callable[..., Any]
+    _shapes: list[tuple[int, ...]]
+    _ends: np.ndarray
+
+    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
+        rows = np.atleast_2d(theta)
+        values = self._constrained(*self._unpack_rows(rows))
+        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
+        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
+
+    def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
+        """Return all predictors, (s, n), at one theta for rows of noise."""
+        return np.asarray(self._predictors(*self.unpack(theta), *self._shape_noise(theta, noise)))
+
+    def evaluate(
+        self,
+        theta: np.ndarray,
+        noise: Sequence[np.ndarray],
+        origin: Sequence[np.ndarray],
+        *,
+        log_likelihood: bool = False,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return latent variables, Deterministics and hyperparameters for rows of theta, noise and origins.
+
+        Parameters
+        ----------
+        theta : ndarray, (s, p)
+        noise : sequence of ndarray, (s, d)
+            One for each block.
+        origin : sequence of ndarray, (s, k)
+            One for each block that has an origin.
+        log_likelihood : bool
+            Whether to compute that of each observation as well.
+
+        Returns
+        -------
+        values : dict of str to ndarray, (s, *shape)
+        log_likelihood : dict of str to ndarray, (s, *shape)
+            Empty where it was not asked for.
+        """
+        evaluate = self._evaluate_all if log_likelihood else self._evaluate
+        parts = evaluate(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
+        count = len(self._evaluated)
+        values = self.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in parts[:count])))
+        return values, self._at_sites(parts[count:]) if log_likelihood else {}
+
+    def log_likelihood(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the log likelihood of each observation, (s, *shape), for rows of theta and noise."""
+        return self._at_sites(self._site_rows(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise)))
+
+    def _at_sites(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return the log densities of all sites at rows of their predictors and parameters."""
+        out = {}
+        rest = iter(parts)
+        for group, site, y in zip(self.form.groups, self.sites, self.observed()):
+            eta = np.asarray(next(rest))
+            parameters = [np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters]
+            out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
+        return out
+
+    def scales(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return, for rows of theta (s, p), what scales the `varying` blocks.
+
+        The factor (s, d, k) of a block that has one; otherwise the variances (s, d) of `independent` noise, and the
+        covariance (s, d, d) of any other.
+        """
+        return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
+
+    def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
+        return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
+
+    def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log of the factor by which PyMC's latent densities exceed normalised ones, for rows (s, p)."""
+        return np.asarray(self._log_excess_rows(*self._unpack_rows(theta)))
+
+    def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
+        shapes = self._noise_shapes(*self.unpack(theta))
+        return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
+
+    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
+        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
+
+    @cached_property
+    def _constrained(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+    @cached_property
+    def _scales(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        outputs = [scale_of(block) for block, varies in zip(self.form.blocks, self.varying) if varies]
+        return self._function(rows.values(), [batch(self.form.at_zero_noise(v), rows) for v in outputs])
+
+    @cached_property
+    def _log_prior_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
+
+    @cached_property
+    def _log_excess_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), batch(self.form.log_excess, rows))
+
+    @cached_property
+    def _predictors(self) -> Callable[..., Any]:
+        rows = self._row_variables([b.noise for b in self.form.blocks])
+        return self._function([*self.form.hyper_values, *rows.values()], batch(self.form.predictor, rows))
+
+    @cached_property
+    def _site_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
+        return self._function(rows.values(), [batch(v, rows) for v in self._of_sites])
+
+    @property
+    def _of_sites(self) -> list[Any]:
+        return [v for g in self.form.groups for v in (g.predictor, *g.parameters)]
+
+    @property
+    def _evaluated(self) -> dict[str, Any]:
+        return {v.name: v.expression for v in self.form.affine} | self.form.deterministics
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., Any]:
+        return self._of_all_rows(self._evaluated.values())
+
+    @cached_property
+    def _evaluate_all(self) -> Callable[..., Any]:
+        # In one function, so that what predictors and Deterministics share is computed once.
+        return self._of_all_rows([*self._evaluated.values(), *self._of_sites])
+
+    def _of_all_rows(self, outputs: Iterable[Any]) -> Callable[..., Any]:
+        origins = [b.origin for b in self.form.blocks if b.origin is not None]
+        rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
+        return self._function(rows.values(), [batch(v, rows) for v in outputs])
+
+    @staticmethod
+    def _row_variables(variables: Sequence) -> dict:
+        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}
