@@ -7,7 +7,8 @@ from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
-from pymc_ep.fit import explain, fit, marginalize, recover, supported
+from pymc_ep.fit import explain, fit, supported
+from pymc_ep.marginal import marginalize, recover
 from pymc_ep.predict import log_predictive, predict, start_point
 from pymc_ep.recognise import register_family, register_form
 from pymc_ep.sites import register_site, tilted_moments

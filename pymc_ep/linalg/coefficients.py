@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.linalg.dense import ROUNDING, first_not_finite, inverse_factor
+from pymc_ep.linalg.cholesky import inverse_factor
+from pymc_ep.linalg.gaussian import ROUNDING, first_not_finite
 from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]

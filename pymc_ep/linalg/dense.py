@@ -23,20 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
+from pymc_ep.linalg.cholesky import cholesky, counts, gram, inverse_factor, solve, solve_right
+from pymc_ep.linalg.gaussian import ROUNDING, first_not_finite
 from pymc_ep.linalg.namespace import is_jax, namespace
 
 __all__ = [
-    "ROUNDING",
     "DensePosterior",
     "DensePrior",
-    "counts",
 ]
-
-ROUNDING = 4 * np.finfo(float).eps
-"""What rounding may make of a number, relative to the largest it is computed from."""
-
-counts = {"factorizations": 0}
-"""How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
 
 _SMALL = 1e-7
 """Below this value of pi_i V_i the marginal variance is computed row by row; above it the difference
@@ -130,7 +124,7 @@ class DensePosterior(NamedTuple):
 
     def precision_matrix(self) -> Any:
         """Return E = (K + Pi^{-1})^{-1}, (n, n), by its limit where pi is 0."""
-        positive = _gram(self.whitener) * self.root[:, None] * self.root
+        positive = gram(self.whitener) * self.root[:, None] * self.root
         return positive - self.downdate @ self.downdate.T if self.downdate.shape[1] else positive
 
 
@@ -260,7 +254,7 @@ def _respond(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
     scaled = xp.where(weak, 0.0, gain / xp.where(weak, 1.0, root))
     if xp is not np or weak.any():
         scaled = scaled - root * (covariance @ kept)
-    response = kept + root * _solve(whitener, scaled)
+    response = kept + root * solve(whitener, scaled)
     if not downdate.shape[1]:
         return response
     return response + downdate @ (downdate.T @ (covariance @ gain))
@@ -280,21 +274,6 @@ def _whitener(covariance: Any, root: Any) -> tuple[Any, Any, Any]:
     return inverse_factor(whitened)
 
 
-def _solve(whitener: Any, vector: Any) -> Any:
-    """Return B^{-1} vector."""
-    if is_jax(whitener):
-        return whitener.T @ (whitener @ vector)
-    return scipy.linalg.blas.dtrmv(whitener, scipy.linalg.blas.dtrmv(whitener, vector, lower=1), lower=1, trans=1)
-
-
-def _gram(whitener: Any) -> Any:
-    """Return B^{-1} = W^T W in full."""
-    if is_jax(whitener):
-        return whitener.T @ whitener
-    product, _ = scipy.linalg.lapack.dlauum(whitener, lower=1)
-    return _mirror_lower(product)
-
-
 def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: Any) -> Any:
     """Return diag(K - K s B^{-1} s K), by the diagonal of B^{-1} wherever that is accurate."""
     xp = namespace(covariance)
@@ -302,7 +281,7 @@ def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: An
     small = explained < _SMALL
     by_diagonal = explained / xp.where(small, 1.0, root) ** 2
     if xp is not np:
-        from pymc_ep.linalg.dense_jax import where_any_jax
+        from pymc_ep.linalg.cholesky_jax import where_any_jax
 
         def by_rows() -> Any:
             return xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
@@ -338,73 +317,7 @@ def _negative_sites(covariance: Any, root: Any, whitener: Any, precision: Any) -
     moved = covariance @ spread
     m = xp.eye(scale.shape[0]) - scale[:, None] * moved[negative]
     counts["factorizations"] += 1
-    factor, proper = _cholesky((m + m.T) / 2)
-    downdate = _solve_right(spread, factor)
+    factor, proper = cholesky((m + m.T) / 2)
+    downdate = solve_right(spread, factor)
     extra = ((covariance @ downdate) ** 2).sum(axis=1)
     return downdate, extra, 2.0 * xp.log(xp.diagonal(factor)).sum(), proper
-
-
-def _cholesky(matrix: Any) -> tuple[Any, Any]:
-    if is_jax(matrix):
-        from pymc_ep.linalg.dense_jax import cholesky_jax
-
-        return cholesky_jax(matrix)
-    factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1)
-    return (factor, True) if info == 0 else (np.eye(len(matrix)), False)
-
-
-def _solve_right(matrix: Any, factor: Any) -> Any:
-    """Return matrix @ inv(factor).T for a lower triangular factor."""
-    if is_jax(matrix):
-        from pymc_ep.linalg.dense_jax import solve_right_jax
-
-        return solve_right_jax(matrix, factor)
-    return scipy.linalg.solve_triangular(factor, matrix.T, lower=True).T
-
-
-def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
-    """Return the inverse of the Cholesky factor, the log-determinant and whether `matrix` is positive definite.
-
-    Parameters
-    ----------
-    matrix : array, (n, n)
-        Symmetric. A NumPy array is overwritten.
-
-    Returns
-    -------
-    inverse : array, (n, n)
-        L^{-1}, lower triangular with zeros above, where matrix = L L^T; undefined where there is no such L.
-    log_det : scalar
-    proper : bool scalar
-    """
-    counts["factorizations"] += 1
-    if is_jax(matrix):
-        from pymc_ep.linalg.dense_jax import inverse_factor_jax
-
-        return inverse_factor_jax(matrix)
-    # A C-ordered symmetric matrix is its own Fortran-ordered transpose: LAPACK works in place.
-    factor, info = scipy.linalg.lapack.dpotrf(matrix.T, lower=1, overwrite_a=1, clean=1)
-    if info != 0:
-        return matrix.T, np.nan, False
-    log_det = 2.0 * np.log(factor.diagonal()).sum()
-    inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
-    return inverse, log_det, True
-
-
-def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
-    """Return the first element of a matrix that is not finite, with row and column."""
-    if np.isfinite(matrix).all():
-        return None
-    row, column = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
-    return float(matrix[row, column]), row, column
-
-
-def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
-    """Copy the lower triangle onto the upper one, by blocks that fit the cache, in place."""
-    n = len(matrix)
-    for start in range(0, n, block):
-        stop = min(start + block, n)
-        corner = matrix[start:stop, start:stop]
-        corner[...] = np.tril(corner) + np.tril(corner, -1).T
-        matrix[start:stop, stop:] = matrix[stop:, start:stop].T
-    return matrix

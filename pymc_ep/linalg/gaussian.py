@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["GaussianPosterior", "GaussianPrior"]
+__all__ = ["ROUNDING", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
+
+ROUNDING = 4 * np.finfo(float).eps
+"""What rounding may make of a number, relative to the largest it is computed from."""
 
 
 class GaussianPosterior(Protocol):
@@ -92,3 +95,11 @@ class GaussianPrior(Protocol):
 
     def __iter__(self) -> Any:
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
+
+
+def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
+    """Return the first element of a matrix that is not finite, with row and column."""
+    if np.isfinite(matrix).all():
+        return None
+    row, column = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
+    return float(matrix[row, column]), row, column

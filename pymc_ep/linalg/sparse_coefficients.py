@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
+from pymc_ep.linalg.cholesky import inverse_factor
 from pymc_ep.linalg.coefficients import CoefficientPosterior, dependent, shifted_posterior, widened
-from pymc_ep.linalg.dense import ROUNDING, inverse_factor
+from pymc_ep.linalg.gaussian import ROUNDING
 
 __all__ = ["SparseFactorPrior"]
 

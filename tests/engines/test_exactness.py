@@ -9,7 +9,7 @@ import scipy.stats
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem
 from pymc_ep.engines.loop import run
-from pymc_ep.linalg import dense
+from pymc_ep.linalg import cholesky
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.sites import compile_site, sites
 from tests.engines.conftest import LOG_T
@@ -254,12 +254,12 @@ def test_cubic_operations(reference, gaussian_process):
     for name, amplitude, length, power in CASES:
         scale = amplitude * (2.0 if "poisson" in name and name != "poisson" else 1.0)
         mean, covariance = gaussian_process(N, amplitude=scale, length=length, level=level_of(name), nugget=1e-3)
-        dense.counts["factorizations"] = 0
+        cholesky.counts["factorizations"] = 0
         run = reference.solve(name, data(name), mean, covariance, reference.PARAMETERS.get(name, ()), power=power)
         assert run.status.converged, (name, amplitude, length, power, run.status.sentence)
         if name == "student_t":
             continue
-        counts.append(dense.counts["factorizations"])
+        counts.append(cholesky.counts["factorizations"])
     assert max(counts) <= 20
     assert np.median(counts) <= 12
 

@@ -8,7 +8,7 @@ import pytest
 
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.linalg.dense import counts
+from pymc_ep.linalg.cholesky import counts
 from pymc_ep.recognise import compiled_form
 
 N = 6

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_ep.linalg.dense import DensePrior, counts, inverse_factor
+from pymc_ep.linalg.cholesky import counts, inverse_factor
+from pymc_ep.linalg.dense import DensePrior
 
 N = 9
 

@@ -1,4 +1,4 @@
-"""Dense factorisations under JAX; the counterparts of the LAPACK calls in `pymc_ep.linalg.dense`."""
+"""Dense factorisations under JAX; the counterparts of the LAPACK calls in `pymc_ep.linalg.cholesky`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["cholesky_jax", "inverse_factor_jax", "solve_right_jax", "where_any_j
 
 
 def inverse_factor_jax(matrix: Any) -> tuple[Any, Any, Any]:
-    """See `pymc_ep.linalg.dense.inverse_factor`."""
+    """See `pymc_ep.linalg.cholesky.inverse_factor`."""
     factor = jnp.linalg.cholesky(matrix)
     inverse = jsl.solve_triangular(factor, jnp.eye(matrix.shape[0]), lower=True)
     return inverse, 2.0 * jnp.log(jnp.diagonal(factor)).sum(), jnp.isfinite(factor[-1, -1])

@@ -1,0 +1,95 @@
+"""What the calls that fit a model share: checks of arguments, starting values, the progress bar, the warning."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.initial_point import make_initial_point_fn
+
+from pymc_ep import compat
+from pymc_ep.engines import EngineEntry
+from pymc_ep.engines.solution import Solution
+from pymc_ep.exceptions import ConvergenceWarning
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+
+__all__ = ["check_numbers", "check_options", "hyper_start", "progress", "warn_unless_converged"]
+
+_SILENT_SECONDS = 2.0
+
+
+def check_numbers(draws: int | None, chains: int) -> None:
+    """Raise for numbers of draws or chains that there cannot be."""
+    if draws is not None and (not isinstance(draws, int | np.integer) or draws < 0):
+        raise ValueError(f"draws={draws!r} must be a whole number of at least 0, or None.")
+    if not isinstance(chains, int | np.integer) or chains < 1:
+        raise ValueError(f"chains={chains!r} must be a whole number of at least 1.")
+
+
+def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any]) -> None:
+    """Raise for a treatment of the hyperparameters or an option that a method does not have."""
+    if hyper not in engine.hyper:
+        raise ValueError(f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {engine.hyper}.")
+    unknown = sorted(set(options) - set(engine.options))
+    if unknown:
+        raise ValueError(
+            f"method={engine.name!r} has no option {unknown[0]!r}; its options are {', '.join(engine.options)}."
+        )
+
+
+def hyper_start(
+    model: pm.Model, form: CompiledLatentGaussian, values: dict[str, Any] | None, state: dict[str, np.ndarray] | None
+) -> np.ndarray:
+    """Return the unconstrained hyperparameters to start from."""
+    if state is not None:
+        if state["theta"].shape != form.start.shape:
+            raise ValueError(
+                f"start= holds {state['theta'].size} unconstrained hyperparameters, but the model has "
+                f"{form.start.size} ({', '.join(form.form.hyper_names)}); it is a fit of another model."
+            )
+        return state["theta"]
+    if not values:
+        return form.start
+    unknown = sorted(set(values) - set(form.form.hyper_names))
+    if unknown:
+        raise ValueError(
+            f"start= gives {unknown[0]!r}, which is not a hyperparameter; these are {', '.join(form.form.hyper_names)}."
+        )
+    shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
+    for name, value in values.items():
+        if np.shape(value) != shapes[name]:
+            raise ValueError(
+                f"start= gives {name!r} a value of shape {np.shape(value)}, but its shape is {shapes[name]}."
+            )
+    overrides = {model[name]: np.asarray(value, dtype=float) for name, value in values.items()}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        point = make_initial_point_fn(model=model, overrides=overrides)(0)
+    for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
+        if name in values and not np.all(np.isfinite(point[variable.name])):
+            raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
+    return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+
+
+@contextmanager
+def progress(name: str, enabled: bool) -> Iterator[Callable[[float, float], None]]:
+    """Yield a reporter that shows a bar once the fit has taken longer than anyone wants to wait in the dark."""
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        shown: list[Callable[[float, float], None]] = []
+
+        def report(evidence: float, change: float) -> None:
+            if enabled and not shown and time.perf_counter() - began > _SILENT_SECONDS:
+                shown.append(stack.enter_context(compat.progress(name.upper(), None)))
+            for advance in shown:
+                advance(evidence, change)
+
+        yield report
+
+
+def warn_unless_converged(engine: EngineEntry, solution: Solution) -> None:
+    """Warn the caller's caller of a fit that did not converge."""
+    if not solution.converged:
+        warnings.warn(f"{engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,87 @@
+"""Cholesky factors, their inverses and products with these, by LAPACK or under JAX."""
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.linalg.namespace import is_jax
+
+__all__ = ["cholesky", "counts", "gram", "inverse_factor", "solve", "solve_right"]
+
+counts = {"factorizations": 0}
+"""How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
+
+
+def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
+    """Return the inverse of the Cholesky factor, the log-determinant and whether `matrix` is positive definite.
+
+    Parameters
+    ----------
+    matrix : array, (n, n)
+        Symmetric. A NumPy array is overwritten.
+
+    Returns
+    -------
+    inverse : array, (n, n)
+        L^{-1}, lower triangular with zeros above, where matrix = L L^T; undefined where there is no such L.
+    log_det : scalar
+    proper : bool scalar
+    """
+    counts["factorizations"] += 1
+    if is_jax(matrix):
+        from pymc_ep.linalg.cholesky_jax import inverse_factor_jax
+
+        return inverse_factor_jax(matrix)
+    # A C-ordered symmetric matrix is its own Fortran-ordered transpose: LAPACK works in place.
+    factor, info = scipy.linalg.lapack.dpotrf(matrix.T, lower=1, overwrite_a=1, clean=1)
+    if info != 0:
+        return matrix.T, np.nan, False
+    log_det = 2.0 * np.log(factor.diagonal()).sum()
+    inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
+    return inverse, log_det, True
+
+
+def cholesky(matrix: Any) -> tuple[Any, Any]:
+    """Return the lower Cholesky factor and whether there is one."""
+    if is_jax(matrix):
+        from pymc_ep.linalg.cholesky_jax import cholesky_jax
+
+        return cholesky_jax(matrix)
+    factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1)
+    return (factor, True) if info == 0 else (np.eye(len(matrix)), False)
+
+
+def solve_right(matrix: Any, factor: Any) -> Any:
+    """Return matrix @ inv(factor).T for a lower triangular factor."""
+    if is_jax(matrix):
+        from pymc_ep.linalg.cholesky_jax import solve_right_jax
+
+        return solve_right_jax(matrix, factor)
+    return scipy.linalg.solve_triangular(factor, matrix.T, lower=True).T
+
+
+def solve(whitener: Any, vector: Any) -> Any:
+    """Return B^{-1} vector, for W = `whitener` = L^{-1} with B = L L^T."""
+    if is_jax(whitener):
+        return whitener.T @ (whitener @ vector)
+    return scipy.linalg.blas.dtrmv(whitener, scipy.linalg.blas.dtrmv(whitener, vector, lower=1), lower=1, trans=1)
+
+
+def gram(whitener: Any) -> Any:
+    """Return B^{-1} = W^T W in full."""
+    if is_jax(whitener):
+        return whitener.T @ whitener
+    product, _ = scipy.linalg.lapack.dlauum(whitener, lower=1)
+    return _mirror_lower(product)
+
+
+def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
+    """Copy the lower triangle onto the upper one, by blocks that fit the cache, in place."""
+    n = len(matrix)
+    for start in range(0, n, block):
+        stop = min(start + block, n)
+        corner = matrix[start:stop, start:stop]
+        corner[...] = np.tril(corner) + np.tril(corner, -1).T
+        matrix[start:stop, stop:] = matrix[stop:, start:stop].T
+    return matrix
