@@ -1,9 +1,10 @@
-"""Which integrands the scan calls one peak near the cavity's centre."""
+"""Which integrands a survey calls one peak near the cavity's centre."""
 
 import numpy as np
 import pytest
 
-from pymc_ep.linalg.scan import defined, has_one_near_peak
+from pymc_ep.linalg.scan import defined
+from pymc_ep.linalg.survey import has_one_near_peak, surveyed
 
 
 def logistic(f, y):
@@ -40,4 +41,5 @@ def spike(place, width, height):
 )
 def test_one_near_peak(density, expected):
     mean, variance, power = np.zeros(1), np.full(1, 0.01), np.ones(1)
-    assert has_one_near_peak(defined(density), np.zeros(1), mean, variance, power).tolist() == [expected]
+    seen, *_ = surveyed(defined(density), np.zeros(1), mean, variance, power, also=np.zeros(1))
+    assert has_one_near_peak(seen).tolist() == [expected]
