@@ -19,9 +19,10 @@ from pymc_ep.linalg.quadrature import LogDensity, Panels, TiltedNodes
 from pymc_ep.linalg.survey import (
     Peak,
     Survey,
-    has_one_near_peak,
+    has_one_peak,
     integrand_of,
-    mass_beyond,
+    is_near,
+    left_out,
     single_peak,
     slopes_beside,
     surveyed,
@@ -37,7 +38,7 @@ _NEGLIGIBLE = 1e-9
 _TRIES = 2
 """Rules about a peak: one of the width that its curvature says, one of the moments that this gave."""
 _BEYOND = 1e-11
-"""Of the site's mass: what may lie outside of the nodes about a peak."""
+"""Of the site's mass and variance: what may lie outside of the nodes about a peak."""
 _CURVED = 0.5
 """Curvature of log t times the cavity variance above which the rule about the cavity's mean is not tried."""
 _STEEP = 2.0
@@ -101,18 +102,20 @@ def seen_smooth_nodes(
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
         seen, log_t, slope = surveyed(log_density, *arrays, also=_rule(_NARROW)[0])
         sd = np.sqrt(variance)
-        narrow = np.flatnonzero(_is_narrow(slopes_beside(seen, variance), sd) & has_one_near_peak(seen))
+        single = has_one_peak(seen)
+        narrow = single & is_near(seen) & _is_narrow(slopes_beside(seen, variance), sd)
+        narrow = np.flatnonzero(narrow | (variance == 0))
         if narrow.size:
             about = [array[narrow] for array in (mean, sd, mean, variance, power)]
             _take(rules, rest, narrow, *_weighed(_NARROW, log_t[:, narrow], slope[:, narrow], *about))
         integrand = integrand_of(log_density, y, mean, variance, power, parameters)
-        sites, peak = single_peak(integrand, seen, np.flatnonzero(rest))
+        sites, peak = single_peak(integrand, seen, np.flatnonzero(rest & single))
         for _ in range(_TRIES):
             if not sites.size:
                 break
             part = [array[sites] for array in arrays]
             rule, smooth = _nodes_about(log_density, _PEAKED, part[1] + peak.offset, peak.width, *part)
-            smooth &= _mass_outside(rule, seen.of(sites)) < _BEYOND
+            smooth &= _left_out(rule, seen.of(sites)) < _BEYOND
             _take(rules, rest, sites, rule, smooth)
             again = np.flatnonzero(~smooth)
             sites, peak = sites[again], _recentred(_of(rule, again))
@@ -149,14 +152,16 @@ def _weighed(
     offset = node[:, None] * width
     # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
     log_t = log_t + slope * (offset - ((centre + offset) - centre))
-    away, ratio = centre - mean, width / np.sqrt(variance)
-    exponent = power * log_t + 0.5 * (1 - ratio**2) * node[:, None] ** 2 - offset * (away / variance)
+    # A cavity without variance is a point, and all nodes are there.
+    spread = np.where(variance > 0, variance, 1.0)
+    away, ratio = centre - mean, np.where(variance > 0, width / np.sqrt(spread), 1.0)
+    exponent = power * log_t + 0.5 * (1 - ratio**2) * node[:, None] ** 2 - offset * (away / spread)
     top = exponent.max(axis=0)
     weights = weight[:, None] * np.exp(exponent - top)
     total = weights.sum(axis=0)
     weights /= total
     smooth = np.abs(last @ weights).max(axis=0) < _NEGLIGIBLE
-    log_z = top + np.log(total * ratio) - away**2 / (2 * variance)
+    log_z = top + np.log(total * ratio) - away**2 / (2 * spread)
     site = np.arange(len(mean))
     panels = Panels(offset[0], offset[-1] - offset[0], site, site)
     return TiltedNodes(panels, centre, offset, weights, power * slope, log_z, mean, variance), smooth
@@ -185,13 +190,14 @@ def _take(rules: list, rest: np.ndarray, sites: np.ndarray, rule: TiltedNodes, s
         rest[sites[smooth]] = False
 
 
-def _mass_outside(rule: TiltedNodes, seen: Survey) -> np.ndarray:
-    """Bound the fraction of each site's mass that lies outside of its nodes, (n,)."""
+def _left_out(rule: TiltedNodes, seen: Survey) -> np.ndarray:
+    """Bound the part of each site's mass and variance that lies outside of its nodes, (n,)."""
     node, weight, _ = _rule(len(rule.offset))
     ends, width = [0, -1], rule.panels.width / (node[-1] - node[0])
     density = (rule.weight[ends] / weight[ends, None]) * np.exp(-0.5 * node[ends, None] ** 2) / np.sqrt(2 * np.pi)
     log_mass = rule.log_z + 0.5 * np.log(2 * np.pi * rule.variance)
-    return mass_beyond(seen, rule.centre - rule.mean + rule.offset[ends], density / width, log_mass)
+    peak = Peak(rule.centre - rule.mean, width)
+    return left_out(seen, peak, peak.offset + rule.offset[ends], density / width, log_mass)
 
 
 def _recentred(rule: TiltedNodes) -> Peak:

@@ -20,9 +20,10 @@ __all__ = [
     "Survey",
     "around",
     "first_false",
-    "has_one_near_peak",
+    "has_one_peak",
     "integrand_of",
-    "mass_beyond",
+    "is_near",
+    "left_out",
     "sectioned",
     "single_peak",
     "slopes_beside",
@@ -40,6 +41,10 @@ NEAR = 9.5
 """Cavity standard deviations beyond which the cavity alone leaves nothing: exp(-9.5**2 / 2) is 3e-20."""
 _BESIDE, _LOW = 6.5, 18.0
 """Cavity standard deviations from where on an integrand that is a peak near the centre is so many nats below it."""
+_COUNTS = 40.0
+"""Nats below the highest point within which changes between points are looked at."""
+_MARGIN = 0.1
+"""In nats, and relative: what a slope that is not monotone may change beyond its ends."""
 
 _SECTIONS = 15
 """Points at which one round of a search cuts an interval: four bits, for about the price of one point."""
@@ -127,13 +132,27 @@ def surveyed(
     return seen, log_t[len(_GRID) :], slope[len(_GRID) :]
 
 
-def has_one_near_peak(seen: Survey) -> np.ndarray:
-    """Whether the grid sees one peak of the integrand, under the cavity's own, and nothing else, (n,)."""
+def has_one_peak(seen: Survey) -> np.ndarray:
+    """Whether the grid sees one peak of the integrand, (n,), and nothing between its points.
+
+    Over an interval on which the slope is monotone the integrand changes by less than its steeper end says. Where it
+    changes by more the interval hides a peak or an edge, though slopes at its ends may be those of the cavity.
+    """
+    turns = (seen.rise[:-1] > 0) & (seen.rise[1:] <= 0)
+    with np.errstate(invalid="ignore"):
+        change = np.abs(np.diff(seen.level, axis=0))
+    steeper = np.maximum(np.abs(seen.rise[:-1]), np.abs(seen.rise[1:])) * np.diff(seen.offset, axis=0)
+    counts = np.maximum(seen.level[:-1], seen.level[1:]) > seen.level.max(axis=0) - _COUNTS
+    hidden = counts & (change > (1 + _MARGIN) * steeper + _MARGIN)
+    return (turns.sum(axis=0) == 1) & ~hidden.any(axis=0)
+
+
+def is_near(seen: Survey) -> np.ndarray:
+    """Whether all that the grid sees of the integrand is under the cavity's own peak, (n,)."""
     near = np.abs(_GRID[:, 0]) <= NEAR
     beside = np.abs(_GRID[:, 0]) > _BESIDE
     whole = np.isfinite(seen.level[near]).all(axis=0)
-    low = seen.level[beside].max(axis=0) < seen.level.max(axis=0) - _LOW
-    return whole & low & (_turns(seen).sum(axis=0) == 1)
+    return whole & (seen.level[beside].max(axis=0) < seen.level.max(axis=0) - _LOW)
 
 
 def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
@@ -141,15 +160,9 @@ def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
     return seen.rise[_UNIT] + seen.offset[_UNIT] / variance
 
 
-def _turns(seen: Survey) -> np.ndarray:
-    return (seen.rise[:-1] > 0) & (seen.rise[1:] <= 0)
-
-
 def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[np.ndarray, Peak]:
-    """Return which of some sites have an integrand of which the grid sees one peak, and where these peaks are."""
-    turns = _turns(seen)
-    sites = sites[turns[:, sites].sum(axis=0) == 1]
-    place = np.argmax(turns[:, sites], axis=0)
+    """Return those of some sites with one peak, by `has_one_peak`, where it was enclosed, and where that is."""
+    place = np.argmax((seen.rise[:-1, sites] > 0) & (seen.rise[1:, sites] <= 0), axis=0)
     low, high = seen.offset[place, sites], seen.offset[place + 1, sites]
     up, down = seen.rise[place, sites], seen.rise[place + 1, sites]
     for _ in range(_ROUNDS):
@@ -168,14 +181,16 @@ def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[
     return sites[good], Peak(*(values[good] for values in peak))
 
 
-def mass_beyond(seen: Survey, ends: np.ndarray, density: np.ndarray, log_mass: np.ndarray) -> np.ndarray:
-    """Bound the fraction of the integrand's mass outside of intervals that hold its only peak, (n,).
+def left_out(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarray, log_mass: np.ndarray) -> np.ndarray:
+    """Bound what intervals that hold the only peak leave out of mass and variance, relative to these, (n,).
 
     Beyond them the integrand falls, as far as the grid sees: between two points it is below its value at the inner one.
 
     Parameters
     ----------
     seen : Survey
+    peak : Peak
+        The integrand is weighed with ``1 + z**2``, z the distance from this offset in this width.
     ends : ndarray, shape (2, n)
         Of the intervals, as offsets from the cavity mean.
     density : ndarray, shape (2, n)
@@ -188,7 +203,8 @@ def mass_beyond(seen: Survey, ends: np.ndarray, density: np.ndarray, log_mass: n
     value = np.exp(seen.level - log_mass)
     below = np.maximum(np.minimum(right, low) - left, 0) * np.where(right <= low, value[1:], density[0])
     above = np.maximum(right - np.maximum(left, high), 0) * np.where(left >= high, value[:-1], density[1])
-    return below.sum(axis=0) + above.sum(axis=0)
+    weight = 1 + (np.where(right <= peak.offset, left, right) - peak.offset) ** 2 / peak.width**2
+    return ((below + above) * weight).sum(axis=0)
 
 
 def sectioned(low: np.ndarray, high: np.ndarray) -> np.ndarray:
