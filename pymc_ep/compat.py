@@ -14,11 +14,13 @@ import pymc as pm
 import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Add, Cast, Clip, Mul, upcast
+from pytensor.scalar.basic import Add, Cast, Clip, Mul
 from pytensor.scalar.math import Log1mexp, Softplus
-from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, mul, switch
+from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
 from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -73,13 +75,28 @@ def quick_mode() -> Mode:
     return get_mode("FAST_COMPILE").register((dfs_rewriter(_as_ufuncs), 48.9))
 
 
+class _AsType(Op):
+    """A cast by NumPy."""
+
+    __props__ = ("dtype",)
+
+    def __init__(self, dtype: str):
+        self.dtype = dtype
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type.clone(dtype=self.dtype)()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0].astype(self.dtype)
+
+
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     """Rewrite what would be run element by element in Python, for want of a NumPy function that does it at once."""
     scalar_op = node.op.scalar_op
     target = node.outputs[0].dtype
-    if isinstance(scalar_op, Cast) and upcast(node.inputs[0].dtype, target) == target:
-        return [mul(node.inputs[0], constant(1, dtype=target))]
+    if isinstance(scalar_op, Cast):
+        return [_AsType(target)(node.inputs[0])]
     if isinstance(scalar_op, Softplus):
         x = node.inputs[0]
         return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]

@@ -83,8 +83,14 @@ class _Objective:
         self.trace: list[float] = []
         self.evaluations = 0
         self.failed_at: np.ndarray | None = None
+        self._last: tuple[np.ndarray, tuple[float, np.ndarray]] | None = None
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if self._last is None or not np.array_equal(self._last[0], theta):
+            self._last = theta.copy(), self._evaluated(theta)
+        return self._last[1]
+
+    def _evaluated(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         self.evaluations += 1
         try:
             at = self.evidence.at(theta, self.sites)
@@ -157,16 +163,20 @@ def _search(objective: "_Objective", theta: np.ndarray) -> None:
     while retries and objective.evaluations < _EVALUATIONS:
         centre = theta if objective.best is None else objective.best.theta
         objective.failed_at = None
+        steepness = float(np.linalg.norm(objective(centre)[1]))
+        if objective.best is None:
+            return
+        # Between bounds L-BFGS-B takes the whole gradient for its first step, mostly to the border.
+        scale = 1.0 / max(1.0, steepness)
         found = scipy.optimize.minimize(
-            objective,
+            lambda theta, scale: tuple(scale * part for part in objective(theta)),
             centre,
+            args=(scale,),
             jac=True,
             method="L-BFGS-B",
             bounds=scipy.optimize.Bounds(centre - width, centre + width),
-            options={"maxfun": _EVALUATIONS - objective.evaluations, "gtol": 1e-5, "ftol": 1e-13, "maxls": 40},
+            options={"maxfun": _EVALUATIONS - objective.evaluations, "gtol": 1e-5 * scale, "ftol": 1e-13, "maxls": 40},
         )
-        if objective.best is None:
-            return
         if objective.failed_at is not None:
             distance = np.abs(objective.failed_at - objective.best.theta)
             width = np.where(distance > 0, np.minimum(width, distance) / 4, width)

@@ -1,14 +1,9 @@
 """Quadrature for a log density of which nothing is known: no shape, no scale, perhaps several peaks.
 
 `quadrature.tilted_nodes` relies on what a site says of itself, log-concavity or the places of its scales. Here both are
-searched for. The log integrand and its slope are taken on a grid that is fine near the cavity and doubles outwards;
-between two points where the slope turns from up to down lies a peak, however narrow, and bisection finds it, as it
-finds the ends of the support. Panels break at those places, and at distances from each peak that grow from its own
-width by factors, and are halved until their Legendre coefficients have decayed.
-
-What it can miss is a peak that no slope on the grid points to (a second, narrow one on the flank of a first), and a
-support that fits between two points of the grid (a quarter of a cavity standard deviation apart at the centre, half as
-far as the cavity mean further out).
+searched for, from what `survey` saw on its grid: where the slope turns from up to down the peak is enclosed, and so are
+the ends of the support. Panels break at those places, and at distances from each peak that grow from its own width by
+factors, and are halved until their Legendre coefficients have decayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,24 +20,21 @@ from pymc_ep.linalg.quadrature import (
     panels_between,
     weighed,
 )
+from pymc_ep.linalg.survey import NEAR, Integrand, Survey, around, first_false, integrand_of, sectioned
 
-__all__ = ["defined", "has_one_near_peak", "scanned_nodes"]
+__all__ = ["defined", "scanned_nodes"]
 
-_NEAR = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 9.5)
-_FAR = tuple(9.5 * 2.0**k for k in range(1, 21))
-_GRID = np.array([*(-np.array(_NEAR + _FAR))[::-1], 0.0, *_NEAR, *_FAR])[:, None]
-"""Cavity standard deviations at which the integrand is looked at, up to 1e7."""
-
-_BESIDE, _LOW = 6.5, 18.0
-"""Cavity standard deviations from where on an integrand that is a peak near the centre is so many nats below it."""
-
-_CUTS = np.array([-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5])[:, None]
+_CUTS = np.array([-NEAR, -5.0, -2.5, 0.0, 2.5, 5.0, NEAR])[:, None]
 _PEAKS = 3
 """Peaks looked for; of more, those that begin highest."""
 
-_BISECTIONS = 52
-_WIDTH_BISECTIONS = 7
-"""Of 44 octaves, so that a width is right to a third of an octave."""
+_ROUNDS = 13
+"""Of a search, by four bits each."""
+_SETTLED = 1e-11
+"""Nats by which the tangents at the ends of a bracket rise over it when the peak between them needs no closer look:
+where the slope is continuous the break may lie anywhere near, and a kink is then known to so much of its scale."""
+_WIDTH_ROUNDS = 2
+"""Of 44 octaves, so that a width is right to a fifth of an octave."""
 _WIDEST, _NARROWEST = 2.0**4, 2.0**-40
 """Cavity standard deviations between which the width of a peak lies."""
 
@@ -87,15 +79,16 @@ def scanned_nodes(
     power: np.ndarray,
     parameters: Sequence[np.ndarray] = (),
     *,
+    seen: Survey,
     nodes: int = 24,
 ) -> TiltedNodes:
     """Place and weigh the nodes of an adaptive Gauss-Legendre rule.
 
     Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays, and so is the result; `log_density` is one that
-    `defined` returned.
+    `defined` returned, and `seen` what `survey.surveyed` did.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
-        found = _search(log_density, y, mean, variance, power, parameters)
+        found = _search(integrand_of(log_density, y, mean, variance, power, parameters), seen, mean, variance)
         log_centre = log_density(found.centre[None], y, *parameters)[0][0]
         panels = panels_between(found.low, found.high, found.breaks)
 
@@ -113,50 +106,15 @@ def scanned_nodes(
     return rule._replace(jump=jump if jump.any() else None)
 
 
-def has_one_near_peak(
-    log_density: LogDensity,
-    y: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    power: np.ndarray,
-    *parameters: np.ndarray,
-) -> np.ndarray:
-    """Whether the grid sees one peak of the integrand, under the cavity's own, and nothing else, (n,).
-
-    It is the grid of `scanned_nodes`: what escapes it here does so there as well.
-    """
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        level, rise = _integrand(log_density, y, mean, variance, power, parameters)(_GRID * np.sqrt(variance))
-    near = np.abs(_GRID) <= _NEAR[-1]
-    beside = np.abs(_GRID) > _BESIDE
-    turns = (rise[:-1] > 0) & (rise[1:] <= 0)
-    whole = np.isfinite(level[near[:, 0]]).all(axis=0)
-    return whole & (turns.sum(axis=0) == 1) & (np.where(beside, level, -np.inf).max(axis=0) < level.max(axis=0) - _LOW)
-
-
-def _integrand(
-    log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]
-) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return the log integrand and its slope as a function of offsets (k, n) from the cavity mean."""
-
-    def integrand(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        log_t, slope = log_density(mean + offset, y, *parameters)
-        return power * log_t - offset**2 / (2 * variance), power * slope - offset / variance
-
-    return integrand
-
-
-def _search(log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]) -> _Scan:
+def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.ndarray) -> _Scan:
     deviation = np.sqrt(variance)
-    integrand = _integrand(log_density, y, mean, variance, power, parameters)
-    grid = _GRID * deviation
-    level, rise = integrand(grid)
-    peaks, heights = _peaks(integrand, grid, level, rise)
-    low_end, high_end = _ends(integrand, grid, level)
-    width = _widths(integrand, peaks, heights, deviation)
-    ladder = _ladder(peaks, width, deviation)
+    grid, level, _ = seen
+    peaks, heights = _peaks(integrand, seen)
     top = np.maximum(level.max(axis=0), heights[0])
     high_up = level > top - _DROP
+    low_end, high_end = _ends(integrand, seen, high_up)
+    width = _widths(integrand, peaks, heights, deviation)
+    ladder = _ladder(peaks, width, deviation)
     some = high_up.any(axis=0)
     count = len(grid)
     first = np.where(some, np.argmax(high_up, axis=0), count // 2)
@@ -172,61 +130,78 @@ def _search(log_density: LogDensity, y: Any, mean: Any, variance: Any, power: An
     return _Scan(mean + centre, low - centre, high - centre, breaks)
 
 
-def _peaks(integrand: Callable, grid: np.ndarray, level: np.ndarray, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
     """Return offsets and heights of up to `_PEAKS` local maxima, (peaks, n), the highest first.
 
     Where there are fewer, the highest is repeated.
     """
-    seen = np.isfinite(level)
-    up, down = (seen & (rise > 0)) | ~seen, (seen & (rise <= 0)) | ~seen
-    turns = up[:-1] & down[1:] & (seen[:-1] | seen[1:])
+    grid, level, rise = seen
+    known = np.isfinite(level)
+    up, down = (known & (rise > 0)) | ~known, (known & (rise <= 0)) | ~known
+    turns = up[:-1] & down[1:] & (known[:-1] | known[1:])
     begin = np.where(turns, np.maximum(level[:-1], level[1:]), -np.inf)
     order = np.argsort(-begin, axis=0)[:_PEAKS]
-    best = np.argmax(level, axis=0)
     columns = np.arange(grid.shape[1])
-    turning = turns[order, columns]
-    low, high = (np.where(turning, grid[order + i, columns], grid[best, columns]) for i in (0, 1))
-    level_low, level_high = (np.where(turning, level[order + i, columns], level[best, columns]) for i in (0, 1))
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        at, slope = integrand(middle)
-        # Where nothing is defined the peak lies towards the end that is.
-        upwards = np.where(np.isfinite(at), slope > 0, level_high >= level_low)
-        low, level_low = np.where(upwards, middle, low), np.where(upwards, at, level_low)
-        high, level_high = np.where(upwards, high, middle), np.where(upwards, level_high, at)
-    peaks = np.where(level_low >= level_high, low, high)
-    heights = np.maximum(level_low, level_high)
+    best = np.argmax(level, axis=0)
+    peaks, heights = (np.tile(values[best, columns], (_PEAKS, 1)) for values in (grid, level))
+    row, sites = np.nonzero(turns[order, columns])
+    place = order[row, sites]
+    peaks[row, sites], heights[row, sites] = _enclosed(integrand, seen, place, sites)
     first = np.argsort(-heights, axis=0, kind="stable")
     return peaks[first, columns], heights[first, columns]
 
 
-def _ends(integrand: Callable, grid: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """Return the ends of the support, (2, n), infinite where the grid sees none."""
-    seen = np.isfinite(level)
-    columns, count = np.arange(grid.shape[1]), len(grid)
-    first, last = np.argmax(seen, axis=0), count - 1 - np.argmax(seen[::-1], axis=0)
-    inside = np.stack([grid[first, columns], grid[last, columns]])
-    outside = np.stack([grid[np.maximum(first - 1, 0), columns], grid[np.minimum(last + 1, count - 1), columns]])
-    bounded = np.stack([first > 0, last < count - 1]) & seen.any(axis=0)
-    for _ in range(_BISECTIONS if bounded.any() else 0):
-        middle = (inside + outside) / 2
-        good = np.isfinite(integrand(middle)[0])
-        inside, outside = np.where(good, middle, inside), np.where(good, outside, middle)
-    return np.where(bounded, inside, np.array([-np.inf, np.inf])[:, None])
+def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return offsets and heights of the peaks between each point of the grid named and the next, (m,)."""
+    (low, high), (level_low, level_high), (up, down) = ((part[place, sites], part[place + 1, sites]) for part in seen)
+    for _ in range(_ROUNDS):
+        smooth = np.isfinite(level_low) & np.isfinite(level_high) & (up >= 0) & (down <= 0)
+        open_ = np.flatnonzero(~(smooth & ((up - down) * (high - low) <= _SETTLED)))
+        if not open_.size:
+            break
+        point = sectioned(low[open_], high[open_])
+        level, rise = integrand(point, sites[open_])
+        # Where nothing is defined the peak lies towards the end that is.
+        upwards = np.where(np.isfinite(level), rise > 0, level_high[open_] >= level_low[open_])
+        at = first_false(upwards)
+        low[open_], high[open_] = around(at, low[open_], point, high[open_])
+        level_low[open_], level_high[open_] = around(at, level_low[open_], level, level_high[open_])
+        up[open_], down[open_] = around(at, up[open_], rise, down[open_])
+    return np.where(level_low >= level_high, low, high), np.maximum(level_low, level_high)
 
 
-def _widths(integrand: Callable, peaks: np.ndarray, heights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray:
+    """Return the ends of the support, (2, n), infinite where the grid sees none next to a point that is high up."""
+    known = np.isfinite(seen.level)
+    columns, count = np.arange(known.shape[1]), len(known)
+    first, last = np.argmax(known, axis=0), count - 1 - np.argmax(known[::-1], axis=0)
+    inside = np.stack([seen.offset[first, columns], seen.offset[last, columns]])
+    beyond = [np.maximum(first - 1, 0), np.minimum(last + 1, count - 1)]
+    outside = np.stack([seen.offset[row, columns] for row in beyond])
+    bounded = np.stack([first > 0, last < count - 1]) & known.any(axis=0)
+    bounded &= np.stack([high_up[first, columns], high_up[last, columns]])
+    end, sites = np.nonzero(bounded)
+    near, far = inside[end, sites], outside[end, sites]
+    for _ in range(_ROUNDS if sites.size else 0):
+        point = sectioned(near, far)
+        near, far = around(first_false(np.isfinite(integrand(point, sites)[0])), near, point, far)
+    ends = np.tile(np.array([-np.inf, np.inf])[:, None], len(columns))
+    ends[end, sites] = near
+    return ends
+
+
+def _widths(integrand: Integrand, peaks: np.ndarray, heights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Return, for either side of each peak, the distance at which the integrand has dropped by one nat."""
-    way = np.array([-1.0, 1.0])[:, None, None]
-    low = np.full((2, *peaks.shape), np.log(_NARROWEST))
-    high = np.full((2, *peaks.shape), np.log(_WIDEST))
-    for _ in range(_WIDTH_BISECTIONS):
-        middle = (low + high) / 2
-        point = peaks + way * np.exp(middle) * deviation
-        level = integrand(point.reshape(-1, peaks.shape[1]))[0].reshape(point.shape)
-        beyond = ~(level > heights - 1)
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    width = np.exp(high) * deviation
+    # Sides, then peaks, then sites in one row.
+    way = np.repeat([-1.0, 1.0], peaks.size)
+    peak, height = np.tile(peaks.ravel(), 2), np.tile(heights.ravel(), 2)
+    sites = np.tile(np.arange(peaks.shape[1]), 2 * len(peaks))
+    low, high = np.full(len(way), np.log(_NARROWEST)), np.full(len(way), np.log(_WIDEST))
+    for _ in range(_WIDTH_ROUNDS):
+        middle = sectioned(low, high)
+        level = integrand(peak + way * np.exp(middle) * deviation[sites], sites)[0]
+        low, high = around(first_false(level > height - 1), low, middle, high)
+    width = np.exp(high).reshape(2, *peaks.shape) * deviation
     # Beside an end of the support one side has no width; it is resolved by halving.
     return np.maximum(width, 1e-6 * width.max(axis=0))
 

@@ -19,10 +19,11 @@ from pytensor.link.jax.linker import JAXLinker
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
-from pymc_ep.linalg.hermite import hermite_nodes, is_narrow
+from pymc_ep.linalg.hermite import known_smooth_nodes, seen_smooth_nodes
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
-from pymc_ep.linalg.scan import defined, has_one_near_peak, scanned_nodes
+from pymc_ep.linalg.scan import defined, scanned_nodes
+from pymc_ep.linalg.survey import Survey
 from pymc_ep.sites.base import Site, Tilted, get_site
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
@@ -139,19 +140,19 @@ class CompiledSite:
 
         def first() -> Iterator[tuple[Any, Sequence[Any]]]:
             nonlocal numbers
-            for index, part, rule in self._pieces(arrays):
+            for index, _, rule in self._pieces(arrays):
                 if numbers < _KEPT:
-                    pieces.append((index, part, rule))
+                    pieces.append((index, rule))
                     numbers += rule.offset.size + rule.weight.size + rule.slope.size
                 else:
                     forgotten[index] = True
-                yield index, self._summed(part, rule)
+                yield index, self._summed(rule)
 
         def nearby(centre: Any) -> Tilted:
             step = centre - arrays[1]
             far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
-            moved = ((index, self._summed(part, reweighted(rule, near[index]))) for index, part, rule in pieces)
+            moved = ((index, self._summed(reweighted(rule, near[index]))) for index, rule in pieces)
             found = Tilted(*_gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
@@ -291,12 +292,13 @@ class CompiledSite:
 
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
-        """`_density_function`, or for a density of unknown support one that is minus infinity outside of it."""
-        return defined(self._density_function) if self._scanned else self._density_function
+        """`_density_function`, or where its support may be unknown one that is minus infinity outside of it."""
+        return self._density_function if self.site.log_concave else defined(self._density_function)
 
-    def _rule(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> TiltedNodes:
-        if self._scanned:
-            return scanned_nodes(self._density, y, mean, variance, power, parameters, nodes=self.site.nodes)
+    def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
+        y, mean, variance, power, *parameters = arrays
+        if self._scanned and seen is not None:
+            return scanned_nodes(self._density, y, mean, variance, power, parameters, seen=seen, nodes=self.site.nodes)
         knots = () if self.site.knots is None else self.site.knots(y, *parameters)
         return tilted_nodes(
             self._density_function,
@@ -311,12 +313,11 @@ class CompiledSite:
             nodes=self.site.nodes,
         )
 
-    def _summed(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
-        y, _, _, power, *parameters = arrays
-        return moments_from_nodes(rule, self._density, y, power, parameters, log_concave=self.site.log_concave)
+    def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
+        return moments_from_nodes(rule, log_concave=self.site.log_concave)
 
     def _quadrature(self, *arrays: Any) -> Sequence[Any]:
-        pieces = ((index, self._summed(part, rule)) for index, part, rule in self._pieces(arrays))
+        pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
         return _gathered(pieces, len(arrays[0]))
 
     def _quadrature_gradient(self, *arrays: Any) -> Sequence[Any]:
@@ -335,29 +336,24 @@ class CompiledSite:
     def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
         """Cut the vectors into pieces, and make the rule of each; yields indices of the sites, their arrays, the rule.
 
-        Pieces keep (nodes, n) arrays small; JAX fuses them away. Where t is smooth on the scale of the cavity a
+        Pieces keep (nodes, n) arrays small; JAX fuses them away. Where the integrand is a smooth single peak a
         Gauss-Hermite rule is exact, and the other sites of the block form a piece of their own.
         """
         n = arrays[0].shape[0]
         if self._jax:
-            yield slice(None), arrays, self._rule(*arrays)
+            yield slice(None), arrays, self._rule(arrays)
             return
+        smooth_nodes = known_smooth_nodes if self.site.log_concave else seen_smooth_nodes
         size = max(1, _BLOCK // (2 * self.site.nodes))
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]
-            rest = np.ones(len(block[0]), dtype=bool)
-            narrow = np.flatnonzero(is_narrow(self._density, *block))
-            if self._scanned and narrow.size:
-                narrow = narrow[has_one_near_peak(self._density, *(array[narrow] for array in block))]
-            if narrow.size:
-                rule, exact = hermite_nodes(self._density, *(array[narrow] for array in block))
-                narrow = narrow[exact]
-                rest[narrow] = False
-            if narrow.size:
-                yield start + narrow, [array[narrow] for array in block], rule
-            if rest.any():
-                part = block if rest.all() else [array[rest] for array in block]
-                yield start + np.flatnonzero(rest), part, self._rule(*part)
+            smooth = smooth_nodes(self._density, *block)
+            for index, rule in smooth.rules:
+                yield start + index, [array[index] for array in block], rule
+            if smooth.rest.size:
+                part = [array[smooth.rest] for array in block]
+                seen = None if smooth.seen is None else smooth.seen.of(smooth.rest)
+                yield start + smooth.rest, part, self._rule(part, seen)
 
 
 def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:
