@@ -70,7 +70,7 @@ def known_smooth_nodes(
     power: np.ndarray,
     *parameters: np.ndarray,
 ) -> Smooth:
-    """Return rules about cavity means, for a t that has no peaks which they would miss.
+    """Return rules about cavity means, for a t whose peaks are known to its site.
 
     Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays.
     """

@@ -292,12 +292,12 @@ class CompiledSite:
 
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
-        """`_density_function`, or where its support may be unknown one that is minus infinity outside of it."""
-        return self._density_function if self.site.log_concave else defined(self._density_function)
+        """`_density_function`, or for a density of unknown support one that is minus infinity outside of it."""
+        return defined(self._density_function) if self._scanned else self._density_function
 
     def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
         y, mean, variance, power, *parameters = arrays
-        if self._scanned and seen is not None:
+        if seen is not None:
             return scanned_nodes(self._density, y, mean, variance, power, parameters, seen=seen, nodes=self.site.nodes)
         knots = () if self.site.knots is None else self.site.knots(y, *parameters)
         return tilted_nodes(
@@ -343,7 +343,7 @@ class CompiledSite:
         if self._jax:
             yield slice(None), arrays, self._rule(arrays)
             return
-        smooth_nodes = known_smooth_nodes if self.site.log_concave else seen_smooth_nodes
+        smooth_nodes = seen_smooth_nodes if self._scanned else known_smooth_nodes
         size = max(1, _BLOCK // (2 * self.site.nodes))
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]

@@ -1,5 +1,7 @@
 """The search for the hyperparameters where it is hard: steep starts, optima at infinity, points without evidence."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -9,6 +11,7 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.engines.hyper import _Objective, _search
 
 N = 20
 X = np.linspace(0.0, 3.0, N)[:, None]
@@ -63,3 +66,21 @@ def test_a_covariance_that_turns_indefinite_on_the_way():
         pm.Normal("y", f, 1.0, observed=1.6 * draws.ravel())
     with pytest.raises(pmep.NumericalError, match=r"'?f'?.*not positive definite for rho = .*least eigenvalue is -"):
         pmep.fit(model=model, draws=0)
+
+
+def test_the_first_step_is_short_and_no_point_is_evaluated_twice():
+    """Under a steep slope, here of a paraboloid about (3, 3), L-BFGS would begin at the border of its box."""
+    visited = []
+
+    def at(theta, sites):
+        visited.append(theta.copy())
+        status = SimpleNamespace(converged=True)
+        value = -50 * ((theta - 3) ** 2).sum()
+        return SimpleNamespace(value=value, theta=theta.copy(), sites=sites, run=SimpleNamespace(status=status))
+
+    form = SimpleNamespace(transformed=np.ones(2, dtype=bool))
+    objective = _Objective(SimpleNamespace(form=form, at=at, gradient=lambda at: -100 * (at.theta - 3)), None)
+    _search(objective, np.zeros(2))
+    assert np.linalg.norm(visited[1]) < 1 + 1e-9
+    assert len({tuple(theta) for theta in visited}) == len(visited)
+    np.testing.assert_allclose(objective.best.theta, 3.0, atol=1e-6)
