@@ -25,11 +25,9 @@ from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, re
 from pymc_ep.linalg.scan import defined, scanned_nodes
 from pymc_ep.linalg.survey import Survey
 from pymc_ep.sites.base import Site, Tilted, get_site
+from pymc_ep.sites.rows import BLOCK, by_rows
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
-
-_BLOCK = 2**15
-"""Numbers in one block of quadrature nodes on the CPU: with its temporaries it stays in the cache."""
 
 _KEPT = 2 * 10**8
 """Numbers in rules that are kept for means nearby, 1.5 GiB; the moments of sites beyond are computed anew."""
@@ -183,21 +181,7 @@ class CompiledSite:
             shape, arrays = self._flatten(y, eta, *parameters)
             arrays = [array[None] for array in arrays]
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
-        arrays = [np.asarray(array, dtype=np.float64) for array in (y, eta, *parameters)]
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        rows = shape[0] if len(shape) > 1 else 1
-        y, eta, *parameters = (np.broadcast_to(array, shape).reshape(rows, -1) for array in arrays)
-        y, *parameters = (_told_once(array) for array in (y, *parameters))
-        arrays = [y, eta, *parameters]
-        lengths = tuple((1 if len(a) == 1 else None, 1 if a.shape[1] == 1 else None) for a in arrays)
-        evaluate = self._log_density_function((lengths[0], (None, None), *lengths[2:]))
-        out = np.empty(eta.shape)
-        # In pieces, so that temporaries stay in the cache.
-        step = max(1, _BLOCK // max(1, eta.shape[1]))
-        for start in range(0, rows, step):
-            here = slice(start, start + step)
-            out[here] = evaluate(*(a if len(a) == 1 else a[here] for a in arrays))[0]
-        return out.reshape(shape)
+        return by_rows(self._log_density_function, y, eta, *parameters)
 
     def _has_closed_form(self, power: Any) -> bool:
         if self.site.tilted is None or self.site.any_power:
@@ -344,7 +328,7 @@ class CompiledSite:
             yield slice(None), arrays, self._rule(arrays)
             return
         smooth_nodes = seen_smooth_nodes if self._scanned else known_smooth_nodes
-        size = max(1, _BLOCK // (2 * self.site.nodes))
+        size = max(1, BLOCK // (2 * self.site.nodes))
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]
             smooth = smooth_nodes(self._density, *block)
@@ -366,15 +350,6 @@ def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequenc
         for whole, field in zip(out, fields, strict=True):
             whole[index] = field
     return out
-
-
-def _told_once(array: np.ndarray) -> np.ndarray:
-    """Return the one row or column of a matrix that repeats it, or the matrix: what does not vary is computed once."""
-    if array.size and (array == array[:1]).all():
-        array = array[:1]
-    if array.size and (array == array[:, :1]).all():
-        array = array[:, :1]
-    return array
 
 
 def _without_checks(mode: Any) -> Any:

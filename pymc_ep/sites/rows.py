@@ -1,0 +1,49 @@
+"""Log densities of observations at many draws of their predictors, a row each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["BLOCK", "by_rows"]
+
+BLOCK = 2**15
+"""Numbers in one block of an array that is worked on at a time: with its temporaries it stays in the cache."""
+
+Shapes = tuple[tuple[int | None, int | None], ...]
+
+
+def by_rows(compiled_for: Callable[[Shapes], Callable[..., Any]], y: Any, eta: Any, *parameters: Any) -> np.ndarray:
+    """Return log t at arguments that broadcast; of two or more axes the first is that of draws.
+
+    Parameters
+    ----------
+    compiled_for : callable
+        Returns the function ``(y, eta, *parameters) -> [log t]`` of matrices for their static shapes, of which a 1
+        says that the one row or column belongs to all.
+    y, eta, *parameters : array_like
+    """
+    arrays = [np.asarray(array, dtype=np.float64) for array in (y, eta, *parameters)]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    rows, columns = (shape[0], shape[1:]) if len(shape) > 1 else (1, shape)
+    matrix = rows, int(np.prod(columns))
+    y, eta, *parameters = (np.broadcast_to(array, shape).reshape(matrix) for array in arrays)
+    y, *others = (_told_once(array) for array in (y, *parameters))
+    arrays = [y, eta, *others]
+    lengths = tuple((1 if len(a) == 1 else None, 1 if a.shape[1] == 1 else None) for a in arrays)
+    evaluate = compiled_for((lengths[0], (None, None), *lengths[2:]))
+    out = np.empty(eta.shape)
+    step = max(1, BLOCK // max(1, eta.shape[1]))
+    for start in range(0, rows, step):
+        here = slice(start, start + step)
+        out[here] = evaluate(*(a if len(a) == 1 else a[here] for a in arrays))[0]
+    return out.reshape(shape)
+
+
+def _told_once(array: np.ndarray) -> np.ndarray:
+    """Return the one row or column of a matrix that repeats it, or the matrix: what does not vary is computed once."""
+    if array.size and (array == array[:1]).all():
+        array = array[:1]
+    if array.size and (array == array[:, :1]).all():
+        array = array[:, :1]
+    return array
