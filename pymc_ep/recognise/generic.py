@@ -27,6 +27,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.recognise.graph import dominators, value_dependent
+from pymc_ep.recognise.log_scale import is_log_scale, log_scale_density
 from pymc_ep.recognise.predictor import (
     AffineTest,
     Found,
@@ -77,8 +78,12 @@ def find_generic(
     dependent = value_dependent(parameters, affine.noise)
     rebuilder = _Rebuilder(name, eta, dependent)
     discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
+    log_scale = is_log_scale(node, parameters, eta, dependent, affine)
 
     def logp(y: Any, eta: Any, *values: Any) -> Any:
+        if log_scale:
+            ends = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
+            return log_scale_density(*ends, y, eta)
         y = pt.as_tensor(y).astype("int64") if discrete else y
         return pymc_logp(rebuilder(node, parameters, eta, values), y, warn_rvs=False)
 
@@ -90,7 +95,7 @@ def find_generic(
             parameters=tuple(f"parameter_{k}" for k in range(len(leaves))),
             parameter_domains=("extended real",) * len(leaves),
             domain="integer" if discrete else "real",
-            log_concave=False,
+            log_concave=log_scale,
             logp=logp,
             interpreted=True,
         )
