@@ -26,7 +26,8 @@ _SPACING = {1: 0.5, 2: 0.75}
 that changes three times as fast to some per cent."""
 _DROP = 8.0
 """Fall of the log density below its largest value at which the grid ends: 3e-4 of a normal mass in two dimensions."""
-_MOST_POINTS = 1000
+_MOST_POINTS = {1: 200, 2: 1000}
+"""Fits at which the grid is ended. In one dimension these are 50 standard deviations at the mode to either side."""
 _PROBE = np.sqrt(2.0)
 """Where the composite design looks for its scales: a normal log density has fallen by 1 there."""
 _LEAST_STRETCH, _MOST_STRETCH = 0.25, 4.0
@@ -120,7 +121,8 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         )
     mode = maximise(evidence, theta, start)
     if mode.factor is None:
-        sentence = "; ".join(filter(None, [mode.sentence, "so that they were not integrated over"]))
+        cure = "so that they were not integrated over; give them proper priors not much wider than the data allow"
+        sentence = "; ".join(filter(None, [mode.sentence, cure]))
         mode = mode._replace(converged=False, sentence=sentence)
         return Integral(mode, np.zeros((0, theta.size)), [], np.zeros(0), np.zeros(0), False, mode.sentence)
     variances, vectors = scipy.linalg.eigh(mode.factor @ mode.factor.T)
@@ -170,7 +172,7 @@ def _grid(explorer: _Explorer) -> Integral:
     steps = [tuple(sign * int(i == j) for j in range(p)) for i in range(p) for sign in (-1, 1)]
     values = {(0,) * p: explorer.points[0].value}
     front = list(values)
-    while front and len(values) < _MOST_POINTS:
+    while front and len(values) < _MOST_POINTS[p]:
         cell = front.pop(0)
         if values[cell] < max(values.values()) - _DROP:
             continue
@@ -182,10 +184,12 @@ def _grid(explorer: _Explorer) -> Integral:
     least = max(values.values()) - _DROP
     explorer.points = [point for point in explorer.points if point.value >= least]
     why = ""
-    if len(values) >= _MOST_POINTS:
+    if front:
+        farthest = max(explorer.points, key=lambda point: float(np.sum(point.z**2)))
         why = (
-            f"the density of the hyperparameters has not fallen by {_DROP:g} within {_MOST_POINTS} fits: give them "
-            f"priors that are proper and not much wider than the data allow"
+            f"the density of the hyperparameters has not fallen by {_DROP:g} within {len(values)} fits, on the way to "
+            f"{explorer.evidence.describe(farthest.theta)}: give them priors that are proper and not much wider than "
+            f"the data allow"
         )
     log_weights = np.array([point.value for point in explorer.points]) + p * np.log(spacing)
     return explorer.integral(log_weights, np.full(p, spacing), why)

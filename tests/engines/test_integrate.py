@@ -213,9 +213,21 @@ def test_a_flat_prior_is_named(monkeypatch):
         log_amp = pm.Flat("log_amp")
         f = pm.MvNormal("f", np.zeros(N), pt.exp(2 * log_amp) * pt.as_tensor(np.exp(-0.5 * SQUARES) + 1e-6 * np.eye(N)))
         pm.Normal("y", f, 0.4, observed=0.3 * Y)
-    monkeypatch.setattr(integrate, "_MOST_POINTS", 60)
-    with pytest.warns(pmep.ConvergenceWarning, match="priors that are proper"):
+    monkeypatch.setattr(integrate, "_MOST_POINTS", {1: 60})
+    with pytest.warns(
+        pmep.ConvergenceWarning, match=r"within 60 fits, on the way to log_amp = -.*priors that are proper"
+    ):
         pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
+
+
+def test_a_density_without_a_mode_is_named():
+    """One effect under a flat prior on its scale: on the log scale the density does not fall towards infinity."""
+    with pm.Model() as model:
+        tau = pm.HalfFlat("tau")
+        pm.Normal("y", pm.Normal("f", 0.0, tau), 1.0, observed=np.array([3.0]))
+    with pytest.warns(pmep.ConvergenceWarning, match=r"tau at the mode.*not integrated over; give them proper priors"):
+        fit = group(pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False), "fit")
+    assert "hyper_weight" not in fit
 
 
 def test_too_many_hyperparameters_are_refused():
