@@ -142,11 +142,22 @@ def _sample(
     """Marginalise, sample, recover."""
     if draws == 0 or checkpoint is not None:
         raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
-    initvals = None
+    theta, initvals = form.start, None
     if start is not None:
         values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
-        initvals = form.constrained(_hyper_start(model, form, values, state))
-    marginal = _marginal(model, form, engine, options)
+        theta = _hyper_start(model, form, values, state)
+        initvals = form.constrained(theta)
+    op = _evidence_op(form, engine, options)
+    endless = op.endless_directions(theta)
+    if endless:
+        warnings.warn(
+            f"The density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
+            f"posterior is improper, or as good as that, and chains will not come back from there. Give them proper "
+            f"priors that are not much wider than the data allow.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    marginal = _marginal(model, form, engine, op)
     sampled = pm.sample(
         draws or 1000,
         chains=chains,
@@ -194,12 +205,15 @@ def marginalize(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, type(form.form))
     _check_options(engine, "sample", options)
-    return _marginal(model, form, engine, options)
+    return _marginal(model, form, engine, _evidence_op(form, engine, options))
 
 
-def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> pm.Model:
+def _evidence_op(form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> Any:
     assert engine.evidence_op is not None, "an engine that offers hyper='sample' has an evidence Op"
-    op = engine.evidence_op(form, options)
+    return engine.evidence_op(form, options)
+
+
+def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, op: Any) -> pm.Model:
     return marginal_model(model, form.form, f"{engine.name}_log_evidence", lambda theta: op(theta)[0])
 
 

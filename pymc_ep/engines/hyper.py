@@ -10,7 +10,7 @@ import scipy.optimize
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["Hyper", "maximise", "stay"]
+__all__ = ["Hyper", "endless_directions", "maximise", "stay"]
 
 _STEP = 1e-3
 """Half-width of the differences of gradients on the unconstrained scale, where parameters mostly are of order 1."""
@@ -34,6 +34,9 @@ _FAR = 6.0
 """Move of a logarithm or logit, a factor of 400, after which a value is said to run to a boundary."""
 _FARTHEST = 16.0
 """Move of a logarithm or logit, a factor of 9 million, after which a search that is still on its way is ended."""
+_BEYOND = 15.0, 20.0
+"""Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
+_NO_FALL = 1e-3
 _LITTLE = 1e-3
 """Gain of an iteration on the border of a box, relative to what another box promises, at which that is moved on."""
 _FAILED = 1e30
@@ -343,6 +346,27 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
             f"boundary); the hyperparameters are held at the mode"
         )
     return ""
+
+
+def endless_directions(evidence: Evidence, theta: np.ndarray) -> list[str]:
+    """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
+
+    Each logarithm or logit is moved alone. With the density on the unconstrained scale a posterior is improper, or as
+    good as that, where such a direction exists.
+    """
+    found = []
+    for i in np.flatnonzero(evidence.form.transformed):
+        for way in (-1.0, 1.0):
+            points = [theta + way * distance * (np.arange(theta.size) == i) for distance in _BEYOND]
+            try:
+                near, far = (evidence.at(point) for point in points)
+            except (NumericalError, InvalidDataError):
+                continue
+            trusted = near.run.status.converged and far.run.status.converged
+            if trusted and np.isfinite(near.value) and far.value > near.value - _NO_FALL:
+                name = _owners(evidence, np.arange(theta.size) == i)[0]
+                found.append(f"{name} = {_shortest(evidence.form.constrained(far.theta)[name])}")
+    return found
 
 
 def _scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
