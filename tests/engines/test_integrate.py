@@ -74,16 +74,18 @@ def quadrature(unknown, points):
 
 
 @pytest.mark.parametrize(
-    ("unknown", "points", "evidence", "hyper", "latent"),
+    ("unknown", "on_grid", "points", "evidence", "hyper", "latent"),
     [
-        (("amp",), 500, 1e-3, 0.01, 0.002),
-        (("amp", "sigma"), 150, 3e-3, 0.01, 0.01),
-        (("amp", "sigma", "ell"), 44, 0.05, 0.15, 0.12),
+        (("amp",), 3, 500, 1e-3, 0.01, 0.002),
+        (("amp", "sigma"), 3, 150, 3e-3, 0.01, 0.01),
+        (("amp", "sigma", "ell"), 3, 44, 0.04, 0.07, 0.03),
+        (("amp", "sigma", "ell"), 2, 44, 0.05, 0.15, 0.12),
     ],
-    ids=["1", "2", "3"],
+    ids=["1", "2", "3", "3, composite"],
 )
-def test_against_quadrature(unknown, points, evidence, hyper, latent):
+def test_against_quadrature(monkeypatch, unknown, on_grid, points, evidence, hyper, latent):
     """Tolerances of moments are in standard deviations; the composite design has 15 points for a density with tails."""
+    monkeypatch.setattr(integrate, "_GRID_DIMENSIONS", on_grid)
     result = pmep.fit(model=build(unknown), hyper="integrate", draws=1000, random_seed=3, progressbar=False)
     fit, draws = group(result, "fit"), group(result, "posterior")
     total, moments, (mean, sd) = quadrature(unknown, points)
