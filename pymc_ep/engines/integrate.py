@@ -24,8 +24,9 @@ _MOST_DIMENSIONS = 20
 _SPACING = {1: 0.5, 2: 0.75, 3: 1.5}
 """Distance of neighbours on the grid in z. For a normal density the trapezoidal rule is then exact to 1e-9, in three
 dimensions to 5e-4; for one that changes three times as fast, or 1.5 times as fast, to some per cent."""
-_DROP = 8.0
-"""Fall of the log density below its largest value at which the grid ends: 3e-4 of a normal mass in two dimensions."""
+_DROP = {1: 12.0, 2: 10.0, 3: 10.0}
+"""Fall of the log density below its largest value at which the grid ends. Of a normal mass 2e-4 or less lies beyond,
+but scales and what they scale are exponentials of these coordinates: their variances are made far out in the tails."""
 _MOST_POINTS = {1: 200, 2: 1000, 3: 1000}
 """Fits at which the grid is ended. In one dimension these are 50 standard deviations at the mode to either side."""
 _PROBE = np.sqrt(2.0)
@@ -168,26 +169,26 @@ class _Explorer:
 def _grid(explorer: _Explorer) -> Integral:
     """Walk from the mode to all sides, until the density has fallen by `_DROP` on the way."""
     p = len(explorer.axes)
-    spacing = _SPACING[p]
+    spacing, drop = _SPACING[p], _DROP[p]
     steps = [tuple(sign * int(i == j) for j in range(p)) for i in range(p) for sign in (-1, 1)]
     values = {(0,) * p: explorer.points[0].value}
     front = list(values)
     while front and len(values) < _MOST_POINTS[p]:
         cell = front.pop(0)
-        if values[cell] < max(values.values()) - _DROP:
+        if values[cell] < max(values.values()) - drop:
             continue
         for step in steps:
             neighbour = tuple(c + s for c, s in zip(cell, step))
             if neighbour not in values:
                 values[neighbour] = explorer(spacing * np.array(neighbour, dtype=float))
                 front.append(neighbour)
-    least = max(values.values()) - _DROP
+    least = max(values.values()) - drop
     explorer.points = [point for point in explorer.points if point.value >= least]
     why = ""
     if front:
         farthest = max(explorer.points, key=lambda point: float(np.sum(point.z**2)))
         why = (
-            f"the density of the hyperparameters has not fallen by {_DROP:g} within {len(values)} fits, on the way to "
+            f"the density of the hyperparameters has not fallen by {drop:g} within {len(values)} fits, on the way to "
             f"{explorer.evidence.describe(farthest.theta)}: give them priors that are proper and not much wider than "
             f"the data allow"
         )
