@@ -305,14 +305,14 @@ def test_an_improper_posterior_is_named_before_chains_run_away(monkeypatch):
         raise RuntimeError("sampled")
 
     monkeypatch.setattr(pm, "sample", no_sampling)
-    for effects in (1, 3):
+    for effects, start in ((1, None), (3, None), (3, {"tau": 1e-12}), (3, {"tau": 1e9})):
         with pm.Model() as model:
             tau = pm.HalfFlat("tau")
             pm.Normal("y", pm.Normal("f", 0.0, tau, shape=effects), 1.0, observed=np.full(effects, 3.0))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", pmep.ConvergenceWarning)
             with pytest.raises(RuntimeError, match="sampled"):
-                pmep.fit(model=model, hyper="sample", draws=10, progressbar=False)
+                pmep.fit(model=model, hyper="sample", draws=10, start=start, progressbar=False)
         said = [str(w.message) for w in caught if issubclass(w.category, pmep.ConvergenceWarning)]
         if effects == 1:
             assert re.search(r"does not fall on the way to tau = .*e\+.*improper.*proper priors", said[0])

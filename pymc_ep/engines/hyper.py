@@ -357,14 +357,16 @@ def endless_directions(evidence: Evidence, theta: np.ndarray) -> list[str]:
     found = []
     for i in np.flatnonzero(evidence.form.transformed):
         for way in (-1.0, 1.0):
-            points = [theta + way * distance * (np.arange(theta.size) == i) for distance in _BEYOND]
+            # Far from where the model starts, or from one: a user's start may lie far out itself.
+            base = np.where(here := np.arange(theta.size) == i, way * np.maximum(way * evidence.form.start, 0.0), theta)
+            points = [base + way * distance * here for distance in _BEYOND]
             try:
                 near, far = (evidence.at(point) for point in points)
             except (NumericalError, InvalidDataError):
                 continue
             trusted = near.run.status.converged and far.run.status.converged
             if trusted and np.isfinite(near.value) and far.value > near.value - _NO_FALL:
-                name = _owners(evidence, np.arange(theta.size) == i)[0]
+                name = _owners(evidence, here)[0]
                 found.append(f"{name} = {_shortest(evidence.form.constrained(far.theta)[name])}")
     return found
 
