@@ -45,7 +45,7 @@ def fit(
         variables are hyperparameters.
     hyper : {"optimize", "integrate", "sample", "fixed"}
         Hyperparameters at the maximum of log evidence plus log prior, with Gaussian draws about it on PyMC's
-        unconstrained scale; integrated over, by fits on a grid (up to two) or a central composite design; sampled, by
+        unconstrained scale; integrated over, by fits on a grid (up to three) or a central composite design; sampled, by
         `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
     draws : int, optional
         Draws for each chain; by default 1000, or fewer where more than 5e7 numbers would be stored (the status

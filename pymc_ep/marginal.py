@@ -1,6 +1,7 @@
 """The marginal model of the hyperparameters, and what was integrated out put back; nothing more is hyper="sample"."""
 
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pymc as pm
 from pymc_ep import compat
 from pymc_ep.calls import check_options, hyper_start, progress, warn_unless_converged
 from pymc_ep.engines import EngineEntry, get_engine
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.recognise import compiled_form, latents_missing_from, marginal_model, unconstrained
 from pymc_ep.results import check_dims, fit_state, write_solution
@@ -35,11 +36,22 @@ def sample(
     """Marginalise, sample, recover."""
     if draws == 0 or checkpoint is not None:
         raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
-    initvals = None
+    theta, initvals = form.start, None
     if start is not None:
         values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
-        initvals = form.constrained(hyper_start(model, form, values, state))
-    marginal = _marginal(model, form, engine, options)
+        theta = hyper_start(model, form, values, state)
+        initvals = form.constrained(theta)
+    op = _evidence_op(form, engine, options)
+    endless = op.endless_directions(theta)
+    if endless:
+        warnings.warn(
+            f"The density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
+            f"posterior is improper, or as good as that, and chains will not come back from there. Give them proper "
+            f"priors that are not much wider than the data allow.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    marginal = _marginal(model, form, engine, op)
     sampled = pm.sample(
         draws or 1000,
         chains=chains,
@@ -87,12 +99,15 @@ def marginalize(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, type(form.form))
     check_options(engine, "sample", options)
-    return _marginal(model, form, engine, options)
+    return _marginal(model, form, engine, _evidence_op(form, engine, options))
 
 
-def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> pm.Model:
+def _evidence_op(form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> Any:
     assert engine.evidence_op is not None, "an engine that offers hyper='sample' has an evidence Op"
-    op = engine.evidence_op(form, options)
+    return engine.evidence_op(form, options)
+
+
+def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, op: Any) -> pm.Model:
     return marginal_model(model, form.form, f"{engine.name}_log_evidence", lambda theta: op(theta)[0])
 
 

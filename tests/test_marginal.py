@@ -1,5 +1,8 @@
 """`marginalize`, samplers on what it returns, and `recover`, against closed forms of Gaussian models."""
 
+import re
+import warnings
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -293,3 +296,25 @@ def test_jax_samplers(model, sampler):
     marginal = pmep.marginalize(model)
     sampled = pm.sample(100, tune=100, chains=2, model=marginal, nuts_sampler=sampler, random_seed=1, progressbar=False)
     assert np.isfinite(group(sampled, "posterior")["scale"]).all()
+
+
+def test_an_improper_posterior_is_named_before_chains_run_away(monkeypatch):
+    """One effect under a flat prior on its scale is improper towards infinity; a second one makes it proper."""
+
+    def no_sampling(*args, **kwargs):
+        raise RuntimeError("sampled")
+
+    monkeypatch.setattr(pm, "sample", no_sampling)
+    for effects, start in ((1, None), (3, None), (3, {"tau": 1e-12}), (3, {"tau": 1e9})):
+        with pm.Model() as model:
+            tau = pm.HalfFlat("tau")
+            pm.Normal("y", pm.Normal("f", 0.0, tau, shape=effects), 1.0, observed=np.full(effects, 3.0))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", pmep.ConvergenceWarning)
+            with pytest.raises(RuntimeError, match="sampled"):
+                pmep.fit(model=model, hyper="sample", draws=10, start=start, progressbar=False)
+        said = [str(w.message) for w in caught if issubclass(w.category, pmep.ConvergenceWarning)]
+        if effects == 1:
+            assert re.search(r"does not fall on the way to tau = .*e\+.*improper.*proper priors", said[0])
+        else:
+            assert not said

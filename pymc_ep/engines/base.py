@@ -59,7 +59,8 @@ class EngineEntry:
     hyper : tuple of str
         Treatments of hyperparameters it offers; ``"sample"`` needs the two below.
     evidence_op : callable, optional
-        ``evidence_op(compiled form, options) -> Op`` with outputs log evidence and gradient.
+        ``evidence_op(compiled form, options) -> Op`` with outputs log evidence and gradient, and a method
+        ``endless_directions(theta)`` that names where the posterior of the hyperparameters is improper.
     condition : callable, optional
         ``condition(compiled form, thetas=, options=, report=) -> Solution``: given draws of the hyperparameters.
     """

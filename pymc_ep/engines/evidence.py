@@ -146,7 +146,7 @@ class Evidence:
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 f"A covariance or precision matrix of {', '.join(self.form.form.latent_names)} is singular for "
-                f"{self._describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
+                f"{self.describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
                 f"solver='observations', which factorises no prior covariance."
             ) from error
         if self.density == "natural":
@@ -217,7 +217,7 @@ class Evidence:
         else:
             return
         raise NumericalError(
-            f"{what}, for {self._describe(theta)}. Check design, offsets and the inputs of covariance functions for "
+            f"{what}, for {self.describe(theta)}. Check design, offsets and the inputs of covariance functions for "
             f"NaN and infinite values, and the initial values."
         )
 
@@ -246,11 +246,12 @@ class Evidence:
             least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
             raise NumericalError(
                 f"The prior covariance of the predictor, made by {', '.join(self.form.form.latent_names)}, is not "
-                f"positive definite for {self._describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
+                f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
                 f"covariance matrix or function, or add a multiple of the identity to it."
             )
 
-    def _describe(self, theta: np.ndarray) -> str:
+    def describe(self, theta: np.ndarray) -> str:
+        """Return the hyperparameters with their values, for messages."""
         if not theta.size:
             return "a model without hyperparameters"
         values = self.form.constrained(theta).items()

@@ -17,6 +17,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_ep.engines.evidence import Evidence, evidence_of
+from pymc_ep.engines.hyper import endless_directions
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.kernels import register_bodies
@@ -119,6 +120,10 @@ class EvidenceOp(Op):
                 return self._failed(theta, why or "it is not finite")
             self._sites = at.sites
             return at.log_z, gradient
+
+    def endless_directions(self, theta: np.ndarray) -> list[str]:
+        """Return where the density of the hyperparameters about theta, (p,), does not fall; empty if it does."""
+        return endless_directions(evidence_of(self.form, self.settings, density="unconstrained"), theta)
 
     def _present(self) -> Evidence:
         """Return the evidence of the data as they are now."""

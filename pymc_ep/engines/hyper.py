@@ -4,33 +4,21 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
+from pymc_ep.engines.curvature import scaled_curvature
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.engines.search import FAR, WIDEST, Objective, Sites, search
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["Hyper", "maximise", "stay"]
+__all__ = ["Hyper", "endless_directions", "maximise", "stay"]
 
-_STEP = 1e-3
-"""Half-width of the differences of gradients on the unconstrained scale, where parameters mostly are of order 1."""
-_STEP_OF_SD = 1e-2
-"""The same in units of a hyperparameter's standard deviation, where that is what is smaller."""
-_WIDEST = 5.0
-"""Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
 _SETTLED = 1e-3
 """Gradient, relative to the value, at which a search counts as settled."""
 _NEAR_SD = 0.03
 """Distance to the mode, in standard deviations by a Newton step, at which it counts as settled as well."""
-_EVALUATIONS = 500
-"""Most evaluations of the evidence in a search."""
-_REACH = 4.0
-"""How far a search may move a logarithm or logit before it starts anew: a factor of 50."""
-_RETRIES = 6
-"""How often a search among points without evidence starts anew, each time within a quarter of the reach."""
-_FAR = 6.0
-"""Move of a logarithm or logit, a factor of 400, after which a value is said to run to a boundary."""
-_FAILED = 1e30
-"""What the optimiser is told of a point without a finite evidence: it turns back."""
+_BEYOND = 15.0, 20.0
+"""Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
+_NO_FALL = 1e-3
 
 
 class Hyper(NamedTuple):
@@ -59,9 +47,6 @@ class Hyper(NamedTuple):
     sentence: str
 
 
-Sites = tuple[np.ndarray, np.ndarray] | None
-
-
 def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Fit at `theta` and hold the hyperparameters there."""
     at = evidence.at(theta, start)
@@ -71,48 +56,6 @@ def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
 def _fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
-
-
-class _Objective:
-    """Minus value and gradient, remembering the best fit and warm-starting from the last."""
-
-    def __init__(self, evidence: Evidence, start: Sites):
-        self.evidence = evidence
-        self.sites = start
-        self.best: EvidenceAt | None = None
-        self.trace: list[float] = []
-        self.evaluations = 0
-        self.failed_at: np.ndarray | None = None
-        self._last: tuple[np.ndarray, tuple[float, np.ndarray]] | None = None
-
-    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if self._last is None or not np.array_equal(self._last[0], theta):
-            self._last = theta.copy(), self._evaluated(theta)
-        return self._last[1]
-
-    def _evaluated(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        self.evaluations += 1
-        try:
-            at = self.evidence.at(theta, self.sites)
-        except (NumericalError, InvalidDataError):
-            if self.best is None:
-                raise
-            return self._failed(theta)
-        if not at.run.status.converged and self.best is not None and self.best.run.status.converged:
-            # Its evidence is no evidence, and its gradient not that of the evidence.
-            return self._failed(theta)
-        gradient = self.evidence.gradient(at)
-        if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
-            return self._failed(theta)
-        self.sites = at.sites
-        self.trace.append(at.value)
-        if self.best is None or at.value > self.best.value:
-            self.best = at
-        return -at.value, -gradient
-
-    def _failed(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        self.failed_at = theta.copy()
-        return _FAILED, np.zeros_like(theta)
 
 
 def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
@@ -134,55 +77,19 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
     """
     if theta.size == 0:
         return stay(evidence, theta, start)
-    objective = _Objective(evidence, start)
-    _search(objective, theta)
-    best = objective.best
-    if best is None:
-        raise NumericalError(
-            "The log evidence is not finite at the initial hyperparameters; pass other values with start={...}."
-        )
+    objective = Objective(evidence, start)
+    endless = search(objective, theta)
+    best = objective.at
     trace = np.array(objective.trace)
-    hessian, d_shift, d_precision, clean = _scaled_curvature(evidence, best)
+    if endless and (sentence := _why_not_settled(evidence, best, theta, None)):
+        return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
+    hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     sentence = _why_not_settled(evidence, best, theta, None if why else hessian)
     if why:
         return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
-
-
-def _search(objective: "_Objective", theta: np.ndarray) -> None:
-    """Search in boxes around the best point so far; `objective` remembers the best.
-
-    L-BFGS takes a point without evidence for the end of its search, and a first step along a steep slope (a noise
-    scale under data without noise) leads to such points. A box bounds logarithms and logits, whose scale is known;
-    it moves on where the search ends on its border, and keeps well within the distance of a point that failed.
-    """
-    width = np.where(objective.evidence.form.transformed, _REACH, np.inf)
-    retries = _RETRIES
-    while retries and objective.evaluations < _EVALUATIONS:
-        centre = theta if objective.best is None else objective.best.theta
-        objective.failed_at = None
-        steepness = float(np.linalg.norm(objective(centre)[1]))
-        if objective.best is None:
-            return
-        # Between bounds L-BFGS-B takes the whole gradient for its first step, mostly to the border.
-        scale = 1.0 / max(1.0, steepness)
-        found = scipy.optimize.minimize(
-            lambda theta, scale: tuple(scale * part for part in objective(theta)),
-            centre,
-            args=(scale,),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=scipy.optimize.Bounds(centre - width, centre + width),
-            options={"maxfun": _EVALUATIONS - objective.evaluations, "gtol": 1e-5 * scale, "ftol": 1e-13, "maxls": 40},
-        )
-        if objective.failed_at is not None:
-            distance = np.abs(objective.failed_at - objective.best.theta)
-            width = np.where(distance > 0, np.minimum(width, distance) / 4, width)
-            retries -= 1
-        elif np.all(np.abs(found.x - centre) < 0.999 * width):
-            return
 
 
 def _why_not_settled(evidence: Evidence, at: EvidenceAt, start: np.ndarray, hessian: np.ndarray | None) -> str:
@@ -194,12 +101,13 @@ def _why_not_settled(evidence: Evidence, at: EvidenceAt, start: np.ndarray, hess
     if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
         return ""
     values = evidence.form.constrained(at.theta)
-    away = evidence.form.transformed & (np.abs(at.theta - start) > _FAR) & (gradient * (at.theta - start) > 0)
+    away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
         running = [f"{name} (now {_shortest(values[name])})" for name in _owners(evidence, away)]
         return (
-            f"hyperparameters not settled: the evidence still rises as {', '.join(running)} runs to a boundary, as a "
-            f"noise scale does under data without noise; fix it, or give it a prior that keeps away from there"
+            f"hyperparameters not settled: evidence times prior still rises as {', '.join(running)} runs to a "
+            f"boundary, as a noise scale does under data without noise, or the scale of other hyperparameters; fix it, "
+            f"give it a prior that keeps away from there, or use hyper='sample', which needs no mode"
         )
     steepest = _owners(evidence, np.abs(gradient) == largest)[0]
     return (
@@ -230,7 +138,7 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
             "direction); they are held at the mode"
         )
     spread = np.sqrt(np.linalg.inv(hessian).diagonal())
-    flat = evidence.form.transformed & (spread > _WIDEST)
+    flat = evidence.form.transformed & (spread > WIDEST)
     if flat.any():
         return (
             f"the evidence hardly depends on {', '.join(_owners(evidence, flat))} at the mode (an optimum at a "
@@ -239,37 +147,24 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     return ""
 
 
-def _scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Difference with steps that are short against the standard deviations that result, found in a few rounds."""
-    steps = np.full(at.theta.size, _STEP)
-    for _ in range(3):
-        found = _curvature(evidence, at, steps)
-        diagonal = found[0].diagonal()
-        sd = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        shorter = np.minimum(steps, _STEP_OF_SD * sd)
-        if not found[3] or np.all(shorter > 0.1 * steps):
-            break
-        steps = shorter
+def endless_directions(evidence: Evidence, theta: np.ndarray) -> list[str]:
+    """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
+
+    Each logarithm or logit is moved alone. With the density on the unconstrained scale a posterior is improper, or as
+    good as that, where such a direction exists.
+    """
+    found = []
+    for i in np.flatnonzero(evidence.form.transformed):
+        for way in (-1.0, 1.0):
+            # Far from where the model starts, or from one: a user's start may lie far out itself.
+            base = np.where(here := np.arange(theta.size) == i, way * np.maximum(way * evidence.form.start, 0.0), theta)
+            points = [base + way * distance * here for distance in _BEYOND]
+            try:
+                near, far = (evidence.at(point) for point in points)
+            except (NumericalError, InvalidDataError):
+                continue
+            trusted = near.run.status.converged and far.run.status.converged
+            if trusted and np.isfinite(near.value) and far.value > near.value - _NO_FALL:
+                name = _owners(evidence, here)[0]
+                found.append(f"{name} = {_shortest(evidence.form.constrained(far.theta)[name])}")
     return found
-
-
-def _curvature(
-    evidence: Evidence, at: EvidenceAt, steps: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Difference gradients and sites at the mode: minus the Hessian, d sites / d theta, and whether all fits held."""
-    p = at.theta.size
-    hessian, d_shift, d_precision, clean = np.zeros((p, p)), [], [], True
-    for i in range(p):
-        step = np.zeros(p)
-        step[i] = steps[i]
-        try:
-            low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
-        except (NumericalError, InvalidDataError):
-            none = np.zeros((p, len(at.sites[0])))
-            return hessian, none, none, False
-        clean &= low.run.status.converged and high.run.status.converged
-        hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
-        d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))
-        d_precision.append((high.sites[1] - low.sites[1]) / (2 * steps[i]))
-    hessian = (hessian + hessian.T) / 2
-    return hessian, np.array(d_shift), np.array(d_precision), bool(clean and np.all(np.isfinite(hessian)))

@@ -1,4 +1,4 @@
-"""Integrate over the hyperparameters: fits on a grid up to two dimensions, on a composite design above.
+"""Integrate over the hyperparameters: fits on a grid up to three dimensions, on a composite design above.
 
 The density that is integrated is Z(theta) p(theta) on PyMC's unconstrained scale, Jacobian terms included, in
 coordinates z in which it is nearly standard normal: theta = mode + z A, with the principal axes of the inverse
@@ -18,15 +18,17 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 
 __all__ = ["DesignPoint", "Integral", "integrate"]
 
-_GRID_DIMENSIONS = 2
+_GRID_DIMENSIONS = 3
 _MOST_DIMENSIONS = 20
 """Hyperparameters beyond which the composite design would need more than 600 fits."""
-_SPACING = {1: 0.5, 2: 0.75}
-"""Distance of neighbours on the grid in z. The trapezoidal rule is then exact to 1e-9 for a normal density, and for one
-that changes three times as fast to some per cent."""
-_DROP = 8.0
-"""Fall of the log density below its largest value at which the grid ends: 3e-4 of a normal mass in two dimensions."""
-_MOST_POINTS = 1000
+_SPACING = {1: 0.5, 2: 0.75, 3: 1.5}
+"""Distance of neighbours on the grid in z. For a normal density the trapezoidal rule is then exact to 1e-9, in three
+dimensions to 5e-4; for one that changes three times as fast, or 1.5 times as fast, to some per cent."""
+_DROP = {1: 12.0, 2: 10.0, 3: 10.0}
+"""Fall of the log density below its largest value at which the grid ends. Of a normal mass 2e-4 or less lies beyond,
+but scales and what they scale are exponentials of these coordinates: their variances are made far out in the tails."""
+_MOST_POINTS = {1: 200, 2: 1000, 3: 1000}
+"""Fits at which the grid is ended. In one dimension these are 50 standard deviations at the mode to either side."""
 _PROBE = np.sqrt(2.0)
 """Where the composite design looks for its scales: a normal log density has fallen by 1 there."""
 _LEAST_STRETCH, _MOST_STRETCH = 0.25, 4.0
@@ -120,7 +122,8 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         )
     mode = maximise(evidence, theta, start)
     if mode.factor is None:
-        sentence = "; ".join(filter(None, [mode.sentence, "so that they were not integrated over"]))
+        cure = "so that they were not integrated over; give them proper priors not much wider than the data allow"
+        sentence = "; ".join(filter(None, [mode.sentence, cure]))
         mode = mode._replace(converged=False, sentence=sentence)
         return Integral(mode, np.zeros((0, theta.size)), [], np.zeros(0), np.zeros(0), False, mode.sentence)
     variances, vectors = scipy.linalg.eigh(mode.factor @ mode.factor.T)
@@ -166,26 +169,28 @@ class _Explorer:
 def _grid(explorer: _Explorer) -> Integral:
     """Walk from the mode to all sides, until the density has fallen by `_DROP` on the way."""
     p = len(explorer.axes)
-    spacing = _SPACING[p]
+    spacing, drop = _SPACING[p], _DROP[p]
     steps = [tuple(sign * int(i == j) for j in range(p)) for i in range(p) for sign in (-1, 1)]
     values = {(0,) * p: explorer.points[0].value}
     front = list(values)
-    while front and len(values) < _MOST_POINTS:
+    while front and len(values) < _MOST_POINTS[p]:
         cell = front.pop(0)
-        if values[cell] < max(values.values()) - _DROP:
+        if values[cell] < max(values.values()) - drop:
             continue
         for step in steps:
             neighbour = tuple(c + s for c, s in zip(cell, step))
             if neighbour not in values:
                 values[neighbour] = explorer(spacing * np.array(neighbour, dtype=float))
                 front.append(neighbour)
-    least = max(values.values()) - _DROP
+    least = max(values.values()) - drop
     explorer.points = [point for point in explorer.points if point.value >= least]
     why = ""
-    if len(values) >= _MOST_POINTS:
+    if front:
+        farthest = max(explorer.points, key=lambda point: float(np.sum(point.z**2)))
         why = (
-            f"the density of the hyperparameters has not fallen by {_DROP:g} within {_MOST_POINTS} fits: give them "
-            f"priors that are proper and not much wider than the data allow"
+            f"the density of the hyperparameters has not fallen by {drop:g} within {len(values)} fits, on the way to "
+            f"{explorer.evidence.describe(farthest.theta)}: give them priors that are proper and not much wider than "
+            f"the data allow"
         )
     log_weights = np.array([point.value for point in explorer.points]) + p * np.log(spacing)
     return explorer.integral(log_weights, np.full(p, spacing), why)

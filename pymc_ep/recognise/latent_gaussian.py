@@ -1,11 +1,12 @@
 """Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.transforms import ZeroSumTransform
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
@@ -44,7 +45,13 @@ def recognise_latent_gaussian(
     relevant = _relevant(model)
     candidates = _candidates(model, relevant) or _candidates(model, relevant, shared=True)
     if latent is not None:
-        chosen = _resolve(model, latent, candidates)
+        names = [latent] if isinstance(latent, str) else latent
+        try:
+            chosen = _resolve(model, names, candidates)
+        except UnsupportedModelError:
+            # Left to themselves, other variables may have had the likelihood's predictor.
+            behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
+            chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
     if not candidates:
         raise UnsupportedModelError(_nothing_latent(model, relevant))
@@ -114,12 +121,16 @@ def _kind(rv: TensorVariable) -> str:
     return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
 
 
-def _candidates(model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False) -> list[TensorVariable]:
+def _candidates(
+    model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False, among: Collection | None = None
+) -> list[TensorVariable]:
     """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors.
 
-    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well.
+    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well; with `among` no
+    others are considered.
     """
-    candidates = [rv for rv in relevant if _keeps_gaussian(model, rv) and gaussian_of(rv)]
+    wanted = relevant if among is None else [rv for rv in relevant if rv in among]
+    candidates = [rv for rv in wanted if _keeps_gaussian(model, rv) and gaussian_of(rv)]
     while True:
         barred = _graphs_without_latents(relevant, candidates)
         elsewhere = set().union(
@@ -190,7 +201,7 @@ def _without_offenders(
 def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Turn the user's names into Gaussian variables; a Deterministic stands for what it is made of."""
     chosen: set[TensorVariable] = set()
-    for name in [names] if isinstance(names, str) else names:
+    for name in names:
         if name not in model.named_vars:
             raise UnsupportedModelError(f"latent= names {name!r}, which the model does not have.")
         variable = model[name]

@@ -83,8 +83,8 @@ def entering_elsewhere(
 ) -> set[TensorVariable]:
     """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
 
-    Where a distribution has no registered site, the predictor is taken to be in the parameter that the largest number
-    of candidate values enters, the first of equals.
+    The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
+    scale or a shape; of equals in that which a registered site takes, or else in the first.
 
     Parameters
     ----------
@@ -99,13 +99,12 @@ def entering_elsewhere(
     if isinstance(rv.owner.op, CategoricalRV):
         return set()
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
+    start = model.initial_point() if len(set().union(*reached)) > 1 else {}
+    sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
     family = family_of(rv)
-    if family is None:
-        start = model.initial_point() if len(set().union(*reached)) > 1 else {}
-        sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
-        allowed = reached[int(np.argmax(sizes))]
-    elif shared:
-        allowed = reached[family.predictor]
-    else:
-        return set().union(*(found for i, found in enumerate(reached) if i not in family.carriers))
-    return set().union(*reached) - allowed
+    registered = () if family is None else family.carriers
+    widest = max(range(len(reached)), key=lambda i: (sizes[i], i in registered, -i))
+    if family is None or shared:
+        return set().union(*reached) - reached[widest]
+    carriers = registered if widest in registered else (widest,)
+    return set().union(*(found for i, found in enumerate(reached) if i not in carriers))

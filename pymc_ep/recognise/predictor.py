@@ -27,6 +27,7 @@ __all__ = [
     "AffineTest",
     "Found",
     "NotAffineError",
+    "as_function_of",
     "at_zero_noise",
     "at_zero_noise_and_shape",
     "find_predictor",
@@ -262,12 +263,20 @@ def _values(
     """Evaluate a graph with each argument in the place of the predictor; None where other noise enters."""
     if graph is predictor:
         return list(arguments)
+    function = as_function_of(graph, predictor, affine)
+    return None if function is None else [function(z) for z in arguments]
+
+
+def as_function_of(
+    graph: TensorVariable, predictor: TensorVariable, affine: AffineTest
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return a graph's value as a function of the predictor's; None where other noise enters."""
     free = predictor.type("free")
     replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)):
         return None
     function = affine.compile(at_zero_noise_and_shape(replaced, affine), [free])
-    return [np.asarray(function(z.astype(predictor.dtype))) for z in arguments]
+    return lambda z: np.asarray(function(z.astype(predictor.dtype)))
 
 
 def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:

@@ -83,6 +83,18 @@ CASES = {
         SIGNS,
         (4e-4, 4e-4, 1e-3),
     ),
+    "log standard deviation": (
+        lambda f, y: pm.Normal("y", 0.1, pm.math.exp(f), observed=y),
+        lambda y, f: stats.norm.logpdf(y, 0.1, np.exp(f)),
+        REALS,
+        (5e-3, 4e-3, 0.015),
+    ),
+    "log precision of t": (
+        lambda f, y: pm.StudentT("y", nu=3, mu=0.1, lam=pm.math.exp(-2 * f), observed=y),
+        lambda y, f: stats.t.logpdf(y, 3, 0.1, np.exp(f)),
+        REALS,
+        (2.5e-3, 2.5e-3, 7e-3),
+    ),
     "laplace": (
         lambda f, y: pm.Laplace("y", f, 0.6, observed=y),
         lambda y, f: stats.laplace.logpdf(y, f, 0.6),

@@ -111,7 +111,20 @@ LIKELIHOODS = {
     "step": ("generic", lambda f: pm.Normal.dist(pt.switch(f > 0.3, 1.0, 0.0), 0.5), REALS),
     "positive_rate": ("generic", lambda f: pm.Exponential.dist(lam=f + 1.0), POSITIVE),
     "one_predictor_twice": ("generic", lambda f: pm.Normal.dist(f, pt.exp(0.3 * f)), REALS),
+    # In a scale or a shape, beside a location that is known; REALS have a value right at it.
+    "normal_log_sd": ("generic", lambda f: pm.Normal.dist(0.0, pt.exp(f)), REALS),
+    "normal_log_precision": ("generic", lambda f: pm.Normal.dist(KNOWN - 1, tau=2.0 * pt.exp(0.6 * f - 1)), REALS),
+    "student_t_log_precision": ("generic", lambda f: pm.StudentT.dist(nu=4, mu=0.0, lam=pt.exp(-2 * f)), REALS),
+    "laplace_log_scale": ("generic", lambda f: pm.Laplace.dist(0.3, KNOWN * pt.exp(f)), REALS),
+    "normal_softplus_sd": ("generic", lambda f: pm.Normal.dist(0.25, pt.softplus(f)), REALS),
+    "normal_cut_log_sd": ("generic", lambda f: pm.Normal.dist(0.25, pt.exp(pt.clip(f, -1.0, 0.3))), REALS),
+    "student_t_degrees_of_freedom": ("generic", lambda f: pm.StudentT.dist(nu=pt.exp(f), mu=0.25, sigma=0.7), REALS),
+    "gamma_shape": ("generic", lambda f: pm.Gamma.dist(alpha=pt.exp(f), beta=1.5), POSITIVE),
+    "negative_binomial_alpha": ("generic", lambda f: pm.NegativeBinomial.dist(mu=2.0, alpha=pt.exp(f)), COUNTS),
+    "beta_concentration": ("generic", lambda f: pm.Beta.dist(mu=0.37, nu=pt.exp(f)), SHARES),
 }
+LOG_CONCAVE = ("normal_log_sd", "normal_log_precision", "student_t_log_precision", "laplace_log_scale")
+"""Those generic ones that are known to be so, and need no search for peaks."""
 
 
 def observe(dist, y):
@@ -155,6 +168,7 @@ def test_posterior_and_evidence(name):
     assert group.site.name.startswith(site)
     if site == "generic":
         assert "quadrature of the distribution's own log density" in pmep.explain(model)
+        assert group.site.log_concave == (name in LOG_CONCAVE)
     fit = pmep.fit(model=model, draws=0, progressbar=False)["fit"]
     mean, deviation, log_evidence = by_trapezoids(write, y)
     assert bool(fit["converged"])
@@ -169,6 +183,7 @@ WITH_HYPERPARAMETER = {
     "gumbel": (lambda f, s: pm.Gumbel.dist(f, s), REALS),
     "skew_normal": (lambda f, s: pm.SkewNormal.dist(mu=f, sigma=s, alpha=2 * s), REALS),
     "beta": (lambda f, s: pm.Beta.dist(mu=pt.sigmoid(f), nu=5 * s), SHARES),
+    "location_beside_a_log_scale": (lambda f, s: pm.StudentT.dist(nu=3 * s, mu=s, sigma=s * pt.exp(f)), REALS),
     "negative_binomial": (lambda f, s: pm.NegativeBinomial.dist(mu=pt.exp(f), alpha=s), COUNTS),
     "ordered_logit": (
         lambda f, s: pm.OrderedLogistic.dist(eta=f, cutpoints=pt.stack([-s, 0.2 * s, 0.9 * s])),
@@ -199,6 +214,34 @@ def test_the_widest_parameter_carries_the_predictor_by_default():
     form = compiled_form(model).form
     assert form.latent_names == ("f",)
     assert form.hyper_names == ("skew",)
+
+
+@pytest.mark.parametrize(("size", "latent"), [(1, "level"), (N, "log_sd")])
+def test_a_wider_predictor_of_the_scale_comes_before_that_of_the_mean(size, latent):
+    with pm.Model() as model:
+        level, log_sd = pm.Normal("level", 0.0, 1.0, shape=1), pm.Normal("log_sd", 0.0, 1.0, shape=size)
+        pm.Normal("y", level, pt.exp(log_sd), observed=REALS)
+    form = compiled_form(model).form
+    assert form.latent_names == (latent,)
+    assert {*form.latent_names, *form.hyper_names} == {"level", "log_sd"}
+    for name in ("level", "log_sd"):
+        assert compiled_form(model, [name]).form.latent_names == (name,)
+
+
+def test_far_ends_of_a_log_scale_are_safe():
+    """Where the scale overflows or underflows, as a wide cavity makes it do, and right at the location."""
+    model = one_value_each(lambda f: pm.StudentT.dist(nu=4, mu=0.0, sigma=pt.exp(f)), REALS)
+    (site,) = compiled_form(model).sites
+    for mean in (-900.0, 0.0, 900.0):
+        # At the location t is exp(-f) times a constant, and moves the cavity by its variance.
+        found = site.moments(0.0, mean, 1e6)
+        np.testing.assert_allclose(found.mean, mean - 1e6, rtol=1e-9)
+        np.testing.assert_allclose(found.variance, 1e6, rtol=1e-9)
+        # Elsewhere t has slopes 4 and -1 far out, and next to nothing is left of such a cavity.
+        found = site.moments(0.4, mean, 1e6)
+        assert all(np.isfinite(part) for part in found)
+        assert abs(found.mean) < 3.0
+        assert found.variance < 3.0
 
 
 def test_a_nonlinear_curve_is_no_reason_to_call_its_inner_term_a_predictor():

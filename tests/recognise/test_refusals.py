@@ -56,6 +56,10 @@ def two_predictors():
     pm.SkewNormal("y", mu=f + g, sigma=pt.exp(f - g), alpha=1.0, observed=REALS)
 
 
+def mean_and_scale():
+    pm.Normal("y", normal(), pt.exp(normal("g")), observed=REALS)
+
+
 def free_categories():
     pm.Categorical("y", p=pt.special.softmax(normal(shape=(4, 3)), axis=-1), observed=np.array([0, 1, 2, 1]))
 
@@ -86,6 +90,7 @@ CASES = [
     (shared_counts, {}, r"'y'.*[Dd]irichlet.?[Mm]ultinomial.*depend on each other"),
     (running_sum, {}, r"'y'.*CumOp.*not elementwise"),
     (two_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
+    (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
     (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
     (likelihood_without_latents, {}, r"'z' does not depend on any latent"),
     (laplace_latent, {}, r"no Gaussian latent variable.*'b' is laplace"),
