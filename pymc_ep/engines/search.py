@@ -76,6 +76,7 @@ class Objective:
             raise _Spent
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return minus value and gradient, of the last point without another fit."""
         if self._last is None or not np.array_equal(self._last[0], theta):
             self._last = theta.copy(), self._evaluated(theta)
         return self._last[1]
