@@ -81,22 +81,25 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
     endless = search(objective, theta)
     best = objective.at
     trace = np.array(objective.trace)
-    if endless and (sentence := _why_not_settled(evidence, best, theta, None)):
+    if endless and (sentence := _why_not_settled(evidence, best, theta, 1.0)):
         return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
-    sentence = _why_not_settled(evidence, best, theta, None if why else hessian)
+    # Rounding in a large value hides a small slope.
+    sentence = _why_not_settled(evidence, best, theta, max(1.0, abs(best.value)), None if why else hessian)
     if why:
         return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
 
 
-def _why_not_settled(evidence: Evidence, at: EvidenceAt, start: np.ndarray, hessian: np.ndarray | None) -> str:
-    """Say which hyperparameters are not at a maximum; an empty string where all are."""
+def _why_not_settled(
+    evidence: Evidence, at: EvidenceAt, start: np.ndarray, size: float, hessian: np.ndarray | None = None
+) -> str:
+    """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
     gradient = evidence.gradient(at)
     largest = float(np.max(np.abs(gradient)))
-    if largest < _SETTLED * max(1.0, abs(at.value)):
+    if largest < _SETTLED * size:
         return ""
     if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
         return ""
