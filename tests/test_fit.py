@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
+from pymc_ep import calls
 from pymc_ep.compat import PYMC_6, group, group_names, has_group, numpy_mode
 from pymc_ep.sites import sites
 
@@ -273,7 +274,7 @@ def test_progress(counts_model, capfd, monkeypatch):
     options = {"model": counts_model, "hyper": "fixed", "draws": 0}
     pmep.fit(**options)
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setitem(pmep.fit.__globals__, "_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(calls, "_SILENT_SECONDS", -1.0)
     pmep.fit(progressbar=False, **options)
     assert capfd.readouterr() == ("", "")
     pmep.fit(progressbar=True, **(options | {"hyper": "optimize"}))
