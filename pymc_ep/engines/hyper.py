@@ -19,6 +19,7 @@ _NEAR_SD = 0.03
 _BEYOND = 15.0, 20.0
 """Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
 _NO_FALL = 1e-3
+"""Nats by which the density must be lower at the farther of the two."""
 
 
 class Hyper(NamedTuple):
@@ -81,12 +82,13 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
     endless = search(objective, theta)
     best = objective.at
     trace = np.array(objective.trace)
-    if endless and (sentence := _why_not_settled(evidence, best, theta, 1.0)):
+    if endless and (sentence := _why_not_settled(evidence, best, objective.slope, theta, 1.0)):
         return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding in a large value hides a small slope.
-    sentence = _why_not_settled(evidence, best, theta, max(1.0, abs(best.value)), None if why else hessian)
+    size = max(1.0, abs(best.value))
+    sentence = _why_not_settled(evidence, best, objective.slope, theta, size, None if why else hessian)
     if why:
         return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
@@ -94,10 +96,14 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
 
 
 def _why_not_settled(
-    evidence: Evidence, at: EvidenceAt, start: np.ndarray, size: float, hessian: np.ndarray | None = None
+    evidence: Evidence,
+    at: EvidenceAt,
+    gradient: np.ndarray,
+    start: np.ndarray,
+    size: float,
+    hessian: np.ndarray | None = None,
 ) -> str:
     """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
-    gradient = evidence.gradient(at)
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
         return ""

@@ -138,13 +138,17 @@ def has_one_peak(seen: Survey) -> np.ndarray:
     Over an interval on which the slope is monotone the integrand changes by less than its steeper end says. Where it
     changes by more the interval hides a peak or an edge, though slopes at its ends may be those of the cavity.
     """
-    turns = (seen.rise[:-1] > 0) & (seen.rise[1:] <= 0)
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(seen.level, axis=0))
     steeper = np.maximum(np.abs(seen.rise[:-1]), np.abs(seen.rise[1:])) * np.diff(seen.offset, axis=0)
     counts = np.maximum(seen.level[:-1], seen.level[1:]) > seen.level.max(axis=0) - _COUNTS
     hidden = counts & (change > (1 + _MARGIN) * steeper + _MARGIN)
-    return (turns.sum(axis=0) == 1) & ~hidden.any(axis=0)
+    return (_turns(seen.rise).sum(axis=0) == 1) & ~hidden.any(axis=0)
+
+
+def _turns(rise: np.ndarray) -> np.ndarray:
+    """Whether a slope turns from up to down between each point and the next."""
+    return (rise[:-1] > 0) & (rise[1:] <= 0)
 
 
 def is_near(seen: Survey) -> np.ndarray:
@@ -162,7 +166,7 @@ def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
 
 def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[np.ndarray, Peak]:
     """Return those of some sites with one peak, by `has_one_peak`, where it was enclosed, and where that is."""
-    place = np.argmax((seen.rise[:-1, sites] > 0) & (seen.rise[1:, sites] <= 0), axis=0)
+    place = np.argmax(_turns(seen.rise[:, sites]), axis=0)
     low, high = seen.offset[place, sites], seen.offset[place + 1, sites]
     up, down = seen.rise[place, sites], seen.rise[place + 1, sites]
     for _ in range(_ROUNDS):

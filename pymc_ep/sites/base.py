@@ -103,6 +103,11 @@ class Site:
     interpreted: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
+    @property
+    def scanned(self) -> bool:
+        """Whether peaks and scales of the density are searched for, since nothing about its shape is known."""
+        return not self.log_concave and self.knots is None
+
     def validate(self, y: np.ndarray, name: str) -> None:
         """Raise `InvalidDataError` at the first observation outside the domain.
 

@@ -86,9 +86,8 @@ class CompiledSite:
         self._mode = mode
         self._log_density_functions: dict[tuple, Callable[..., Any]] = {}
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
-        # Peaks and scales of the density are searched for, in rounds whose number depends on the values.
-        self._scanned = not site.log_concave and site.knots is None
-        if self._jax and self._scanned:
+        if self._jax and site.scanned:
+            # The rounds of a search depend in number on the values.
             from pymc_ep.sites.compiled_jax import on_host
 
             host = compile_site(site, **options)
@@ -277,7 +276,7 @@ class CompiledSite:
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
         """`_density_function`, or for a density of unknown support one that is minus infinity outside of it."""
-        return defined(self._density_function) if self._scanned else self._density_function
+        return defined(self._density_function) if self.site.scanned else self._density_function
 
     def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
         y, mean, variance, power, *parameters = arrays
@@ -313,7 +312,7 @@ class CompiledSite:
         y, _, _, power, *parameters = arrays
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
         # Nodes without weight may lie where the density has no derivative.
-        offset = np.where(rule.weight > 0, rule.offset, 0.0) if self._scanned else rule.offset
+        offset = np.where(rule.weight > 0, rule.offset, 0.0) if self.site.scanned else rule.offset
         parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(part, "add") for part in parts]
 
@@ -327,7 +326,7 @@ class CompiledSite:
         if self._jax:
             yield slice(None), arrays, self._rule(arrays)
             return
-        smooth_nodes = seen_smooth_nodes if self._scanned else known_smooth_nodes
+        smooth_nodes = seen_smooth_nodes if self.site.scanned else known_smooth_nodes
         size = max(1, BLOCK // (2 * self.site.nodes))
         for start in range(0, n, size):
             block = [array[start : start + size] for array in arrays]
