@@ -8,6 +8,10 @@ from pymc_ep.sites.base import Site, register_site
 __all__ = ["SOFTPLUS_POISSON"]
 
 
+_STEEPEST = 0.16709557267062662
+"""Maximum of ``-d^2 log(log(1 + e^eta)) / d eta^2``, at eta = 0.495, rounded upwards."""
+
+
 def knots(y: Any) -> tuple[Any, ...]:
     """Around 0, where the rate turns from exponential to linear over a few units however wide the cavity is."""
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -4.0, 4.0, 16.0, 64.0))
@@ -22,5 +26,7 @@ SOFTPLUS_POISSON = register_site(
         logp=SoftplusPoisson.logp,
         knots=knots,
         knots_beyond=20.0,
+        # The maxima of both terms, the one of the rate being 1/4: at most 2 % above that of their sum.
+        curvature_bound=lambda y: 0.25 + _STEEPEST * y,
     )
 )
