@@ -155,10 +155,10 @@ class Convolution2D(LinearMap):
 
 def _checked_kernel(kernel: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return a copy of the kernel as float64, or say what is wrong with it."""
-    try:
-        values = np.array(kernel, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidDataError(f"Convolution2D: the kernel must be an array of numbers, not {kernel!r}.") from None
+    given = np.asarray(kernel)
+    if given.dtype.kind not in "biuf":
+        raise InvalidDataError(f"Convolution2D: the kernel must be an array of real numbers, not {kernel!r}.")
+    values = np.array(given, dtype=np.float64)
     if values.ndim != 2 or not values.size:
         raise InvalidDataError(f"Convolution2D: the kernel must be a matrix, not an array of shape {values.shape}.")
     if any(k > n for k, n in zip(values.shape, shape)):
