@@ -6,7 +6,7 @@ for the CPU (C or Numba, whichever the stack uses) or for JAX; engines see only 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +69,10 @@ class SuperGaussian:
     precision: Callable[..., Any]
 
 
+def _standard_normal(y: Any, *parameters: Any) -> tuple[float, float]:
+    return 0.0, 1.0
+
+
 @dataclass(frozen=True)
 class Site:
     """One univariate factor t(eta; y, parameters).
@@ -112,6 +116,9 @@ class Site:
     curvature_bound : callable, optional
         ``curvature_bound(y, *parameters)``: graph of a number that ``-d^2 log t / d eta^2`` exceeds nowhere, for bounds
         by Gaussians of that precision.
+    typical : callable
+        ``typical(y, *parameters)``: mean and variance, of arrays, of a Gaussian in eta that t is roughly like, to start
+        from where there is no Gaussian prior; by default a standard normal.
     options : dict
         Static keyword options of the functions above with their values, for example ``zero_mass``.
     """
@@ -128,10 +135,17 @@ class Site:
     nodes: int = 24
     super_gaussian: SuperGaussian | None = None
     curvature_bound: Callable[..., Any] | None = None
+    typical: Callable[..., tuple[Any, Any]] = _standard_normal
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
     interpreted: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a registered site by its name: its functions need none then."""
+        if _REGISTRY.get(self.name) is self:
+            return get_site, (self.name,)
+        return Site, tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def scanned(self) -> bool:

@@ -68,6 +68,7 @@ LAPLACE = register_site(
         domain="real",
         log_concave=True,
         logp=logp,
+        typical=lambda y, b: (y, 2 * b**2),
         tilted=tilted,
         super_gaussian=SuperGaussian(
             centre=lambda y, b: y,

@@ -34,6 +34,7 @@ NORMAL = register_site(
         domain="real",
         log_concave=True,
         logp=logp,
+        typical=lambda y, sigma: (y, sigma**2),
         tilted=tilted,
         super_gaussian=SuperGaussian(
             centre=lambda y, sigma: y,

@@ -30,6 +30,7 @@ RECTIFIED_POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=logp,
+        typical=lambda y: (y, np.maximum(y, 1.0)),
         tilted=tilted,
         options={"zero_mass": True},
     )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.sites.base import Site, register_site
 
@@ -24,6 +26,7 @@ SOFTPLUS_POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=SoftplusPoisson.logp,
+        typical=lambda y: (y, np.maximum(y, 1.0)),
         knots=knots,
         knots_beyond=20.0,
         # The maxima of both terms, the one of the rate being 1/4: at most 2 % above that of their sum.

@@ -45,6 +45,7 @@ STUDENT_T = register_site(
         domain="real",
         log_concave=False,
         logp=logp,
+        typical=lambda y, nu, sigma: (y, sigma**2),
         knots=knots,
         nodes=20,
         super_gaussian=SuperGaussian(
