@@ -15,7 +15,7 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Convolution2D"]
 
 NDIMAGE_MODES = {"periodic": "wrap", "reflect": "reflect", "constant": "constant"}
-PAD_MODES = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
+PAD_MODES: dict[str, Any] = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
 
 DIRECT_TAPS = 25
 """Most non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, at 256 x 256 and above."""
@@ -71,7 +71,7 @@ class Convolution2D(LinearMap):
         return self.boundary == "periodic" and all(fft.next_fast_len(n, real=True) == n for n in self.input_shape)
 
     @cached_property
-    def fft_shape(self) -> tuple[int, int]:
+    def fft_shape(self) -> tuple[int, ...]:
         """Shape in which the Fourier transforms are taken: of the image if cyclic, else of the padded image or more."""
         if self.cyclic:
             return self.input_shape
@@ -113,7 +113,7 @@ class Convolution2D(LinearMap):
 
     def _pad_indices(self, axis: int) -> np.ndarray:
         indices = np.arange(self.input_shape[axis])
-        outside = {"constant_values": -1} if self.boundary == "constant" else {}
+        outside: dict[str, Any] = {"constant_values": -1} if self.boundary == "constant" else {}
         return np.pad(indices, self.padding[axis], mode=PAD_MODES[self.boundary], **outside)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:

@@ -88,6 +88,14 @@ def convolutions():
         for boundary in ("periodic", "reflect", "constant"):
             dense = matrix_of(convolved(kernel, boundary), (6, 7))
             yield f"{boundary} convolution {name}", Convolution2D((6, 7), kernel, boundary=boundary), dense
+    for boundary in ("periodic", "reflect", "constant"):
+        for name, shape in [("odd", (3, 3)), ("even", (4, 2)), ("row", (1, 5))]:
+            dense = matrix_of(convolved(KERNELS[name], boundary), shape)
+            yield (
+                f"{boundary} {name} kernel as large as the image",
+                Convolution2D(shape, KERNELS[name], boundary),
+                dense,
+            )
     for shape in [(11, 13), (12, 10)]:
         dense = matrix_of(convolved(KERNELS["whole"], "periodic"), shape)
         yield f"periodic convolution of sides {shape}", Convolution2D(shape, KERNELS["whole"]), dense
