@@ -125,6 +125,8 @@ def _real_tensor(x: Any) -> TensorVariable:
     except (TypeError, ValueError, NotImplementedError) as error:
         kind = x.type if isinstance(x, Variable) else type(x).__name__
         raise InvalidDataError(f"apply_operator: x must be a tensor of real numbers, not {kind}.") from error
+    if tensor.type.ndim == 0:
+        raise InvalidDataError(f"apply_operator: x must be an array of at least one side, not the scalar {tensor}.")
     if np.dtype(tensor.dtype).kind not in "biuf":
         raise InvalidDataError(f"apply_operator: x must be a tensor of real numbers, not of type {tensor.dtype}.")
     return tensor

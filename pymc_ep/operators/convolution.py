@@ -15,10 +15,10 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Convolution2D"]
 
 NDIMAGE_MODES = {"periodic": "wrap", "reflect": "reflect", "constant": "constant"}
-PAD_MODES = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
+PAD_MODES: dict[str, Any] = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
 
 DIRECT_TAPS = 25
-"""Most non-zero taps that are summed one by one: at 5 x 5 that takes about as long as two Fourier transforms."""
+"""Most non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, at 256 x 256 and above."""
 
 
 class Convolution2D(LinearMap):
@@ -63,19 +63,27 @@ class Convolution2D(LinearMap):
         return (k - 1 - a, a), (m - 1 - b, b)
 
     @cached_property
-    def fft_shape(self) -> tuple[int, int]:
-        """Shape in which the Fourier transforms are taken: of the image if periodic, else of the padded image."""
-        if self.boundary == "periodic":
+    def cyclic(self) -> bool:
+        """Whether the Fourier transforms are those of the image itself, with its own period.
+
+        Where a side has a large prime factor they would take several times as long as those of the padded image.
+        """
+        return self.boundary == "periodic" and all(fft.next_fast_len(n, real=True) == n for n in self.input_shape)
+
+    @cached_property
+    def fft_shape(self) -> tuple[int, ...]:
+        """Shape in which the Fourier transforms are taken: of the image if cyclic, else of the padded image or more."""
+        if self.cyclic:
             return self.input_shape
         sides = (n + k - 1 for n, k in zip(self.input_shape, self.kernel.shape))
         return tuple(fft.next_fast_len(side, real=True) for side in sides)
 
     @cached_property
     def spectrum(self) -> np.ndarray:
-        """Real Fourier transform of the kernel in `fft_shape`; its centre is the origin if periodic."""
+        """Real Fourier transform of the kernel in `fft_shape`; its centre is the origin if cyclic."""
         padded = np.zeros(self.fft_shape)
         padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
-        if self.boundary == "periodic":
+        if self.cyclic:
             padded = np.roll(padded, [-side for side in self._centre], axis=(0, 1))
         return fft.rfft2(padded)
 
@@ -105,16 +113,16 @@ class Convolution2D(LinearMap):
 
     def _pad_indices(self, axis: int) -> np.ndarray:
         indices = np.arange(self.input_shape[axis])
-        outside = {"constant_values": -1} if self.boundary == "constant" else {}
+        outside: dict[str, Any] = {"constant_values": -1} if self.boundary == "constant" else {}
         return np.pad(indices, self.padding[axis], mode=PAD_MODES[self.boundary], **outside)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         if self.direct:
             return ndimage.convolve(x, self.kernel, mode=NDIMAGE_MODES[self.boundary])
-        if self.boundary != "periodic":
+        if not self.cyclic:
             x = np.pad(x, self.padding, mode=PAD_MODES[self.boundary])
         out = fft.irfft2(fft.rfft2(x, self.fft_shape) * self.spectrum, self.fft_shape)
-        if self.boundary == "periodic":
+        if self.cyclic:
             return out
         # What the transforms wrap around ends up in front of the outputs that see the whole kernel.
         (k, m), (r, c) = self.kernel.shape, self.input_shape
@@ -125,23 +133,27 @@ class Convolution2D(LinearMap):
             return ndimage.correlate(y, self.kernel, mode=NDIMAGE_MODES[self.boundary])
         if self.direct:
             return self._fold(ndimage.correlate(np.pad(y, self.padding), self.kernel, mode="constant"))
-        if self.boundary != "periodic":
+        if not self.cyclic:
             (k, m), (r, c) = self.kernel.shape, self.input_shape
             placed = np.zeros(self.fft_shape)
             placed[k - 1 :, m - 1 :][:r, :c] = y
             y = placed
         out = fft.irfft2(fft.rfft2(y) * self.spectrum.conj(), self.fft_shape)
-        return out if self.boundary == "periodic" else self._fold(out)
+        return out if self.cyclic else self._fold(out)
 
     def _fold(self, padded: np.ndarray) -> np.ndarray:
-        """Adjoint of padding the image by reflection or by zeros; `padded` may be longer than the padded image."""
+        """Adjoint of padding the image; `padded` may be longer than the padded image."""
         for axis, (before, after) in enumerate(self.padding):
             n = self.input_shape[axis]
             along = np.moveaxis(padded, axis, 0)
             image = along[before : before + n]
+            head, tail = along[:before], along[before + n :][:after]
             if self.boundary == "reflect":
-                image[:before] += along[:before][::-1]
-                image[n - after :] += along[before + n :][:after][::-1]
+                image[:before] += head[::-1]
+                image[n - after :] += tail[::-1]
+            elif self.boundary == "periodic":
+                image[n - before :] += head
+                image[:after] += tail
             padded = np.moveaxis(image, 0, axis)
         return padded
 

@@ -124,7 +124,7 @@ def _convolution(linear_map: Convolution2D) -> Body:
     mode, shape = PAD_MODES[linear_map.boundary], linear_map.fft_shape
 
     def by_fourier(x: Any) -> Any:
-        if linear_map.boundary == "periodic":
+        if linear_map.cyclic:
             return jnp.fft.irfft2(jnp.fft.rfft2(x) * jnp.asarray(linear_map.spectrum), shape)
         padded = jnp.pad(x, linear_map.padding, mode=mode)
         out = jnp.fft.irfft2(jnp.fft.rfft2(padded, shape) * jnp.asarray(linear_map.spectrum), shape)

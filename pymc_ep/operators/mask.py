@@ -62,11 +62,10 @@ class Mask(LinearMap):
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         size = prod(self.input_shape)
-        if self.orthonormal:
-            out = np.zeros(size)
-            out[self.indices] = y
-        else:
-            out = np.bincount(self.indices, weights=y, minlength=size)
+        if not self.orthonormal:
+            return np.bincount(self.indices, weights=y, minlength=size).reshape(self.input_shape)
+        out = np.zeros(size)
+        out[self.indices] = y
         return out.reshape(self.input_shape)
 
     def _rank(self) -> int:

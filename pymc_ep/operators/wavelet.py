@@ -102,7 +102,7 @@ class Wavelet2D(LinearMap):
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         bands = self.bands(y)
         # PyWavelets takes None for an image of zeros.
-        low = bands.pop()[0] if self.scaling else None
+        low: Any = bands.pop()[0] if self.scaling else None
         for details in reversed(bands):
             low = pywt.idwt2((low, details), self.wavelet, MODE)
         return low

@@ -88,6 +88,17 @@ def convolutions():
         for boundary in ("periodic", "reflect", "constant"):
             dense = matrix_of(convolved(kernel, boundary), (6, 7))
             yield f"{boundary} convolution {name}", Convolution2D((6, 7), kernel, boundary=boundary), dense
+    for boundary in ("periodic", "reflect", "constant"):
+        for name, shape in [("odd", (3, 3)), ("even", (4, 2)), ("row", (1, 5))]:
+            dense = matrix_of(convolved(KERNELS[name], boundary), shape)
+            yield (
+                f"{boundary} {name} kernel as large as the image",
+                Convolution2D(shape, KERNELS[name], boundary),
+                dense,
+            )
+    for shape in [(11, 13), (12, 10)]:
+        dense = matrix_of(convolved(KERNELS["whole"], "periodic"), shape)
+        yield f"periodic convolution of sides {shape}", Convolution2D(shape, KERNELS["whole"]), dense
     blur = np.exp(-0.5 * (np.arange(-2, 3)[:, None] ** 2 + np.arange(-2, 3) ** 2))
     yield "square blur", Convolution2D((8, 8), blur), matrix_of(convolved(blur, "periodic"), (8, 8))
     mean = np.full((2, 2), 0.25)
@@ -167,7 +178,8 @@ BODIES = [
     "periodic convolution even",
     "reflect convolution even",
     "constant convolution odd",
-    "periodic convolution whole",
+    "periodic convolution of sides (12, 10)",
+    "periodic convolution of sides (11, 13)",
     "reflect convolution whole",
     "sym4 (12, 8)",
     "haar (4, 12) with scaling",

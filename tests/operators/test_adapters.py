@@ -55,6 +55,7 @@ def with_nan(kind):
         (np.array([["a", "b", "c"]]), (3,), UnsupportedModelError, "only real operators"),
         (with_nan(np.asarray), (3,), InvalidDataError, r"ndarray of shape \(2, 3\) is nan at \(1, 2\)"),
         (with_nan(sp.csc_array), (3,), InvalidDataError, r"csc_array of shape \(2, 3\) is nan at \(1, 2\)"),
+        (LinearOperator((2, 3), lambda x: ONES @ x), (3,), UnsupportedModelError, "has no adjoint .*define rmatvec"),
         (NoAdjoint(), (3,), UnsupportedModelError, r"has no adjoint \(NotImplementedError.*define rmatvec"),
         (operator(lambda x: ONES @ x, None), (3,), UnsupportedModelError, "has no adjoint"),
         (operator(lambda x: ONES @ x, lambda y: 2 * ONES.T @ y), (3,), UnsupportedModelError, "has a wrong adjoint"),

@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.sparse as sp
+from pytensor.graph.replace import vectorize_graph
 from scipy.sparse.linalg import LinearOperator
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
@@ -34,6 +35,8 @@ ONES = np.ones((2, 6))
         (ONES, np.array(["a"]), "must be a tensor of real numbers"),
         (ONES, None, "must be a tensor of real numbers"),
         (ONES, lambda x: x, "must be a tensor of real numbers, not function"),
+        (ONES, pytensor.shared(np.random.default_rng(1)), "must be a tensor of real numbers, not RandomGenerator"),
+        (ONES, pt.scalar("x"), "not the scalar x"),
         (ONES, GRADIENT, "the operator comes first, then x"),
     ],
 )
@@ -53,6 +56,14 @@ def test_functions_are_no_operators():
 def test_refusals_when_computing_name_both_shapes(x):
     with pytest.raises(InvalidDataError, match=r"takes arrays of shape \(2, 3\), not \(4, 3\)"):
         apply_operator(GRADIENT, x).eval({x: np.ones((4, 3))}, mode=PYTHON)
+
+
+def test_batches_of_arrays_of_unknown_sides():
+    matrix = np.arange(12.0).reshape(2, 6)
+    x, batch = pt.matrix("x"), pt.tensor3("batch")
+    (rows,) = vectorize_graph([apply_operator(matrix, x)], {x: batch})
+    value = np.random.default_rng(5).standard_normal((4, 3, 2))
+    np.testing.assert_allclose(rows.eval({batch: value}, mode=PYTHON), value.reshape(4, 6) @ matrix.T)
 
 
 def test_refusals_when_computing_under_jax():
