@@ -45,6 +45,9 @@ class CompiledLatentGaussian(RowFunctions):
         covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
     """
 
+    most_draws = 1000
+    """Draws of a chain where no number is asked for."""
+
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._compile_kwargs = compile_kwargs
@@ -185,6 +188,12 @@ class CompiledLatentGaussian(RowFunctions):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
             how = "flat prior" if block.flat else how
             lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+        lines += self._describe_groups()
+        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
+        return "\n".join(lines)
+
+    def _describe_groups(self) -> list[str]:
+        form, lines = self.form, []
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
             lines.append(
@@ -193,8 +202,7 @@ class CompiledLatentGaussian(RowFunctions):
         sizes = [f"{name} ({int(np.prod(s))})" if s else name for name, s in zip(form.hyper_names, self._shapes)]
         lines.append(f"hyperparameters  {', '.join(sizes) or 'none'}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
-        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
-        return "\n".join(lines)
+        return lines
 
     @cached_property
     def varying_parameters(self) -> tuple[bool, ...]:

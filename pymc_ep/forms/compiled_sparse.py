@@ -1,6 +1,6 @@
 """The sparse linear form as functions of arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.linear_predictors import LinearPredictors
@@ -15,7 +16,6 @@ from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.flat import FlatPrior
-from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 
 __all__ = ["CompiledSparseLinear"]
@@ -33,6 +33,7 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     """Compiled functions of a `SparseLinear`, with one more attribute than `CompiledLatentGaussian`: `linear`."""
 
     form: SparseLinear
+    most_draws = 25
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
@@ -70,17 +71,18 @@ class CompiledSparseLinear(CompiledLatentGaussian):
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        prior = super().prior(theta)
+        factors = self.factors_at(theta)
         if self._jax:
-            return prior
-        return prior._replace(gaussian=FlatPrior.of(self.linear.algebra, self.first_sites(prior)[1]))
+            rows = to_jax(self.linear.matrix.toarray().T)
+            return factors._replace(gaussian=FactorPrior(rows, to_jax(np.zeros(self.linear.size))))
+        return factors._replace(gaussian=FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1]))
 
-    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior | None:
-        """Return the dense prior on JAX's device; that of NumPy starts from the sites' parameters, see `prior`."""
-        if not self._jax:
-            return None
-        rows = to_jax(self.linear.matrix.toarray().T)
-        return FactorPrior(rows, to_jax(np.zeros(self.linear.size)))
+    def factors_at(self, theta: np.ndarray) -> Prior:
+        """Evaluate all of `prior` but for its `gaussian`, which needs the entries of the linear map."""
+        return super().prior(theta)
+
+    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> None:
+        return None
 
     @property
     def _arrays(self) -> list[TensorVariable]:
@@ -89,6 +91,23 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     @property
     def _constants(self) -> Sequence[TensorVariable]:
         return ()
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form = self.form
+        lines = ["form             unknowns under sparse potentials and univariate sites (sparse linear)"]
+        shapes = self._noise_shapes(*self.unpack(self.start))
+        for block, shape in zip(form.blocks, shapes):
+            lines.append(f"latent           {block.name}: {'x'.join(str(int(n)) for n in shape) or '1'} values")
+        sizes = [y.size for y in self.observed()]
+        for potential, size in zip(form.potentials, sizes[len(form.groups) :]):
+            lines.append(f"potential        {potential.name}: {size} coefficients, site {potential.site.name}")
+        lines += self._describe_groups()
+        try:
+            how = self.linear.algebra.sentence
+        except (UnsupportedModelError, InvalidDataError) as error:
+            how = f"products with vectors only ({error})"
+        return "\n".join([*lines, f"solver           {self.solver.sentence}; {how}"])
 
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         return []
@@ -109,16 +128,29 @@ class CompiledSparseLinear(CompiledLatentGaussian):
 
     def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, scipy.sparse.csr_array]:
         """Return what an affine variable is at x = 0, and its map from x with entries, (size, N)."""
-
-        def build() -> tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]:
-            mean = self.form.at_zero_noise(variable.expression)
-            return self._function(self.form.hyper_values, mean), *self.linear.compile(variable.expression), {}
-
-        mean, push, moves, known = self._for_solver(variable, build)
+        mean, push, moves, known = self._affine(variable)
         own = self.unpack(theta)
         if moves or "map" not in known:
             known["map"] = self.linear.matrix_of(lambda x: np.ravel(push(*own, *self.linear.split(x))))
         return np.asarray(mean(*own)), known["map"]
+
+    def affine_values(
+        self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return an affine variable, at its shape, at each of some values of the unknowns, (N,)."""
+        mean, push, *_ = self._affine(variable)
+        own = self.unpack(theta)
+        base = np.asarray(mean(*own))
+        return [base + push(*own, *self.linear.split(x)) for x in unknowns]
+
+    def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
+        """Compile an affine variable at x = 0 and its linear part; name hyperparameters in this; keep its entries."""
+
+        def build() -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
+            mean = self.form.at_zero_noise(variable.expression)
+            return self._function(self.form.hyper_values, mean), *self.linear.compile(variable.expression), {}
+
+        return self._for_solver(variable, build)
 
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
         """Return what draws of each block need: which of the unknowns are its own."""

@@ -38,6 +38,8 @@ class LinearPredictors:
     ----------
     size : int
         Number N of unknowns, those of all blocks ravelled and joined.
+    ends : ndarray of int, (blocks,)
+        Where the unknowns of each block end.
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class LinearPredictors:
         theta: Callable[[], Sequence[np.ndarray]],
     ):
         self._form, self._shapes, self._compile, self._theta = form, list(shapes), compile_function, theta
-        self._ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        self.size = int(self._ends[-1])
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        self.size = int(self.ends[-1])
         self._data: list[Any] | None = None
         self._known: dict[str, Any] = {}
 
@@ -98,7 +100,7 @@ class LinearPredictors:
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
-        return [part.reshape(s) for part, s in zip(np.split(x, self._ends[:-1]), self._shapes)]
+        return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self._shapes)]
 
     def _of_present_data(self, what: str, build: Callable[[], Any]) -> Any:
         data = [v.get_value(borrow=True) for v in self._shared]

@@ -119,6 +119,9 @@ class Site:
     typical : callable
         ``typical(y, *parameters)``: mean and variance, of arrays, of a Gaussian in eta that t is roughly like, to start
         from where there is no Gaussian prior; by default a standard normal.
+    intensity : callable, optional
+        ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, where the rate is no affine or
+        exponential function of it and eta itself may be negative.
     options : dict
         Static keyword options of the functions above with their values, for example ``zero_mass``.
     """
@@ -136,6 +139,7 @@ class Site:
     super_gaussian: SuperGaussian | None = None
     curvature_bound: Callable[..., Any] | None = None
     typical: Callable[..., tuple[Any, Any]] = _standard_normal
+    intensity: Callable[[Any, Any], Any] | None = None
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
     interpreted: bool = False
