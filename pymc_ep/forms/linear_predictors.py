@@ -86,7 +86,7 @@ class LinearPredictors:
         for block, shape in enumerate(self._shapes):
 
             def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
-                parts = [x.ravel() if i == block else np.zeros(np.prod(s)) for i, s in enumerate(self._shapes)]
+                parts = [x.ravel() if i == block else np.zeros(int(np.prod(s))) for i, s in enumerate(self._shapes)]
                 return forward(np.concatenate(parts))
 
             parts.append(probe(of_block, shape))
