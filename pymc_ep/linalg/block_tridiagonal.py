@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from pymc_ep.linalg.cholesky import counts
+from pymc_ep.linalg.cholesky import counts, mirror_lower
 from pymc_ep.linalg.ordering import Blocks, block_flops
 
 __all__ = ["BlockTridiagonal", "BlockTridiagonalFactor", "Pairs", "pivots_vanish"]
@@ -298,8 +298,4 @@ def _times(triangle: np.ndarray, vectors: np.ndarray, *, transposed: bool = Fals
 
 def _gram(triangle: np.ndarray) -> np.ndarray:
     """Return W^T W in full, C-ordered, for a lower triangular W."""
-    lower, _ = scipy.linalg.lapack.dlauum(triangle, lower=1)
-    lower = np.tril(lower)
-    full = lower + lower.T
-    full.flat[:: len(full) + 1] *= 0.5
-    return full
+    return mirror_lower(scipy.linalg.lapack.dlauum(triangle, lower=1)[0]).T
