@@ -83,7 +83,7 @@ def splitting(
 
     which is W^T Pi W + b where nothing is observed, and between H and H (W^T Pi W / a + 1) where H is large. The
     shift b is the geometric mean of Pi, and a four times that. Iterations to a residual of 1e-4 on images of 256 x 256
-    pixels, of which a quarter is observed with variance 1e-5, and precisions of 1 to 1e5 in a db2 basis: 111, against
+    pixels, of which a quarter is observed with variance 1e-5, and precisions of 1 to 1e5 in a db2 basis: 102, against
     350 without, 283 with the diagonal of A, and 241 with W^T (Pi + p / sigma^2)^{-1} W for the fraction p observed.
     """
     middle = float(np.exp(np.log(np.asarray(weights)).mean()))
