@@ -12,9 +12,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
+from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
 from pymc_ep.linalg.precision import Algebra, plan_algebra
 
 __all__ = ["LinearPredictors"]
@@ -25,8 +26,7 @@ class LinearPredictors:
 
     Parameters
     ----------
-    form : LatentGaussian
-        Whose blocks are all flat.
+    form : SparseLinear
     shapes : sequence of tuple of int
         Of the blocks.
     compile_function : callable
@@ -44,7 +44,7 @@ class LinearPredictors:
 
     def __init__(
         self,
-        form: LatentGaussian,
+        form: SparseLinear,
         shapes: Sequence[tuple[int, ...]],
         compile_function: Callable[..., Callable[..., Any]],
         theta: Callable[[], Sequence[np.ndarray]],
@@ -72,7 +72,7 @@ class LinearPredictors:
         UnsupportedModelError
             Where a map is neither local nor small.
         """
-        return self._of_present_data("matrix", lambda: self.matrix_of(self.forward))
+        return self._of_present_data("matrix", lambda: scipy.sparse.vstack(self._matrices(), format="csr"))
 
     @property
     def algebra(self) -> Algebra:
@@ -80,8 +80,81 @@ class LinearPredictors:
         shape = self._shapes[0] if len(self._shapes) == 1 else None
         return self._of_present_data("algebra", lambda: plan_algebra(self.matrix, shape))
 
-    def matrix_of(self, forward: Callable[[np.ndarray], np.ndarray]) -> scipy.sparse.csr_array:
-        """Return the matrix of any linear map of the unknowns, from its products with vectors (N,)."""
+    def preconditioner(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
+
+        Where all observations are of single unknowns and the one potential is on orthonormal coefficients, that of
+        `splitting`; otherwise the diagonal. An orthonormal map whose entries are not held has the mean weight on it.
+        """
+        factors = np.split(weights, self._factor_ends[:-1])
+        squares = self._of_present_data("squares", self._squares)
+        diagonals = [
+            np.full(self.size, w.mean()) if square is None else square @ w for square, w in zip(squares, factors)
+        ]
+        split = self._of_present_data("split", self._splits)
+        if not split:
+            return jacobi(sum(diagonals))
+        (_, linear_map), shape = self._form.maps[0], self._shapes[0]
+        return splitting(
+            sum(diagonals[:-1]),
+            lambda x: np.ravel(linear_map.forward(x.reshape(shape))),
+            lambda v: np.ravel(linear_map.adjoint(v.reshape(linear_map.output_shape))),
+            factors[-1],
+        )
+
+    def _splits(self) -> bool:
+        """Whether D is rows of one entry each over a single orthonormal map."""
+        if len(self._shapes) > 1 or len(self._form.maps) > 1 or not self._form.maps[0][1].orthonormal:
+            return False
+        known = [self._entries(factor) for factor in range(len(self._form.groups))]
+        return all(matrix is not None and np.diff(matrix.indptr).max(initial=0) <= 1 for matrix in known)
+
+    def _squares(self) -> list[scipy.sparse.csr_array | None]:
+        """Return of each factor its squared entries, (N, n of the factor), or None where they are not held."""
+        found = []
+        for factor in range(len(self._form.factors)):
+            matrix = self._entries(factor)
+            found.append(None if matrix is None else matrix.power(2).T.tocsr())
+        return found
+
+    @cached_property
+    def _factor_ends(self) -> np.ndarray:
+        sizes = self._compile([], [f.observed.size for f in self._form.factors])()
+        return np.cumsum([int(size) for size in sizes])
+
+    def _matrices(self) -> list[scipy.sparse.csr_array]:
+        matrices = [self._entries(factor) for factor in range(len(self._form.factors))]
+        missing = [f.name for f, matrix in zip(self._form.factors, matrices) if matrix is None]
+        if missing:
+            raise UnsupportedModelError(
+                f"A linear map behind {missing[0]!r} is not local, and with more than {MOST_UNKNOWNS} unknowns it "
+                f"cannot be held in entries. Use method='dsb' with variance='perturb-and-map', which takes products "
+                f"with vectors only."
+            )
+        return matrices
+
+    def _entries(self, factor: int) -> scipy.sparse.csr_array | None:
+        """Return the rows of D of one factor, or None where they are too many to hold."""
+        return self._of_present_data(f"factor {factor}", lambda: self._read(factor))
+
+    def _read(self, factor: int) -> scipy.sparse.csr_array | None:
+        position = factor - len(self._form.groups)
+        known = self._form.maps[position] if position >= 0 else None
+        matrix = known[1].matrix() if known is not None and self.size <= MOST_UNKNOWNS else None
+        if known is None or matrix is None:
+            push, moving = self.compile(self._form.factors[factor].predictor)
+            push = self._constant(push, moving)
+            own = self._theta()
+            return self.matrix_of(lambda x: np.ravel(push(*own, *self.split(x))))
+        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(shape)))) for shape in self._shapes]
+        parts[known[0]] = matrix
+        return scipy.sparse.hstack(parts, format="csr")
+
+    def matrix_of(self, forward: Callable[[np.ndarray], np.ndarray]) -> scipy.sparse.csr_array | None:
+        """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
+
+        None where it is not local and there are too many unknowns.
+        """
         parts = []
         for block, shape in enumerate(self._shapes):
 
@@ -89,13 +162,10 @@ class LinearPredictors:
                 parts = [x.ravel() if i == block else np.zeros(int(np.prod(s))) for i, s in enumerate(self._shapes)]
                 return forward(np.concatenate(parts))
 
-            parts.append(probe(of_block, shape))
-            if parts[-1] is None:
-                raise UnsupportedModelError(
-                    f"A linear map of {self._form.blocks[block].name!r} of shape {shape} is not local, and with more "
-                    f"than {MOST_UNKNOWNS} unknowns it cannot be held in entries. Use method='dsb' with "
-                    f"variance='perturb-and-map', which takes products with vectors only."
-                )
+            part = probe(of_block, shape)
+            if part is None:
+                return None
+            parts.append(part)
         return scipy.sparse.hstack(parts, format="csr")
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
