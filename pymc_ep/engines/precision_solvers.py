@@ -18,6 +18,8 @@ class Variances(NamedTuple):
     ----------
     values : ndarray, (n,)
         diag(D A^{-1} D^T), or an estimate of it.
+    log_det : float
+        log |A|; NaN where it is not known.
     error : float
         Median standard error of the estimates, relative to them, or of what the last step of Lanczos' method added;
         0 where they are exact.
@@ -26,6 +28,7 @@ class Variances(NamedTuple):
     """
 
     values: np.ndarray
+    log_det: float
     error: float
     solved: bool
 
@@ -73,7 +76,8 @@ class Exact:
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the exact variances of the predictors."""
-        return Variances(self._factor(precision).variances(self._linear.matrix), 0.0, True)
+        factor = self._factor(precision)
+        return Variances(factor.variances(self._linear.matrix), float(factor.log_det), 0.0, True)
 
     def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N)."""
@@ -146,12 +150,12 @@ class Iterative:
         rng = np.random.default_rng(self._seed)
         if self._variance == "lanczos":
             bound = lanczos(*self._maps, precision, self._steps, rng, n_unknowns=self._linear.size)
-            return Variances(bound.variance, _median_ratio(bound.last_increment, bound.variance), True)
+            return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         found = perturb_and_map(
             *self._maps, precision, self._n_samples, rng, self._solution(precision), start=self._samples
         )
         self._samples = found.samples
-        return Variances(found.variance, _median_ratio(found.standard_error, found.variance), found.converged)
+        return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return NaN."""

@@ -30,13 +30,13 @@ OPTIONS = {
 }
 """Options of the double loop and their defaults."""
 MODE_OPTIONS = {
-    "smoothing": 1e-10,
+    "smoothing": 1e-8,
     "outer": 50,
-    "tol": 1e-6,
-    "inner": "irls",
-    "inner_max_iter": 50,
-    "cg_tol": 1e-6,
-    "cg_max_iter": 5000,
+    "tol": 1e-5,
+    "inner": "lbfgs",
+    "inner_max_iter": 1000,
+    "cg_tol": 1e-4,
+    "cg_max_iter": 1000,
 }
 """Options of the posterior mode and their defaults."""
 
@@ -144,8 +144,9 @@ def find_mode(
 ) -> BoundFit:
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
 
-    Reweighted least squares, with the square of each predictor's distance from a kink raised by ``smoothing``.
-    Parameters are those of `solve_by_bounds`, options those of `MODE_OPTIONS`.
+    To the square of each predictor's distance from a site's centre, where it may have a kink, is added ``smoothing``
+    times the variance of the site alone: a Laplace potential of scale b is rounded over 1e-4 b. Parameters are those of
+    `solve_by_bounds`, options those of `MODE_OPTIONS`.
 
     Raises
     ------

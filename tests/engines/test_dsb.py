@@ -91,10 +91,10 @@ def test_extrapolation_saves_loops_and_changes_no_result():
     sites = BoundedSites(form)
 
     class Plain(DoubleLoop):
-        def _farther(self, problem, before, state, value):
+        def _farther(self, problem, before, state, certain):
             return self._tight(problem, state)
 
-    options = {"tol": 1e-5, "outer": 2000, "learn": True}
+    options = {"inner": "irls", "inner_max_iter": 20, "tol": 1e-5, "outer": 2000, "learn": True}
     plain, quick = (
         run(kind(form.linear, Exact(form.linear), **options), sites, Start(form.start), max_iter=2001)
         for kind in (Plain, DoubleLoop)
@@ -221,8 +221,11 @@ def test_factorisations_in_an_outer_loop():
     form = FORMS["laplace"]()
     counts["factorizations"] = 0
     found = bounds(form, inner_max_iter=3)
-    # At the start one; in a loop up to three for the unknowns, and one or two for the bound.
-    assert counts["factorizations"] <= 1 + 5 * found.state.loop
+    # One at the start; in a loop up to three for the unknowns and one for the bound, which gives the next variances, or
+    # two where extrapolated ones are not taken.
+    extrapolated = counts["factorizations"] - 1 - 4 * found.state.loop
+    assert found.state.loop > 4
+    assert extrapolated <= 2
 
 
 def test_sites_give_the_posterior_back():
@@ -295,8 +298,8 @@ def test_mode_is_the_soft_threshold():
     assert found.status.converged
     assert found.log_evidence is None
     expected = np.sign(y) * np.maximum(np.abs(y) - 0.5**2 / 0.4, 0.0)
-    # The smoothing is of (1e-5)^2.
-    np.testing.assert_allclose(found.state.unknowns, expected, atol=2e-5)
+    # The potential is rounded over 1e-4 times its scale.
+    np.testing.assert_allclose(found.state.unknowns, expected, atol=5e-5)
 
 
 def test_mode_of_a_line_has_flat_pieces_and_the_highest_density():
