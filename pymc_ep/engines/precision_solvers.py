@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.linalg.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
 from pymc_ep.linalg.variances import lanczos, perturb_and_map
 
@@ -45,9 +46,6 @@ class PrecisionSolver(Protocol):
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the variances of the predictors."""
 
-    def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N)."""
-
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|; NaN unless `exact`."""
 
@@ -72,24 +70,30 @@ class Exact:
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return A^{-1} b, (N,), and True."""
-        return self._factor(precision).solve(b), True
+        return self._proper_factor(precision).solve(b), True
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the exact variances of the predictors."""
-        factor = self._factor(precision)
+        factor = self._proper_factor(precision)
         return Variances(factor.variances(self._linear.matrix), float(factor.log_det), 0.0, True)
-
-    def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N)."""
-        return self._factor(precision).draw(size, rng)
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|."""
-        return float(self._factor(precision).log_det)
+        return float(self._proper_factor(precision).log_det)
 
     def proper(self, precision: np.ndarray) -> bool:
         """Whether A is positive definite beyond rounding."""
         return bool(self._factor(precision).proper)
+
+    def _proper_factor(self, precision: np.ndarray) -> Any:
+        factor = self._factor(precision)
+        if not factor.proper:
+            raise NumericalError(
+                f"The precision of the unknowns is singular up to rounding, for sites with precisions from "
+                f"{precision.min():.2g} to {precision.max():.2g}: the scale of a site may have run to zero. Fix it, or "
+                f"give it a prior that keeps away from there."
+            )
+        return factor
 
     def _factor(self, precision: np.ndarray) -> Any:
         # The same array comes back for variances and determinant: of the end of one step, and the start of the next.
