@@ -10,14 +10,14 @@ import scipy.linalg
 import scipy.sparse
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.linalg.block_tridiagonal import BlockTridiagonal, pivots_vanish, rows_by_length
 from pymc_ep.linalg.cholesky import counts, mirror_lower
-from pymc_ep.linalg.ordering import least_blocks, pair_count, pattern
+from pymc_ep.linalg.dissection import dissect, pair_count, pattern
+from pymc_ep.linalg.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 
 __all__ = ["Algebra", "Dense", "DenseFactor", "PrecisionFactor", "plan_algebra", "require_memory"]
 
 _MOST_PAIRS = 2**25
-"""Products of two entries of a row that block tridiagonal algebra may list: 0.5 GB."""
+"""Products of two entries of a row that nested dissection may list: 2 GB while they are sorted."""
 _FULL = 0.5
 """Density of a precision above which no order of its unknowns is looked for."""
 _DENSE = 0.05
@@ -27,7 +27,7 @@ _CHUNK = 2**22
 _GATHER = 8
 """Time to fetch a number from anywhere, over that to multiply and add in order."""
 _GAIN = 2.0
-"""How many times fewer operations make up for the smaller matrices of block tridiagonal algebra."""
+"""How many times fewer operations make up for the smaller matrices of nested dissection."""
 _FREE = 0.8
 """Part of the free memory that a factor may take."""
 
@@ -94,7 +94,7 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
     coupled = pattern(design)
     if coupled.nnz > _FULL * coupled.shape[0] ** 2:
         return dense
-    local = BlockTridiagonal(design, least_blocks(coupled, shape))
+    local = Multifrontal(design, dissect(coupled, shape))
     return local if _GAIN * local.flops < dense.flops else dense
 
 
