@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from pymc_ep.linalg.cholesky import counts, mirror_lower
+from pymc_ep.linalg.cholesky import counts
 from pymc_ep.linalg.dissection import Dissection, pair_count
 
 __all__ = ["Multifrontal", "MultifrontalFactor", "pivots_vanish", "rows_by_length"]
@@ -292,21 +292,22 @@ class MultifrontalFactor:
         known: dict[int, np.ndarray] = {}
         waiting = np.bincount(tree.parents[tree.parents >= 0], minlength=len(tree.parents))
         for k in range(len(tree.parents) - 1, -1, -1):
-            parent, own, later = tree.parents[k], len(self._inverses[k]), len(tree.beyond[k])
-            front = np.empty((own + later, own + later))
-            front[:own, :own] = mirror_lower(scipy.linalg.lapack.dlauum(self._inverses[k], lower=1)[0])
+            parent, inverse, passed = tree.parents[k], self._inverses[k], self._passed[k]
+            columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
             if parent >= 0:
                 beyond = known[parent][places[k][:, None], places[k]]
-                across = beyond @ self._passed[k]
-                front[:own, :own] += self._passed[k].T @ across
-                front[own:, :own] = -across
-                front[:own, own:] = -across.T
-                front[own:, own:] = beyond
+                across = beyond @ passed
+                columns = np.concatenate([columns + passed.T @ across, -across])
                 waiting[parent] -= 1
                 if not waiting[parent]:
                     del known[parent]
-            if waiting[k]:
-                known[k] = front
             here, row, column = pairs.of_node(k)
-            out[here] = np.where(row == column, 1.0, 2.0) * front[row, column]
+            out[here] = np.where(row == column, 1.0, 2.0) * columns[row, column]
+            if waiting[k]:
+                own = len(inverse)
+                known[k] = np.empty((len(columns), len(columns)))
+                known[k][:, :own] = columns
+                if parent >= 0:
+                    known[k][:own, own:] = columns[own:].T
+                    known[k][own:, own:] = beyond
         return out
