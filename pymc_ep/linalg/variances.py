@@ -121,9 +121,7 @@ def perturb_and_map(
     )
 
 
-def lanczos(
-    forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator, *, n_unknowns: int
-) -> LanczosBound:
+def lanczos(forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator) -> LanczosBound:
     """Bound variances from below by those of A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
 
     With orthonormal vectors Q, (N, k), of which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
@@ -140,13 +138,11 @@ def lanczos(
         k, cut to N.
     rng : numpy.random.Generator
         For the first vector.
-    n_unknowns : int
-        N.
     """
     apply = NormalEquations(forward, adjoint, weights).apply
-    vector = rng.standard_normal(n_unknowns)
+    vector = rng.standard_normal(adjoint(weights).shape)
     vector /= np.linalg.norm(vector)
-    basis = np.zeros((min(steps, n_unknowns), n_unknowns))
+    basis = np.zeros((min(steps, len(vector)), len(vector)))
     variance, increment = np.zeros(len(weights)), np.zeros(len(weights))
     pivot, off, whitened = np.inf, 0.0, np.zeros(len(weights))
     for k in range(len(basis)):
