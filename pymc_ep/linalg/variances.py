@@ -121,7 +121,9 @@ def perturb_and_map(
     )
 
 
-def lanczos(forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator) -> LanczosBound:
+def lanczos(
+    forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator, *, n_unknowns: int
+) -> LanczosBound:
     """Bound variances from below by those of A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
 
     With orthonormal vectors Q, (N, k), of which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
@@ -138,11 +140,13 @@ def lanczos(forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np
         k, cut to N.
     rng : numpy.random.Generator
         For the first vector.
+    n_unknowns : int
+        N.
     """
     apply = NormalEquations(forward, adjoint, weights).apply
-    vector = rng.standard_normal(adjoint(weights).shape)
+    vector = rng.standard_normal(n_unknowns)
     vector /= np.linalg.norm(vector)
-    basis = np.zeros((min(steps, len(vector)), len(vector)))
+    basis = np.zeros((min(steps, n_unknowns), n_unknowns))
     variance, increment = np.zeros(len(weights)), np.zeros(len(weights))
     pivot, off, whitened = np.inf, 0.0, np.zeros(len(weights))
     for k in range(len(basis)):

@@ -84,19 +84,19 @@ def test_lanczos_bounds_grow_to_the_variances(system):
     forward, adjoint, weights, exact = system
     before = np.zeros(N)
     for steps in (1, 2, 5, 20, 40, P):
-        found = lanczos(forward, adjoint, weights, steps, np.random.default_rng(4))
+        found = lanczos(forward, adjoint, weights, steps, np.random.default_rng(4), n_unknowns=P)
         assert found.steps == steps
         assert (found.variance >= before - 1e-12).all()
         assert (found.variance <= exact * (1 + 1e-10)).all()
-        shorter = lanczos(forward, adjoint, weights, steps - 1, np.random.default_rng(4))
+        shorter = lanczos(forward, adjoint, weights, steps - 1, np.random.default_rng(4), n_unknowns=P)
         np.testing.assert_allclose(found.variance - shorter.variance, found.last_increment, atol=1e-12)
         before = found.variance
     np.testing.assert_allclose(found.variance, exact, rtol=1e-9)
-    assert lanczos(forward, adjoint, weights, 10 * P, np.random.default_rng(4)).steps == P
+    assert lanczos(forward, adjoint, weights, 10 * P, np.random.default_rng(4), n_unknowns=P).steps == P
 
 
 def test_lanczos_ends_where_its_space_does():
     """Three distinct eigenvalues: three steps."""
     weights = np.repeat([1.0, 2.0, 5.0], 4)
-    found = lanczos(lambda v: v, lambda v: v, weights, 12, np.random.default_rng(5))
+    found = lanczos(lambda v: v, lambda v: v, weights, 12, np.random.default_rng(5), n_unknowns=12)
     assert found.steps == 3
