@@ -15,7 +15,7 @@ hence diag(D S D^T). All of it is products and factors of dense matrices by BLAS
 """
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -97,6 +97,7 @@ class Multifrontal:
     def __init__(self, design: scipy.sparse.csr_array, dissection: Dissection):
         self.design = design
         self.dissection = dissection
+        self._other: tuple[scipy.sparse.csr_array | None, Any] = (None, None)
 
     @property
     def flops(self) -> float:
@@ -123,6 +124,16 @@ class Multifrontal:
     def pairs(self) -> Pairs:
         """The map from pi to the elements of A."""
         return self.pairs_of(self.design)
+
+    def pairs_for(self, design: scipy.sparse.csr_array) -> Pairs:
+        """Return the pairs of any design, (m, N), those of short rows; they are kept for the own and the last."""
+        if design is self.design:
+            return self.pairs
+        if design is not self._other[0]:
+            canonical = scipy.sparse.csr_array(design, copy=True)
+            canonical.sum_duplicates()
+            self._other = design, self.pairs_of(canonical, _LONG)
+        return self._other[1]
 
     @cached_property
     def _members(self) -> tuple[np.ndarray, np.ndarray]:
@@ -272,11 +283,7 @@ class MultifrontalFactor:
 
         Rows of which all pairs of unknowns are in one front need the selected inverse alone; others a solution each.
         """
-        pairs = self.algebra.pairs
-        if design is not self.algebra.design:
-            design = scipy.sparse.csr_array(design)
-            design.sum_duplicates()
-            pairs = self.algebra.pairs_of(design, _LONG)
+        pairs = self.algebra.pairs_for(design)
         out = pairs.products.T @ self._selected(pairs)
         step = max(1, _CHUNK // design.shape[1])
         for start in range(0, len(pairs.outside), step):

@@ -82,11 +82,12 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
     Parameters
     ----------
     design : sparse array or ndarray, (n, N)
-        D.
+        D. An array in compressed rows of floats is kept, and made canonical.
     shape : tuple of int, optional
         Shape of the array of unknowns, C-ordered, of N elements.
     """
-    design = scipy.sparse.csr_array(design, dtype=float)
+    if not (isinstance(design, scipy.sparse.csr_array) and design.dtype == float):
+        design = scipy.sparse.csr_array(design, dtype=float)
     design.sum_duplicates()
     dense = Dense(design)
     if pair_count(design) > _MOST_PAIRS:
