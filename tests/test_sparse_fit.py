@@ -142,7 +142,7 @@ def test_a_likelihood_without_bound_is_named(noisy_model):
     with pm.Model() as model:
         u = pmep.SparseField("u", operator=np.eye(3), potential=pm.Laplace.dist(0, 1.0))
         pmep.RectifiedPoisson("counts", u, observed=[1, 2, 0])
-    with pytest.raises(pmep.UnsupportedModelError, match="'counts'.*method='ep'"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'counts'.*method='ep'"):
         fitted(model, "dsb")
 
 
