@@ -50,8 +50,8 @@ def fit(
         unconstrained scale; integrated over, by fits on a grid (up to three) or a central composite design; sampled, by
         `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
     draws : int, optional
-        Draws for each chain; by default 1000 (25 of a `SparseField`), or fewer where more than 5e7 numbers would be stored (the status
-        says so). 0 stores moments only.
+        Draws for each chain; by default 1000 (25 of a `SparseField`), or fewer where more than 5e7 numbers would be
+        stored (the status says so). 0 stores moments only.
     chains : int
         Independent draws are laid out in so many chains.
     random_seed : optional
