@@ -47,6 +47,7 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 
 if PYMC_6:
     from pytensor.tensor.linalg import Cholesky
+    from pytensor.tensor.random import shared_rng
 else:
     from pytensor.tensor.slinalg import Cholesky
 
@@ -115,8 +116,12 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
 
 
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:
-    """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`."""
+    """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`.
+
+    With `rng` None it has a generator of its own, which PyTensor 3 no longer makes unasked.
+    """
     if PYMC_6:
+        rng = shared_rng(seed=None) if rng is None else rng
         next_rng, draws = rv_op(*parameters, size=size, rng=rng, return_next_rng=True)
     else:
         next_rng, draws = rv_op(*parameters, size=size, rng=rng).owner.outputs

@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import Continuous
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
@@ -78,7 +79,9 @@ class SparseFieldRV(RandomVariable):
         """Return a random variable with the distribution of one coefficient, or of each."""
         location, _ = _POSITIONS[type(self.potential)]
         groups = self.linear_map.groups
-        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(parameters, self.ndims_params)]
+        # A number such as 0.5 comes in single precision, which would show in its logarithm.
+        double = [p.astype("float64") for p in parameters]
+        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(double, self.ndims_params)]
         return random_draw(self.potential, *own[:location], 0.0, *own[location:], size=None, rng=None)[1]
 
     def log_excess(self, parameters: Sequence[Any]) -> Any:
@@ -89,7 +92,7 @@ class SparseFieldRV(RandomVariable):
         """
         scale = self.scale(parameters)
         surplus = self.coefficients - self.rank
-        return surplus * pt.log(scale) if surplus and not scale.ndim else pt.zeros(())
+        return surplus * pt.log(scale.astype("float64")) if surplus and not scale.ndim else pt.zeros(())
 
     def scale(self, parameters: Sequence[Any]) -> Any:
         """Return the scale among the parameters."""
@@ -153,15 +156,16 @@ class SparseField(Continuous):
     @classmethod
     def rv_op(cls, *parameters: Any, op: SparseFieldRV, size: Any = None, rng: Any = None) -> Any:
         """Return the random variable."""
-        return op(*parameters, size=size, rng=rng)
+        return random_draw(op, *parameters, size=size, rng=rng)[1]
 
     @classmethod
     def dist(cls, *, operator: Any, potential: Any, shape: Any = None, rank: int | None = None, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
-        linear_map = as_linear_map(operator, _input_shape(operator, shape))
+        own_shape = isinstance(operator, LinearMap) or shape is None
+        linear_map = as_linear_map(operator, None if own_shape else _static(shape))
         _check_shape(linear_map, shape)
         parameters = _parameters(potential)
-        rank = _rank(linear_map) if rank is None else int(rank)
+        rank = _rank(linear_map) if rank is None else _checked_rank(linear_map, rank)
         op = SparseFieldRV(linear_map, potential.owner.op, rank, tuple(p.type.ndim for p in parameters))
         _check_parameters(op, parameters)
         return super().dist(parameters, op=op, **kwargs)
@@ -173,15 +177,6 @@ class SparseField(Continuous):
 
 def _static(shape: Any) -> tuple[int, ...]:
     return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
-
-
-def _input_shape(operator: Any, shape: Any) -> tuple[int, ...]:
-    """Return the shape of what an operator acts on: its own, that given, or the number of its columns."""
-    if isinstance(operator, LinearMap):
-        return operator.input_shape
-    if shape is not None:
-        return _static(shape)
-    return (int(getattr(operator, "shape", (0, 0))[-1]),)
 
 
 def _check_shape(linear_map: LinearMap, shape: Any) -> None:
@@ -200,7 +195,7 @@ def _parameters(potential: Any) -> list[Any]:
             f"potential={potential!r} of a SparseField is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
             f"and pm.Normal.dist(0, b); use one of these."
         )
-    parameters = list(op.dist_params(potential.owner))
+    parameters = [_without_padding(p) for p in op.dist_params(potential.owner)]
     location = parameters.pop(_POSITIONS[type(op)][0])
     if not (isinstance(location, Constant) and np.all(location.data == 0)):
         raise UnsupportedModelError(
@@ -215,6 +210,13 @@ def _parameters(potential: Any) -> list[Any]:
     return parameters
 
 
+def _without_padding(parameter: Any) -> Any:
+    """Return a parameter as it was given: beside one with more axes, PyTensor puts axes of length one before it."""
+    node = parameter.owner
+    padded = node is not None and isinstance(node.op, DimShuffle) and node.op.is_left_expand_dims
+    return node.inputs[0] if padded else parameter
+
+
 def _rank(linear_map: LinearMap) -> int:
     if linear_map.rank is not None:
         return linear_map.rank
@@ -225,6 +227,16 @@ def _rank(linear_map: LinearMap) -> int:
             f"of the scale depends on it; give it as rank=."
         )
     return int(np.linalg.matrix_rank(matrix.toarray()))
+
+
+def _checked_rank(linear_map: LinearMap, rank: Any) -> int:
+    most = min(int(np.prod(linear_map.input_shape)), int(np.prod(linear_map.output_shape)))
+    if not (isinstance(rank, int | np.integer) and 1 <= rank <= most):
+        raise InvalidDataError(
+            f"A SparseField has rank={rank}, which is no whole number between 1 and {most}, the most that its operator "
+            f"of {int(np.prod(linear_map.output_shape))} coefficients can have."
+        )
+    return int(rank)
 
 
 def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
@@ -246,7 +258,8 @@ def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
                 f"{op.rank}, whose density has no known normaliser. Share one scale, hold these values fixed, or use "
                 f"an operator with independent rows, such as Wavelet2D."
             )
-    if isinstance(scale, Constant) and not np.all(scale.data > 0):
-        raise InvalidDataError(
-            f"The potential of a SparseField has the scale {np.min(scale.data)}; scales must be positive."
-        )
+        if isinstance(parameter, Constant) and not np.all(parameter.data > 0):
+            what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
+            raise InvalidDataError(
+                f"The potential of a SparseField has the {what} {np.min(parameter.data)}; {plural} must be positive."
+            )
