@@ -195,6 +195,11 @@ def _parameters(potential: Any) -> list[Any]:
             f"potential={potential!r} of a SparseField is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
             f"and pm.Normal.dist(0, b); use one of these."
         )
+    if potential.name is not None:
+        raise UnsupportedModelError(
+            f"The potential of a SparseField is {potential.name!r}, a variable of the model; give the distribution "
+            f"alone, by its dist, such as pm.Laplace.dist(0, b)."
+        )
     parameters = list(op.dist_params(potential.owner))
     location = parameters.pop(_POSITIONS[type(op)][0])
     if get_underlying_scalar_constant_value(location, raise_not_constant=False) != 0:
