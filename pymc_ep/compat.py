@@ -20,7 +20,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul
 from pytensor.scalar.math import Log1mexp, Softplus
-from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
+from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
 from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -47,7 +47,6 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 
 if PYMC_6:
     from pytensor.tensor.linalg import Cholesky
-    from pytensor.tensor.random import shared_rng
 else:
     from pytensor.tensor.slinalg import Cholesky
 
@@ -121,7 +120,7 @@ def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any
     With `rng` None it has a generator of its own, which PyTensor 3 no longer makes unasked.
     """
     if PYMC_6:
-        rng = shared_rng(seed=None) if rng is None else rng
+        rng = random.shared_rng(seed=None) if rng is None else rng
         next_rng, draws = rv_op(*parameters, size=size, rng=rng, return_next_rng=True)
     else:
         next_rng, draws = rv_op(*parameters, size=size, rng=rng).owner.outputs

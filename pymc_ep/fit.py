@@ -68,8 +68,8 @@ def fit(
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
         ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
-        ``n_samples=30``, ``outer=50`` loops at most, ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``,
-        ``cg_tol``, ``cg_max_iter``, ``seed=0`` of the sampled variances.
+        ``n_samples=30``, ``seed=0``, ``outer`` loops at most (by default 50 with exact variances, 15 with others),
+        ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def supported() -> str:
     # An engine that solves several forms is one method.
     methods = {e.name: e for e in reversed(engines())}
     for distribution, link, name in site_names():
-        able = [e for e in reversed(methods.values()) if name not in sites() or e.takes(sites()[name])]
+        able = [e for e in reversed(methods.values()) if e.takes(sites().get(name))]
         rows += [(distribution, link, name, e.name, ", ".join(e.hyper)) for e in able]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
