@@ -34,7 +34,7 @@ def with_potentials(
             potentials.append(_of_field(rv, block, graphs))
             maps.append((len(blocks), rv.owner.op.linear_map))
         elif not block.flat:
-            block, potential = _of_gaussian(block)
+            block, potential = _of_gaussian(block, rv.type.shape)
             potentials.append(potential)
             maps.append(None)
         blocks.append(block)
@@ -52,8 +52,8 @@ def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Sit
     return _potential(rv.name, site, coefficients, parameters, op.coefficients)
 
 
-def _of_gaussian(block: NoiseBlock) -> tuple[NoiseBlock, SiteGroup]:
-    """Return a block of independent Gaussian noise as a flat one with normal sites."""
+def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
+    """Return a block of independent Gaussian noise, with the sides that are known, as a flat one with normal sites."""
     deviations = deviations_of(block)
     if block.factor is not None or deviations is None:
         raise UnsupportedModelError(
@@ -61,7 +61,9 @@ def _of_gaussian(block: NoiseBlock) -> tuple[NoiseBlock, SiteGroup]:
             f"a SparseField. Give it independent values (pm.Normal), or write its prior as a SparseField with "
             f"potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
         )
-    size = deviations.shape[0]
+    # Not the length of the deviations: hyperparameters may take part in these, and never do in observations.
+    known = [side if n is None else n for n, side in zip(sides, block.shape)]
+    size = pt.prod(pt.stack(known)) if known else pt.constant(1)
     excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
     flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
     return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)
