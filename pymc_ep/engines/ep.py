@@ -14,7 +14,6 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep_sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.linalg.anderson import anderson
-from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import is_jax
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -135,8 +134,8 @@ class EP:
             shift, precision = (np.array(part) for part in start)
             first = self.sweep(problem, shift, precision, self.inner)
             if bool(first.proper) and self.automatic and float(first.change) > _CLOSE and not _holds(problem.prior):
-                plain = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
-                return plain._replace(damping=_CAREFUL, careful=True)
+                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
+                return unmatched._replace(damping=_CAREFUL, careful=True)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
@@ -298,7 +297,7 @@ class EP:
             )
 
 
-def _holds(prior: GaussianPrior) -> bool:
+def _holds(prior: Any) -> bool:
     """Whether the prior alone holds some of the predictors: it is proper, or flat in some coefficients only."""
     return prior.regular() is prior or bool(np.any(np.asarray(prior.precision)))
 
