@@ -15,6 +15,7 @@ from pymc_ep.forms.moments import deviations_of
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.operators import apply_operator
 from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.graph import depends_on
 from pymc_ep.recognise.noise import NoiseGraphs
 from pymc_ep.recognise.random_nodes import parameters_of
 from pymc_ep.sites.base import Site, get_site
@@ -30,6 +31,7 @@ def with_potentials(
         return form
     blocks, potentials, maps = [], [], []
     for rv, block in zip(latents, form.blocks):
+        _require_observed(rv, block, form)
         if isinstance(rv.owner.op, SparseFieldRV):
             potentials.append(_of_field(rv, block, graphs))
             maps.append((len(blocks), rv.owner.op.linear_map))
@@ -40,6 +42,22 @@ def with_potentials(
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
     return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+
+
+def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a variable that is there to be predicted, which has no site among those of a fit."""
+    if depends_on([group.predictor for group in form.groups], [block.noise]):
+        return
+    if isinstance(rv.owner.op, SparseFieldRV):
+        raise UnsupportedModelError(
+            f"{rv.name!r} is a SparseField that no observation depends on; its prior is improper, so that there is "
+            f"nothing to predict. Leave it out."
+        )
+    raise UnsupportedModelError(
+        f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
+        f"in closed form. Draw it by pm.sample_posterior_predictive(idata, var_names=[{rv.name!r}]), or predict a "
+        f"Deterministic of variables of the fit."
+    )
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:

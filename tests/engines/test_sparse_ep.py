@@ -11,6 +11,7 @@ import pymc_ep as pmep
 from pymc_ep.compat import PYMC_6, group, numpy_mode
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.evidence import Evidence
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group
@@ -516,6 +517,22 @@ def test_saved_and_read_back(deblurred, tmp_path):
     eta = mean + sd * np.linspace(-9, 9, 20001)
     mass = scipy.stats.poisson.pmf(2 * counts_of()[4, 4], np.maximum(eta, 0.0)) * scipy.stats.norm.pdf(eta, mean, sd)
     np.testing.assert_allclose(density["y_new"][4, 4], np.log(mass.sum() * (eta[1] - eta[0])), rtol=1e-6)
+
+
+def test_new_variables_of_the_prior_have_no_closed_form():
+    """They would need sites that the fit has not; drawing them does not."""
+    with deblurring(shape=(4, 4)) as model:
+        idata = pmep.fit(method="ep", draws=200, chains=1, **QUIET)
+        pm.Normal("weighed", model["u"].sum(), 2.0)
+        pmep.SparseField("other", operator=np.eye(4), potential=pm.Laplace.dist(0, 1.0))
+        with pytest.raises(UnsupportedModelError, match=r"'weighed'.*no observation depends.*posterior_predictive"):
+            pmep.predict(idata, var_names=["weighed"])
+        with pytest.raises(UnsupportedModelError, match=r"'other'.*no observation depends.*improper"):
+            pmep.predict(idata, var_names=["other"])
+        drawn = pm.sample_posterior_predictive(idata, var_names=["weighed"], progressbar=False, random_seed=1)
+    drawn = np.asarray(group(drawn, "posterior_predictive")["weighed"])
+    total = np.asarray(group(idata, "posterior")["u"]).sum(axis=(2, 3))
+    np.testing.assert_allclose((drawn - total).std(), 2.0, rtol=0.2)
 
 
 def test_sum_of_all_pixels_against_draws(deblurred):
