@@ -259,6 +259,17 @@ def test_maps_that_are_not_linear():
             pmep.UnsupportedModelError,
             r"'y'.*(not affine|not elementwise)",
         )
+    for function in (pt.sqr, pt.abs):
+        refused(
+            lambda function=function: pmep.RectifiedPoisson("y", function(blurred()), observed=COUNTS),
+            pmep.UnsupportedModelError,
+            r"'y'.*(squared.*linear in the field|not affine)",
+        )
+    refused(
+        lambda: pm.Normal("y", field() ** 2, pm.HalfNormal("s"), observed=np.ones(SHAPE)),
+        pmep.UnsupportedModelError,
+        "'y'.*squared.*linear in the field",
+    )
     refused(
         lambda: pmep.RectifiedPoisson("y", field("u") * field("v"), observed=COUNTS),
         pmep.UnsupportedModelError,
@@ -310,6 +321,17 @@ def test_options_of_other_forms():
         pm.Normal("y", blurred(), 1.0, observed=np.ones(SHAPE))
 
     refused(build, ValueError, "solver='observations' must be 'auto'.*SparseField", solver="observations")
+
+
+def test_other_densities_of_a_predictor_are_taken():
+    """Sites that nobody registered: a skewed noise, and a field of log scales."""
+    for write in (
+        lambda u: pm.SkewNormal("y", mu=u, sigma=1.0, alpha=2.0, observed=COUNTS.astype(float)),
+        lambda u: pm.Normal("y", 0.0, pt.exp(u), observed=COUNTS.astype(float) + 1.0),
+    ):
+        with pm.Model() as model:
+            write(field())
+        assert "site generic" in pmep.explain(model)
 
 
 # Size

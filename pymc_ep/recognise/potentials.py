@@ -5,9 +5,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.compat import quick_mode
 from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import LatentGaussian, NoiseBlock, SiteGroup
@@ -22,6 +24,9 @@ from pymc_ep.sites.base import Site, get_site
 
 __all__ = ["with_potentials"]
 
+_PREDICTORS = np.array([0.3, 0.8, 1.7])
+_PARAMETER = 0.7
+
 
 def with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
@@ -29,6 +34,8 @@ def with_potentials(
     """Return the form itself, or where a latent variable is a sparse field, one in which all priors are sites."""
     if not any(isinstance(rv.owner.op, SparseFieldRV) for rv in latents):
         return form
+    for group in form.groups:
+        _require_signed(group)
     blocks, potentials, maps = [], [], []
     for rv, block in zip(latents, form.blocks):
         _require_observed(rv, block, form)
@@ -42,6 +49,27 @@ def with_potentials(
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
     return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+
+
+def _require_signed(group: SiteGroup) -> None:
+    """Raise for a likelihood of the square of a predictor, or of another even function.
+
+    Registered sites have none. Of one made of a density the values at a few predictors and their negatives are
+    compared, at an observation and parameters that most densities take.
+    """
+    if not group.site.interpreted:
+        return
+    eta = pt.dvector("eta")
+    values = [pt.constant(_PARAMETER)] * len(group.parameters)
+    density = pytensor.function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
+    with np.errstate(all="ignore"):
+        here, there = density(_PREDICTORS), density(-_PREDICTORS)
+    if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):
+        raise UnsupportedModelError(
+            f"The likelihood of {group.name!r} is the same for a predictor and its negative, as where that is squared "
+            f"or its absolute value is taken. A sparse linear model needs predictors that are linear in the field, so "
+            f"that the posterior has one mode: leave the square out."
+        )
 
 
 def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
