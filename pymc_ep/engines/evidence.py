@@ -15,6 +15,9 @@ from pymc_ep.forms.values import Prior
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of"]
 
+_NAMED = 6
+"""Most coefficients that a message names."""
+
 
 class EvidenceAt(NamedTuple):
     """A fit at one value of the hyperparameters.
@@ -143,7 +146,8 @@ class Evidence:
             return found
         more = (
             f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
-            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal"
+            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
+            f"counts zero_mass=False"
         )
         return found._replace(status=found.status._replace(sentence=found.status.sentence + more))
 
@@ -243,11 +247,13 @@ class Evidence:
         undetermined = prior.gaussian.undetermined()
         if undetermined.size:
             places = self.form.coefficient_places(theta)
-            named = [f"{name!r}{list(index) if index else ''}" for name, index in (places[i] for i in undetermined)]
+            first = (places[i] for i in undetermined[:_NAMED])
+            named = [f"{name!r}{list(index) if index else ''}" for name, index in first]
+            named += [f"and {undetermined.size - _NAMED} more"] * (undetermined.size > _NAMED)
             raise InvalidDataError(
-                f"The observations do not determine {', '.join(named)}: the prior is flat, and the column of the "
-                f"design is zero or a linear combination of other columns with flat priors. Leave it out, or give it a "
-                f"proper prior, such as pm.Normal."
+                f"The observations do not determine {', '.join(named)}: the prior is flat there, or sees differences "
+                f"alone, and what observes it is zero or a linear combination of what observes other values. Leave it "
+                f"out, observe it, or give it a proper prior, such as pm.Normal, or a potential that sees its level."
             )
         if not prior.gaussian.is_positive_semidefinite():
             least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])

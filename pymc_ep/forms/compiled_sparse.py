@@ -67,7 +67,9 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         mean, variance = (
             np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
         )
-        return mean / variance, 1.0 / variance
+        # A scale of zero is refused, with its name, once parameters are checked.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return mean / variance, 1.0 / variance
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
