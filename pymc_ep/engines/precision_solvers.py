@@ -14,6 +14,11 @@ __all__ = ["Exact", "Iterative", "PrecisionSolver", "Variances"]
 
 _SAMPLED = 3e-3
 """Residual of a draw beyond which nothing is gained: that of 30 draws' variances by sampling is 20 times larger."""
+_ROUNDING = 1e-10
+"""Least relative residual that is asked for."""
+_PROGRESS = 0.1
+"""Part of its first residual that a draw may keep. Precise observations make up most of the right-hand side, and next
+to them changes of the potentials are small: without this a draw of the loop before would pass for one of this."""
 
 
 class Variances(NamedTuple):
@@ -183,12 +188,15 @@ class Iterative:
     def _solution(
         self, precision: np.ndarray, least: float = 0.0
     ) -> Callable[[Any, np.ndarray, np.ndarray | None], Solution]:
-        """Return what solves a system, to no smaller a residual than `least`."""
+        """Return what solves a system, to no smaller a residual than `least` unless it starts there."""
         precondition = self._linear.preconditioner(precision)
 
         def solve(apply: Any, b: np.ndarray, start: np.ndarray | None) -> Solution:
+            tol = max(self._tol, least)
+            if start is not None and (size := float(np.linalg.norm(b))) > 0:
+                tol = min(tol, _PROGRESS * float(np.linalg.norm(b - apply(start))) / size)
             return conjugate_gradients(
-                apply, b, start=start, precondition=precondition, tol=max(self._tol, least), max_iter=self._max_iter
+                apply, b, start=start, precondition=precondition, tol=max(tol, _ROUNDING), max_iter=self._max_iter
             )
 
         return solve
