@@ -171,7 +171,7 @@ def richardson_lucy(
     neither periodic boundaries nor a background, and returns the last iterate only.
     """
     u = start
-    seen = adjoint(np.ones(counts.shape))
+    seen = np.maximum(adjoint(np.ones(counts.shape)), 1e-12)
     for k in range(1, iterations + 1):
         u = u * adjoint(counts / np.maximum(forward(u), 1e-12)) / seen
         yield k, u
