@@ -191,7 +191,10 @@ class Store:
 
     def __init__(self, name: str):
         self.path = PAGES.parents[1] / "build" / f"{name}.json"
-        self.rows: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.rows: dict[str, Any] = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def get(self, key: str, measure: Callable[[], Any]) -> Any:
         """Return a row, measured now unless it is there; what `measure` raises is reported and not stored."""
@@ -201,9 +204,12 @@ class Store:
             except Exception as error:
                 print(f"{key}: {type(error).__name__}: {error}", flush=True)
                 return None
-            self.rows[key] = row
+            # Read anew: another process may have added rows.
+            self.rows = self._read() | {key: row}
             self.path.parent.mkdir(exist_ok=True)
-            self.path.write_text(json.dumps(self.rows))
+            temporary = self.path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(self.rows))
+            temporary.replace(self.path)
             print(key, {k: v for k, v in row.items() if np.ndim(v) == 0} if isinstance(row, dict) else row, flush=True)
         return self.rows[key]
 

@@ -177,9 +177,9 @@ def measure_peers(case: Case, u_max: float, draw: int) -> dict[str, Any]:
 
 
 def from_smaller(store: Store, u_max: float, model: str) -> dict[str, float]:
-    """Return the hyperparameters of the same model at 64 x 64, medians over draws."""
-    rows = [store.rows[k] for k in store.rows if k.startswith(f"cameraman64/{u_max}/") and k.endswith(f"/{model}")]
-    return {name: float(np.median([row["hyper"][name] for row in rows])) for name in rows[0]["hyper"]} if rows else {}
+    """Return the hyperparameters of the same model and level at 64 x 64, first draw."""
+    row = store.rows.get(f"cameraman64/{u_max}/0/{model}")
+    return row["hyper"] if row else {}
 
 
 def measure_all(store: Store, cases: list[str], u_maxes: list[int], draws: int, learn_large: bool) -> None:
@@ -394,7 +394,7 @@ median (sd) over draws of the noise.
 EP fits tau (HalfNormal(5)) by evidence with every draw, under a Gaussian likelihood its sd too (HalfNormal(5)); it sees
 no truth. "Cut" is the rectified Poisson likelihood with `zero_mass=False`, under which a count of zero also needs a
 positive intensity. The estimate is the intensity E max(0, u). At 128 x 128, where it says one evaluation, there is one
-draw for each level and the hyperparameters are the medians of 64 x 64.
+draw for each level and the hyperparameters are those of the first draw at 64 x 64.
 
 The oracles choose the weight (TV: scikit-image's `denoise_tv_chambolle`; Anscombe: the same after the transform that
 stabilises the variance, with the closed form of the exact unbiased inverse) or the iteration (Richardson-Lucy) that

@@ -281,7 +281,7 @@ def picture(store: Store, cases: list[str]) -> bool:
             mean, sd = (np.array(one) for one in fitted["maps"])
             rows.append(
                 [
-                    (f"{case}: root of counts, one half", np.sqrt(thinned(scene, 0)[0]), None),
+                    (f"{case}: root of counts", np.sqrt(thinned(scene, 0)[0]), None),
                     ("root of the mean", np.sqrt(np.maximum(mean, 0)), None),
                     ("sd", sd, None),
                     ("root of Richardson-Lucy", np.sqrt(np.array(best["map"])), None),
