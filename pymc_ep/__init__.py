@@ -1,14 +1,17 @@
 """Gaussian posteriors, evidence and predictions for PyMC models, by expectation propagation."""
 
 from pymc_ep import datasets as datasets
+from pymc_ep import operators as operators
 from pymc_ep import plots as plots
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
+from pymc_ep.distributions.sparse_field import SparseField
 from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.marginal import marginalize, recover
+from pymc_ep.operators import apply_operator
 from pymc_ep.predict import log_predictive, predict, start_point
 from pymc_ep.recognise import register_family, register_form
 from pymc_ep.sites import register_site, tilted_moments
@@ -19,7 +22,9 @@ __all__ = [
     "NumericalError",
     "RectifiedPoisson",
     "SoftplusPoisson",
+    "SparseField",
     "UnsupportedModelError",
+    "apply_operator",
     "compare_to_mcmc",
     "datasets",
     "diagnose",
@@ -27,6 +32,7 @@ __all__ = [
     "fit",
     "log_predictive",
     "marginalize",
+    "operators",
     "plots",
     "predict",
     "recover",

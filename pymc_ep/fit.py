@@ -12,6 +12,7 @@ from pymc_ep.engines import Checkpoint, engines, get_engine
 from pymc_ep.marginal import sample
 from pymc_ep.recognise import compiled_form, site_names
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
+from pymc_ep.sites import sites
 
 __all__ = ["explain", "fit", "supported"]
 
@@ -141,7 +142,10 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
 def supported() -> str:
     """Return the table of distributions, links, sites, methods and treatments of hyperparameters, for printing."""
     rows = [("distribution", "link", "site", "method", "hyper")]
-    for distribution, link, site in site_names():
-        rows += [(distribution, link, site, e.name, ", ".join(e.hyper)) for e in engines()]
+    # An engine that solves several forms is one method.
+    methods = {e.name: e for e in reversed(engines())}
+    for distribution, link, name in site_names():
+        able = [e for e in reversed(methods.values()) if name not in sites() or e.takes(sites()[name])]
+        rows += [(distribution, link, name, e.name, ", ".join(e.hyper)) for e in able]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from pymc_ep.sites.base import Site
+
 __all__ = ["Engine", "EngineEntry", "Status", "engines", "get_engine", "register_engine"]
 
 
@@ -63,6 +65,8 @@ class EngineEntry:
         ``endless_directions(theta)`` that names where the posterior of the hyperparameters is improper.
     condition : callable, optional
         ``condition(compiled form, thetas=, options=, report=) -> Solution``: given draws of the hyperparameters.
+    takes : callable
+        Whether it can work with a site; by default it can with any.
     """
 
     name: str
@@ -73,6 +77,7 @@ class EngineEntry:
     hyper: tuple[str, ...]
     evidence_op: Callable[..., Any] | None = None
     condition: Callable[..., Any] | None = None
+    takes: Callable[[Site], bool] = lambda site: True
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

@@ -24,6 +24,10 @@ _DEPTH = 5
 """Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
 _NEAR = 1.0
 """Change, in posterior standard deviations, below which steps are extrapolated."""
+_CAREFUL = 0.5
+"""Damping of the first steps from sites that are far from the fixed point."""
+_CLOSE = 0.3
+"""Change below which full steps follow careful ones."""
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step."""
 _HARMLESS = 1e-2
@@ -127,6 +131,10 @@ class EP:
         if start is not None:
             shift, precision = (np.array(part) for part in start)
             first = self.sweep(problem, shift, precision, self.inner)
+            if bool(first.proper) and self.automatic and float(first.change) > _CLOSE:
+                # Full steps from far away overshoot together where nothing but sites holds the predictors.
+                careful = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
+                return careful._replace(damping=_CAREFUL)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
@@ -155,7 +163,7 @@ class EP:
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
-        at = self.sweep(problem, shift, precision, self.inner)
+        at = self.sweep(problem, shift, precision, 0 if before.damping < 1.0 else self.inner)
         if not bool(at.proper):
             return None
         return self._accept(shift, precision, at, before)
@@ -268,7 +276,7 @@ class EP:
         if self.automatic:
             if stale > 0 and stale % _PATIENCE == 0:
                 points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _SHORT))
-            elif stale == 0:
+            elif stale == 0 and (best < _CLOSE or damping < _CAREFUL):
                 damping = min(1.0, 2.0 * damping)
         else:
             damping = self.damping

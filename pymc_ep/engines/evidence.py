@@ -96,7 +96,7 @@ class Evidence:
         self.density = density
         self._checked = False
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
-        for group, y in zip(form.form.groups, form.observed()):
+        for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:
                 raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
@@ -109,6 +109,8 @@ class Evidence:
             self.require_covariance(theta, prior)
             self._checked = True
         problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
+        if start is None:
+            start = self.form.first_sites(prior)
         found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self.report))
         at = EvidenceAt(theta, prior, problem, found)
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
@@ -195,12 +197,12 @@ class Evidence:
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
         n = sum(len(y) for y in self.observed)
         if prior.mean.shape[0] != n:
-            names = ", ".join(f"{g.name!r} with {len(y)}" for g, y in zip(self.form.form.groups, self.observed))
+            names = ", ".join(f"{g.name!r} with {len(y)}" for g, y in zip(self.form.form.factors, self.observed))
             raise InvalidDataError(
                 f"The predictors have {prior.mean.shape[0]} values but the observations are {names}; give each "
                 f"observed variable as many values as its predictor."
             )
-        for group, y, parameters in zip(self.form.form.groups, self.observed, prior.parameters):
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
         if bad.size:
@@ -224,7 +226,7 @@ class Evidence:
     def _observation(self, predictor: int) -> str:
         """Name the observation that belongs to one of all predictors."""
         group, here = next(
-            (g, s) for g, s in zip(self.form.form.groups, group_slices(self.observed)) if predictor < s.stop
+            (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
         return f"observation {predictor - here.start} of {group.name!r}"
 

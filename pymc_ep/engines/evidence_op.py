@@ -126,7 +126,7 @@ class EvidenceOp(Op):
 
         Sites whose quadrature searches for peaks are not asked: so far out each may take minutes.
         """
-        if any(group.site.scanned for group in self.form.form.groups):
+        if any(group.site.scanned for group in self.form.form.factors):
             return []
         # Fits that far out either converge at once or say nothing.
         settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}

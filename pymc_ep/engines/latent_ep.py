@@ -16,6 +16,7 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian import LatentGaussian
+from pymc_ep.forms.sparse_linear import SparseLinear
 
 __all__ = ["OPTIONS", "condition", "evidence_op", "solve"]
 
@@ -122,15 +123,16 @@ def condition(
     return many_solution(form, evidence, fit_many(evidence, thetas), settings)
 
 
-register_engine(
-    EngineEntry(
-        "ep",
-        LatentGaussian,
-        solve,
-        rebuild,
-        OPTIONS,
-        ("optimize", "fixed", "integrate", "sample"),
-        evidence_op=evidence_op,
-        condition=condition,
+for form in (LatentGaussian, SparseLinear):
+    register_engine(
+        EngineEntry(
+            "ep",
+            form,
+            solve,
+            rebuild,
+            OPTIONS,
+            ("optimize", "fixed", "integrate", "sample"),
+            evidence_op=evidence_op,
+            condition=condition,
+        )
     )
-)

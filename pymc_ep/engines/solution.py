@@ -22,6 +22,8 @@ class Solution:
     ----------
     moments : dict
         Name of a variable to its posterior mean and standard deviation, at the variable's own shape.
+    modes : dict
+        Name of a variable to its posterior mode, where that is all that is known.
     hyper_modes : dict
         Hyperparameters at the mode, on their own scale.
     scalars : dict
@@ -32,7 +34,10 @@ class Solution:
         Name of an observed variable to a dict of arrays of its shape: precision, shift, loo.
     state : dict
         Arrays from which the posterior can be rebuilt.
-    draws : callable
+    draws : callable, optional
+        None where there are none.
+    most_draws : int
+        Draws of a chain where no number is asked for.
     numbers_per_draw : int
         Size of one draw, for the default number of draws.
     status : str
@@ -50,10 +55,12 @@ class Solution:
     traces: dict[str, tuple[str, np.ndarray]]
     sites: dict[str, dict[str, np.ndarray]]
     state: dict[str, np.ndarray]
-    draws: Draws
+    draws: Draws | None
     numbers_per_draw: int
     status: str
     converged: bool
     settings: dict[str, Any] = field(default_factory=dict)
     design: dict[str, np.ndarray] = field(default_factory=dict)
     log_evidence_is: str = ""
+    modes: dict[str, np.ndarray] = field(default_factory=dict)
+    most_draws: int = 1000

@@ -169,6 +169,7 @@ def _solution(
         state=state,
         draws=draws,
         numbers_per_draw=sum(m.size for m, _ in moments.values()),
+        most_draws=form.most_draws,
         settings=settings,
         **others,
     )
@@ -214,12 +215,16 @@ def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.nda
 def _site_results(
     form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return each observed variable's leave-one-out log predictive densities and its sites, at `at`."""
+    """Return each observed variable's leave-one-out log predictive densities, sites and maybe intensity, at `at`."""
     out = {}
+    posterior = at.run.state.sweep.posterior
+    mean, variance = np.asarray(posterior.mean), np.asarray(posterior.variance)
     for group, y, here in zip(form.form.groups, form.observed(), group_slices(evidence.observed)):
         out[group.name] = {
             "loo": log_predictive[here].reshape(y.shape),
             "site_precision": at.sites[1][here].reshape(y.shape),
             "site_shift": at.sites[0][here].reshape(y.shape),
         }
+        if group.site.intensity is not None:
+            out[group.name]["intensity"] = group.site.intensity(mean[here], variance[here]).reshape(y.shape)
     return out

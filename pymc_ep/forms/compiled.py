@@ -45,6 +45,9 @@ class CompiledLatentGaussian(RowFunctions):
         covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
     """
 
+    most_draws = 1000
+    """Draws of a chain where no number is asked for."""
+
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._compile_kwargs = compile_kwargs
@@ -53,7 +56,7 @@ class CompiledLatentGaussian(RowFunctions):
         self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
         if self._jax or self._chosen_mode is None:
             self._kwargs["mode"] = numpy_mode()
-        self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.groups]
+        self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.factors]
         self._solver_functions: dict[tuple, Callable[..., Any]] = {}
         self.restart(hyper_start)
         self.solve_in("auto")
@@ -89,14 +92,14 @@ class CompiledLatentGaussian(RowFunctions):
         return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
 
     def observed(self) -> list[np.ndarray]:
-        """Return the present observations of each group, in the shapes the model gives them."""
+        """Return the present observations of each factor, in the shapes the model gives them."""
         return [np.asarray(y) for y in self._observed()]
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
         left = iter(rest)
-        split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.groups)
+        split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
         if self._jax:
             mean, left = to_jax(mean), map(to_jax, left)
         return Prior(mean, self._gaussian(theta, list(left)), split, float(log_prior), float(log_excess))
@@ -113,6 +116,10 @@ class CompiledLatentGaussian(RowFunctions):
             return self._prior(*self.unpack(aside))[-2]
 
         return self._maps.varying_prior(*arrays, elsewhere)
+
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return sites to start from, where the prior alone is not proper; None where it is."""
+        return None
 
     def pullback(
         self,
@@ -134,14 +141,16 @@ class CompiledLatentGaussian(RowFunctions):
             The log prior without Jacobian terms, with them, or left out.
         """
         flat = [p for group in parameters for p in group]
+        counted = float(density == "natural"), float(density == "unconstrained")
+        cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
+        parts = self._pullback(*self.unpack(theta), *counted, *cotangents)
+        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+
+    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         design = self._design()
         if design is not None:
-            arrays = design.root_cotangents(np.asarray(array), self._maps.roots)
-        else:
-            arrays = [self._maps.varying_cotangent(array) if self._factored else array]
-        counted = float(density == "natural"), float(density == "unconstrained")
-        parts = self._pullback(*self.unpack(theta), *counted, *(np.asarray(g) for g in (mean, *flat, *arrays)))
-        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+            return design.root_cotangents(np.asarray(array), self._maps.roots)
+        return [self._maps.varying_cotangent(array) if self._factored else array]
 
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
@@ -179,6 +188,12 @@ class CompiledLatentGaussian(RowFunctions):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
             how = "flat prior" if block.flat else how
             lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+        lines += self._describe_groups()
+        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
+        return "\n".join(lines)
+
+    def _describe_groups(self) -> list[str]:
+        form, lines = self.form, []
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
             lines.append(
@@ -187,14 +202,13 @@ class CompiledLatentGaussian(RowFunctions):
         sizes = [f"{name} ({int(np.prod(s))})" if s else name for name, s in zip(form.hyper_names, self._shapes)]
         lines.append(f"hyperparameters  {', '.join(sizes) or 'none'}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
-        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
-        return "\n".join(lines)
+        return lines
 
     @cached_property
     def varying_parameters(self) -> tuple[bool, ...]:
         """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
         hyper = set(self.form.hyper_values)
-        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.groups)
+        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
 
     @cached_property
     def varying(self) -> tuple[bool, ...]:
@@ -223,7 +237,7 @@ class CompiledLatentGaussian(RowFunctions):
 
     @cached_property
     def _observed(self) -> Callable[..., Any]:
-        return self._function([], [g.observed for g in self.form.groups])
+        return self._function([], [g.observed for g in self.form.factors])
 
     def _for_solver(self, what: Any, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """Return a function that depends on the solver, compiled once for each."""
@@ -254,8 +268,7 @@ class CompiledLatentGaussian(RowFunctions):
     def _prior(self) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
             mean, *rest = self._moments
-            constants = self.solver.constants(self.form) if self._design() is None else ()
-            outputs = [mean, self.form.log_prior, self.form.log_excess, *rest, *constants]
+            outputs = [mean, self.form.log_prior, self.form.log_excess, *rest, *self._constants]
             return self._function(self.form.hyper_values, outputs)
 
         return self._for_solver("prior", build)
@@ -263,9 +276,18 @@ class CompiledLatentGaussian(RowFunctions):
     @property
     def _moments(self) -> list[TensorVariable]:
         """The prior mean of all predictors, the sites' parameters, and what the prior's array is made of."""
-        parameters = [p for g in self.form.groups for p in g.parameters]
-        arrays = [self.solver.array(self.form)] if self._design() is None else self._maps.roots
-        return [self.form.at_zero_noise(self.form.predictor), *parameters, *arrays]
+        parameters = [p for g in self.form.factors for p in g.parameters]
+        return [self.form.at_zero_noise(self.form.predictor), *parameters, *self._arrays]
+
+    @property
+    def _arrays(self) -> list[TensorVariable]:
+        """What depends on hyperparameters of that which the prior is made of; `_array_cotangents` belongs to it."""
+        return [self.solver.array(self.form)] if self._design() is None else self._maps.roots
+
+    @property
+    def _constants(self) -> Sequence[TensorVariable]:
+        """What else the prior is made of."""
+        return self.solver.constants(self.form) if self._design() is None else ()
 
     @property
     def _pullback(self) -> Callable[..., Any]:

@@ -35,6 +35,8 @@ class NoisePrior:
 
     def __init__(self, block: NoiseMoments):
         self.block = block
+        if block.flat:
+            return
         diagonal = block.covariance.diagonal()
         self.diagonal = bool(np.count_nonzero(block.covariance) == np.count_nonzero(diagonal))
         if block.factor is not None:
@@ -52,12 +54,12 @@ class NoisePrior:
     @property
     def size(self) -> int:
         """Number of values of the noise."""
-        return len(self.block.covariance)
+        return self.block.covariance.shape[0]
 
     @property
     def singular(self) -> bool:
         """Whether some noise follows from the rest, so that there is no density in all of it."""
-        return self.block.factor is None and len(self._pivots) < self.size
+        return self.block.factor is None and not self.block.flat and len(self._pivots) < self.size
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Draw noise and, where the block has one, its origin."""
@@ -98,7 +100,7 @@ def log_joint(
     priors: Sequence[NoisePrior],
     theta: np.ndarray,
     draws: NoiseDraws,
-    log_likelihood: Mapping[str, np.ndarray],
+    log_density: Mapping[str, np.ndarray],
     log_excess: float | np.ndarray,
     *,
     held: bool,
@@ -114,8 +116,8 @@ def log_joint(
     theta : ndarray, (s, p)
     draws : list
         Noise and origins.
-    log_likelihood : mapping of str to ndarray, (s, *shape)
-        At these draws of theta and noise.
+    log_density : mapping of str to ndarray, (s, *shape)
+        Of the sites of all factors, at these draws of theta and noise.
     log_excess : float or ndarray, (s,)
         By which PyMC's density of the latent variables exceeds the normalised one, at each row of theta.
     held : bool
@@ -132,7 +134,7 @@ def log_joint(
     """
     if held:
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
-        return sum(parts) + log_excess + _total(log_likelihood), ""
+        return sum(parts) + log_excess + _total(log_density), ""
     moving = [i for i, varies in enumerate(form.varying) if varies]
     if len(theta) * sum(priors[i].size ** _exponent(form, priors, i) for i in moving) > budget:
         return None, "a covariance to factorise for each draw is too much work"
@@ -148,8 +150,8 @@ def log_joint(
         density = density + own
     if any(priors[i].block.factor is not None for i in moving):
         # Draws of w = L v are moved to first order; the model's own is that of the v drawn.
-        log_likelihood = form.log_likelihood(theta, [draw[0] for draw in draws])
-    density = density + _total(log_likelihood)
+        log_density = form.log_density(theta, [draw[0] for draw in draws])
+    density = density + _total(log_density)
     return (None, "it is not finite") if np.any(np.isnan(density)) else (density, "")
 
 
@@ -160,8 +162,8 @@ def _exponent(form: CompiledLatentGaussian, priors: Sequence[NoisePrior], block:
     return 2 if priors[block].diagonal else 3
 
 
-def _total(log_likelihood: Mapping[str, np.ndarray]) -> np.ndarray:
-    return sum(values.reshape(len(values), -1).sum(axis=1) for values in log_likelihood.values())
+def _total(log_density: Mapping[str, np.ndarray]) -> np.ndarray:
+    return sum(values.reshape(len(values), -1).sum(axis=1) for values in log_density.values())
 
 
 def _at_own_hyperparameters(

@@ -161,9 +161,14 @@ class LatentGaussian:
         return tuple(b.name for b in self.blocks)
 
     @property
+    def factors(self) -> tuple[SiteGroup, ...]:
+        """All sites: those of the observed variables, which come first, and any others."""
+        return self.groups
+
+    @property
     def predictor(self) -> TensorVariable:
-        """All predictors, ravelled and joined, (n,)."""
-        parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.groups]
+        """The predictors of all factors, ravelled and joined, (n,)."""
+        parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.factors]
         return parts[0] if len(parts) == 1 else pt.concatenate(parts)
 
     @property

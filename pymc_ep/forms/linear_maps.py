@@ -8,9 +8,9 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["LinearMap", "batch", "linear_map", "pullback"]
+__all__ = ["BatchMap", "batch", "linear_map", "pullback", "pushforward"]
 
-LinearMap = Callable[[TensorVariable], TensorVariable]
+BatchMap = Callable[[TensorVariable], TensorVariable]
 """Maps a batch (b, *input shape) to (b, *output shape)."""
 
 
@@ -25,20 +25,26 @@ def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVaria
     )
 
 
-def linear_map(output: TensorVariable, variable: TensorVariable) -> LinearMap:
-    """Return the linear part of an affine `output` with respect to `variable`, acting on batches.
+def pushforward(output: TensorVariable, variable: TensorVariable, tangent: TensorVariable) -> TensorVariable:
+    """Return the linear part of an affine `output` with respect to `variable`, applied to `tangent`.
 
-    The pushforward is the pullback of the pullback, so that whatever graph computes `output` is reused:
-    an identity costs nothing, an index is an index.
+    It is the pullback of the pullback, so that whatever graph computes `output` is reused: an identity costs nothing,
+    an index is an index.
     """
     if variable not in ancestors([output]):
-        return lambda rows: pt.zeros((rows.shape[0], *output.shape), dtype=output.dtype)
+        return pt.zeros_like(output)
     cotangent = output.type("cotangent")
+    pushed = pullback(pullback(output, variable, cotangent), cotangent, tangent)
+    # Free of the cotangent's value; like the variable itself it may remain for its shape.
+    return graph_replace([pushed], {cotangent: pt.zeros_like(output)}, strict=False)[0]
+
+
+def linear_map(output: TensorVariable, variable: TensorVariable) -> BatchMap:
+    """Return the linear part of an affine `output` with respect to `variable`, acting on batches."""
+    if variable not in ancestors([output]):
+        return lambda rows: pt.zeros((rows.shape[0], *output.shape), dtype=output.dtype)
     tangent = variable.type("tangent")
-    pulled = pullback(output, variable, cotangent)
-    pushed = pullback(pulled, cotangent, tangent)
-    # `pushed` is free of the cotangent's value; like the variable itself it may remain for its shape.
-    pushed = graph_replace([pushed], {cotangent: pt.zeros_like(output)}, strict=False)[0]
+    pushed = pushforward(output, variable, tangent)
 
     def apply(rows: TensorVariable) -> TensorVariable:
         if pushed is tangent:

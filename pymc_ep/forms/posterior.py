@@ -16,6 +16,7 @@ from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, l
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.values import NoiseMoments, Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
+from pymc_ep.linalg.namespace import on_host
 
 __all__ = ["JointDraws", "LatentPosterior", "Moments"]
 
@@ -126,7 +127,7 @@ class LatentPosterior:
         self, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool
     ) -> tuple[Prior, GaussianPosterior]:
         prior = self.form.prior(theta)
-        gaussian = type(prior.gaussian)(*(np.asarray(field) for field in prior.gaussian))
+        gaussian = on_host(prior.gaussian)
         return prior, gaussian.posterior(np.asarray(prior.mean), shift, precision, log_concave=log_concave)
 
     @cached_property
@@ -136,7 +137,7 @@ class LatentPosterior:
             known = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
             return self.theta, *known
         prior, posterior = self._known
-        return self.theta, prior, type(posterior)(*(np.asarray(field) for field in posterior))
+        return self.theta, prior, on_host(posterior)
 
     @cached_property
     def _moved(self) -> list[tuple[float, tuple, tuple]]:
@@ -233,21 +234,21 @@ class LatentPosterior:
             moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
         noise = [draw[0] for draw in moved]
         origins = [draw[1] for draw in moved if len(draw) == 2]
-        values, likelihood = self.form.evaluate(thetas, noise, origins, log_likelihood=log_likelihood)
+        values, densities = self.form.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.log_excess_rows(thetas)
-        log_p, reason = log_joint(self.form, still.priors, thetas, moved, likelihood, excess, held=held, budget=budget)
+        log_p, reason = log_joint(self.form, still.priors, thetas, moved, densities, excess, held=held, budget=budget)
         log_q = None if log_p is None else self._log_q(spread, still)
-        return JointDraws(values, likelihood, log_p, log_q, reason)
+        return JointDraws(values, self.form.of_observed(densities), log_p, log_q, reason)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> StillDraws:
         """Draw the noise of all blocks at the mode of the hyperparameters."""
         theta, prior, posterior = self.mode
         blocks = self.form.noise_moments(theta)
         priors = [NoisePrior(block) for block in blocks]
-        starts = [tuple(np.zeros((size, len(cross))) for cross in _crosses(block)) for block in blocks]
+        starts = [tuple(np.zeros((size, cross.shape[0])) for cross in _crosses(block)) for block in blocks]
         if posterior.drawn_from_prior:
             # Matheron's rule: prior draws, moved by what their predictors lack.
             starts = [block.draw(size, rng) for block in priors]

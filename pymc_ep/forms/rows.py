@@ -1,6 +1,6 @@
 """The functions of a compiled form that take many draws at once, a row each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -45,7 +45,7 @@ class RowFunctions:
         noise: Sequence[np.ndarray],
         origin: Sequence[np.ndarray],
         *,
-        log_likelihood: bool = False,
+        log_density: bool = False,
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return latent variables, Deterministics and hyperparameters for rows of theta, noise and origins.
 
@@ -56,30 +56,34 @@ class RowFunctions:
             One for each block.
         origin : sequence of ndarray, (s, k)
             One for each block that has an origin.
-        log_likelihood : bool
-            Whether to compute that of each observation as well.
+        log_density : bool
+            Whether to compute that of each site of all factors as well.
 
         Returns
         -------
         values : dict of str to ndarray, (s, *shape)
-        log_likelihood : dict of str to ndarray, (s, *shape)
-            Empty where it was not asked for.
+        log_density : dict of str to ndarray, (s, *shape)
+            By factor; empty where it was not asked for.
         """
-        evaluate = self._evaluate_all if log_likelihood else self._evaluate
+        evaluate = self._evaluate_all if log_density else self._evaluate
         parts = evaluate(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
         count = len(self._evaluated)
         values = self.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in parts[:count])))
-        return values, self._at_sites(parts[count:]) if log_likelihood else {}
+        return values, self._at_sites(parts[count:]) if log_density else {}
 
-    def log_likelihood(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the log likelihood of each observation, (s, *shape), for rows of theta and noise."""
+    def log_density(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the log density of each site, (s, *shape), by factor, for rows of theta and noise."""
         return self._at_sites(self._site_rows(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise)))
+
+    def of_observed(self, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what belongs to observed variables; empty where there is nothing."""
+        return {group.name: by_factor[group.name] for group in self.form.groups if by_factor}
 
     def _at_sites(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return the log densities of all sites at rows of their predictors and parameters."""
         out = {}
         rest = iter(parts)
-        for group, site, y in zip(self.form.groups, self.sites, self.observed()):
+        for group, site, y in zip(self.form.factors, self.sites, self.observed()):
             eta = np.asarray(next(rest))
             parameters = [np.asarray(next(rest)).reshape(eta.shape) for _ in group.parameters]
             out[group.name] = np.asarray(site.log_density(y, eta, *parameters))
@@ -142,7 +146,7 @@ class RowFunctions:
 
     @property
     def _of_sites(self) -> list[Any]:
-        return [v for g in self.form.groups for v in (g.predictor, *g.parameters)]
+        return [v for g in self.form.factors for v in (g.predictor, *g.parameters)]
 
     @property
     def _evaluated(self) -> dict[str, Any]:

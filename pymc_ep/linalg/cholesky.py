@@ -7,7 +7,7 @@ import scipy.linalg
 
 from pymc_ep.linalg.namespace import is_jax
 
-__all__ = ["cholesky", "counts", "gram", "inverse_factor", "solve", "solve_right"]
+__all__ = ["cholesky", "counts", "gram", "inverse_factor", "mirror_lower", "solve", "solve_right"]
 
 counts = {"factorizations": 0}
 """How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
@@ -73,10 +73,10 @@ def gram(whitener: Any) -> Any:
     if is_jax(whitener):
         return whitener.T @ whitener
     product, _ = scipy.linalg.lapack.dlauum(whitener, lower=1)
-    return _mirror_lower(product)
+    return mirror_lower(product)
 
 
-def _mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
+def mirror_lower(matrix: np.ndarray, block: int = 256) -> np.ndarray:
     """Copy the lower triangle onto the upper one, by blocks that fit the cache, in place."""
     n = len(matrix)
     for start in range(0, n, block):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_jax", "namespace", "to_jax"]
+__all__ = ["is_jax", "namespace", "on_host", "to_jax"]
 
 
 def namespace(*arrays: Any) -> Any:
@@ -38,3 +38,8 @@ def to_jax(array: Any) -> Any:
     from pymc_ep.linalg.namespace_jax import jax_numpy
 
     return jax_numpy().asarray(array)
+
+
+def on_host(fields: Any) -> Any:
+    """Return a NamedTuple with NumPy arrays in place of JAX's, and everything else as it is."""
+    return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))

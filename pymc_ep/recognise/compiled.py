@@ -8,11 +8,16 @@ import pytensor
 from pymc import Model
 
 from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
+from pymc_ep.forms.latent_gaussian import LatentGaussian
+from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.recognise.registry import recognise
 
 __all__ = ["compiled_form"]
 
 _COMPILED: WeakKeyDictionary = WeakKeyDictionary()
+_FUNCTIONS = {LatentGaussian: CompiledLatentGaussian, SparseLinear: CompiledSparseLinear}
+"""What holds the compiled functions of each form."""
 
 
 def compiled_form(
@@ -59,6 +64,6 @@ def compiled_form(
         compiled = known[key][0]
         compiled.restart(values)
     else:
-        compiled = CompiledLatentGaussian(form, values, compile_kwargs)
+        compiled = _FUNCTIONS[type(form)](form, values, compile_kwargs)
     known[key] = (compiled, start)
     return compiled

@@ -5,7 +5,7 @@ independent normals that the distribution is.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -17,6 +17,7 @@ from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.recognise.areas import require_connected, require_neighbours
 
 __all__ = ["Gaussian", "gaussian_of"]
@@ -84,6 +85,17 @@ def _flat(rv: TensorVariable) -> Gaussian:
         return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
 
     return Gaussian(None, identity, identity, (), log_excess, flat=True)
+
+
+def _sparse_field(rv: TensorVariable) -> Gaussian:
+    """Leave out the potentials, which are sites."""
+    flat = _flat(rv)
+    parameters = rv.owner.op.dist_params(rv.owner)
+
+    def log_excess(shape: Shape) -> TensorVariable:
+        return flat.log_excess(shape) + rv.owner.op.log_excess(parameters)
+
+    return replace(flat, barred=tuple(parameters), log_excess=log_excess)
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -259,6 +271,7 @@ def _scalar(parameter: TensorVariable) -> TensorVariable:
 _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     NormalRV: _normal,
     FlatRV: _flat,
+    SparseFieldRV: _sparse_field,
     MvNormal.rv_type: _mv_normal,
     MatrixNormal.rv_type: _matrix_normal,
     RandomWalkRV: _random_walk,

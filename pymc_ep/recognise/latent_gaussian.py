@@ -16,6 +16,7 @@ from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
+from pymc_ep.recognise.potentials import with_potentials
 from pymc_ep.recognise.predictor import AffineTest, Found, NotAffineError
 from pymc_ep.recognise.random_nodes import parameters_of
 
@@ -284,7 +285,7 @@ def _build(
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
-    return LatentGaussian(
+    form = LatentGaussian(
         hyper_names=tuple(rv.name for rv in hyper),
         hyper_values=tuple(model.rvs_to_values[rv] for rv in hyper),
         hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
@@ -298,6 +299,7 @@ def _build(
         deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
     )
+    return with_potentials(form, latents, graphs)
 
 
 def _unseen(

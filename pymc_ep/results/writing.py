@@ -18,13 +18,14 @@ _STORED_LOG_LIKELIHOODS = 1e7
 
 
 def layout_of(draws: int | None, chains: int, solution: Any) -> tuple[int, int, str]:
-    """Return chains, draws a chain (1000 for None, or fewer that can be stored), and what to say of their number."""
+    """Return chains, draws a chain (the solution's for None, or fewer that can be stored), and what to say of these."""
+    if solution.draws is None:
+        return chains, 0, ""
     if draws is not None:
         return chains, draws, ""
-    most = int(_STORED_NUMBERS // max(1, chains * solution.numbers_per_draw))
+    most = max(1, min(solution.most_draws, int(_STORED_NUMBERS // max(1, chains * solution.numbers_per_draw))))
     if most >= 1000:
-        return chains, 1000, ""
-    most = max(most, 1)
+        return chains, most, ""
     return chains, most, f"{most} draws a chain instead of 1000, for {solution.numbers_per_draw} numbers a draw"
 
 
@@ -67,7 +68,7 @@ def write_solution(
     posterior, log_likelihood, left_out = None, None, ""
     variables = _fit_variables(model, solution)
     if draws > 0:
-        n = sum(y.size for y in form.observed())
+        n = sum(y.size for _, y in zip(form.form.groups, form.observed()))
         keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
         rng = np.random.default_rng(random_seed)
         drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
@@ -109,6 +110,8 @@ def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[s
         dims = model_dims(model, name)
         _put(out, f"{name}_mean", dims, mean)
         _put(out, f"{name}_sd", dims, sd)
+    for name, value in solution.modes.items():
+        _put(out, f"{name}_mode", model_dims(model, name), value)
     for name, value in solution.hyper_modes.items():
         _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
     for name, values in solution.design.items():

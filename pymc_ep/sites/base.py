@@ -6,14 +6,14 @@ for the CPU (C or Numba, whichever the stack uses) or for JAX; engines see only 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["Relation", "Site", "Tilted", "get_site", "register_site", "sites"]
+__all__ = ["Relation", "Site", "SuperGaussian", "Tilted", "get_site", "register_site", "sites"]
 
 
 class Tilted(NamedTuple):
@@ -44,6 +44,33 @@ class Relation(NamedTuple):
     """``holds(y, *parameters)``: True where they do."""
     wanted: str
     """Says what is wanted, for the message."""
+
+
+@dataclass(frozen=True)
+class SuperGaussian:
+    """How a site is a maximum over Gaussians: ``log t(eta) = slope * eta + g((eta - centre)**2)``.
+
+    With g convex and decreasing, its tangent at any x > 0 gives a Gaussian that lies below t everywhere and touches it
+    where ``(eta - centre)**2 = x`` (Palmer et al. 2006). All are PyTensor graphs with the constants of t left in.
+
+    Attributes
+    ----------
+    centre, slope : callable
+        Of ``(y, *parameters)``.
+    log_at : callable
+        ``log_at(y, x, *parameters)``: g(x).
+    precision : callable
+        ``precision(y, x, *parameters)``: that of the Gaussian at x > 0, which is ``-2 g'(x)``.
+    """
+
+    centre: Callable[..., Any]
+    slope: Callable[..., Any]
+    log_at: Callable[..., Any]
+    precision: Callable[..., Any]
+
+
+def _standard_normal(y: Any, *parameters: Any) -> tuple[float, float]:
+    return 0.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +111,17 @@ class Site:
         Width in eta of an interval of integration up to which panels need not break at the knots.
     nodes : int
         Quadrature nodes in each panel.
+    super_gaussian : SuperGaussian, optional
+        How t is a maximum over Gaussians, for bounds whose Gaussians adapt their precision.
+    curvature_bound : callable, optional
+        ``curvature_bound(y, *parameters)``: graph of a number that ``-d^2 log t / d eta^2`` exceeds nowhere, for bounds
+        by Gaussians of that precision.
+    typical : callable
+        ``typical(y, *parameters)``: mean and variance, of arrays, of a Gaussian in eta that t is roughly like, to start
+        from where there is no Gaussian prior; by default a standard normal.
+    intensity : callable, optional
+        ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, where the rate is no affine or
+        exponential function of it and eta itself may be negative.
     options : dict
         Static keyword options of the functions above with their values, for example ``zero_mass``.
     """
@@ -98,15 +136,30 @@ class Site:
     knots: Callable[..., Sequence[Any]] | None = None
     knots_beyond: float = 0.0
     nodes: int = 24
+    super_gaussian: SuperGaussian | None = None
+    curvature_bound: Callable[..., Any] | None = None
+    typical: Callable[..., tuple[Any, Any]] = _standard_normal
+    intensity: Callable[[Any, Any], Any] | None = None
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
     interpreted: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a registered site by its name: its functions need none then."""
+        if _REGISTRY.get(self.name) is self:
+            return get_site, (self.name,)
+        return Site, tuple(getattr(self, f.name) for f in fields(self))
+
     @property
     def scanned(self) -> bool:
         """Whether peaks and scales of the density are searched for, since nothing about its shape is known."""
         return not self.log_concave and self.knots is None
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether Gaussians that lie below t everywhere are known."""
+        return self.super_gaussian is not None or self.curvature_bound is not None
 
     def validate(self, y: np.ndarray, name: str) -> None:
         """Raise `InvalidDataError` at the first observation outside the domain.

@@ -6,10 +6,10 @@ import pytensor.tensor as pt
 
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 from pymc_ep.linalg.namespace import namespace
-from pymc_ep.sites.base import Relation, Site, register_site
+from pymc_ep.sites.base import Relation, Site, SuperGaussian, register_site
 from pymc_ep.sites.cloglog import knots as cloglog_knots
 from pymc_ep.sites.cloglog import log_success
-from pymc_ep.sites.logistic import log_logistic_powers
+from pymc_ep.sites.logistic import log_logistic_powers, logistic_bound
 from pymc_ep.sites.logit import knots as binary_logit_knots
 from pymc_ep.sites.probit import knots as probit_knots
 
@@ -63,7 +63,9 @@ def _with_trials(knots: Any) -> Any:
     return lambda y, n: knots(y)
 
 
-def _binomial(name: str, logp: Any, knots: Any, knots_beyond: float) -> Site:
+def _binomial(
+    name: str, logp: Any, knots: Any, knots_beyond: float, super_gaussian: SuperGaussian | None = None
+) -> Site:
     return register_site(
         Site(
             name=name,
@@ -75,10 +77,22 @@ def _binomial(name: str, logp: Any, knots: Any, knots_beyond: float) -> Site:
             logp=logp,
             knots=knots,
             knots_beyond=knots_beyond,
+            super_gaussian=super_gaussian,
         )
     )
 
 
-BINOMIAL_LOGIT = _binomial("binomial_logit", logit_logp, logit_knots, 15.0)
+BINOMIAL_LOGIT = _binomial(
+    "binomial_logit",
+    logit_logp,
+    logit_knots,
+    15.0,
+    logistic_bound(
+        left=lambda y, n: y,
+        right=lambda y, n: n - y,
+        centre=lambda y, n: pt.zeros_like(y),
+        log_constant=lambda y, n: log_combinations(n, y),
+    ),
+)
 BINOMIAL_PROBIT = _binomial("binomial_probit", probit_logp, _with_trials(probit_knots), 10.0)
 BINOMIAL_CLOGLOG = _binomial("binomial_cloglog", cloglog_logp, _with_trials(cloglog_knots), 2.0)

@@ -25,6 +25,7 @@ from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, re
 from pymc_ep.linalg.scan import defined, scanned_nodes
 from pymc_ep.linalg.survey import Survey
 from pymc_ep.sites.base import Site, Tilted, get_site
+from pymc_ep.sites.bounds import BoundFunctions
 from pymc_ep.sites.rows import BLOCK, by_rows
 
 __all__ = ["CompiledSite", "check_finite", "compile_site"]
@@ -68,7 +69,7 @@ def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "C
     return CompiledSite(site, mode, dict(options))
 
 
-class CompiledSite:
+class CompiledSite(BoundFunctions):
     """The functions of arrays of one site. Made by `compile_site`.
 
     Arguments broadcast against each other and results have the broadcast shape; y may be of any real dtype.

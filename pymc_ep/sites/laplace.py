@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
-from pymc_ep.sites.base import Site, Tilted, register_site
+from pymc_ep.sites.base import Site, SuperGaussian, Tilted, register_site
 
 __all__ = ["LAPLACE"]
 
@@ -62,5 +62,19 @@ def _log_z(step: Any, c: Any) -> Any:
 
 
 LAPLACE = register_site(
-    Site(name="laplace", parameters=("b",), domain="real", log_concave=True, logp=logp, tilted=tilted)
+    Site(
+        name="laplace",
+        parameters=("b",),
+        domain="real",
+        log_concave=True,
+        logp=logp,
+        typical=lambda y, b: (y, 2 * b**2),
+        tilted=tilted,
+        super_gaussian=SuperGaussian(
+            centre=lambda y, b: y,
+            slope=lambda y, b: pt.zeros_like(y),
+            log_at=lambda y, x, b: -pt.sqrt(x) / b - pt.log(2 * b),
+            precision=lambda y, x, b: 1 / (b * pt.sqrt(x)),
+        ),
+    )
 )

@@ -1,10 +1,13 @@
-"""The log likelihood that binomial and negative binomial counts share: a logistic function to two powers."""
+"""What sites with a logistic function to two powers share: Bernoulli, binomial and negative binomial."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytensor.tensor as pt
 
-__all__ = ["log_logistic_powers"]
+from pymc_ep.sites.base import SuperGaussian
+
+__all__ = ["log_logistic_powers", "logistic_bound"]
 
 
 def log_logistic_powers(u: Any, left: Any, right: Any) -> Any:
@@ -28,3 +31,37 @@ def log_logistic_powers(u: Any, left: Any, right: Any) -> Any:
     power = pt.switch(u > 0, right, left)
     away = pt.abs(u)
     return -power * away - total * pt.log1p(power / total * pt.expm1(-away))
+
+
+def logistic_bound(
+    left: Callable[..., Any],
+    right: Callable[..., Any],
+    centre: Callable[..., Any],
+    log_constant: Callable[..., Any],
+) -> SuperGaussian:
+    """Return how ``exp(log_constant) * p**left * (1 - p)**right``, with ``logit p = eta - centre``, is super-Gaussian.
+
+    As ``p = exp(u / 2) / (2 cosh(u / 2))`` in u = eta - centre, and 1 - p likewise with -u, the log is
+    ``log_constant + (left - right) u / 2 - (left + right) log(2 cosh(u / 2))``, whose last term is convex in u**2
+    (Jaakkola and Jordan 2000).
+
+    Parameters
+    ----------
+    left, right, centre, log_constant : callable
+        Graphs of ``(y, *parameters)``.
+    """
+
+    def slope(y: Any, *parameters: Any) -> Any:
+        return 0.5 * (left(y, *parameters) - right(y, *parameters))
+
+    def log_at(y: Any, x: Any, *parameters: Any) -> Any:
+        total = left(y, *parameters) + right(y, *parameters)
+        distance = pt.sqrt(x)
+        constant = log_constant(y, *parameters) - slope(y, *parameters) * centre(y, *parameters)
+        return constant - total * (0.5 * distance + pt.log1p(pt.exp(-distance)))
+
+    def precision(y: Any, x: Any, *parameters: Any) -> Any:
+        distance = pt.sqrt(x)
+        return (left(y, *parameters) + right(y, *parameters)) * pt.tanh(0.5 * distance) / (2 * distance)
+
+    return SuperGaussian(centre, slope, log_at, precision)

@@ -5,6 +5,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.logistic import logistic_bound
 
 __all__ = ["LOGIT"]
 
@@ -28,5 +29,8 @@ LOGIT = register_site(
         logp=logp,
         knots=knots,
         knots_beyond=20.0,
+        super_gaussian=logistic_bound(
+            left=lambda y: y, right=lambda y: 1 - y, centre=pt.zeros_like, log_constant=pt.zeros_like
+        ),
     )
 )

@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
 from pymc_ep.sites.log_gamma import log_gamma
-from pymc_ep.sites.logistic import log_logistic_powers
+from pymc_ep.sites.logistic import log_logistic_powers, logistic_bound
 
 __all__ = ["NEGATIVE_BINOMIAL"]
 
@@ -45,5 +45,11 @@ NEGATIVE_BINOMIAL = register_site(
         logp=logp,
         knots=knots,
         knots_beyond=20.0,
+        super_gaussian=logistic_bound(
+            left=lambda y, alpha: y,
+            right=lambda y, alpha: alpha,
+            centre=lambda y, alpha: pt.log(alpha),
+            log_constant=lambda y, alpha: log_gamma(y + alpha) - log_gamma(alpha) - pt.gammaln(y + 1),
+        ),
     )
 )

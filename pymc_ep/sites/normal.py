@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_ep.sites.base import Site, Tilted, register_site
+from pymc_ep.sites.base import Site, SuperGaussian, Tilted, register_site
 
 __all__ = ["NORMAL"]
 
@@ -28,5 +28,19 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, sigma: Any) -> Tilted:
 
 
 NORMAL = register_site(
-    Site(name="normal", parameters=("sigma",), domain="real", log_concave=True, logp=logp, tilted=tilted)
+    Site(
+        name="normal",
+        parameters=("sigma",),
+        domain="real",
+        log_concave=True,
+        logp=logp,
+        typical=lambda y, sigma: (y, sigma**2),
+        tilted=tilted,
+        super_gaussian=SuperGaussian(
+            centre=lambda y, sigma: y,
+            slope=lambda y, sigma: pt.zeros_like(y),
+            log_at=lambda y, x, sigma: -0.5 * x / sigma**2 - pt.log(sigma) - 0.5 * np.log(2 * np.pi),
+            precision=lambda y, x, sigma: pt.zeros_like(x) + 1 / sigma**2,
+        ),
+    )
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc_ep.distributions.counts import log_poisson_at_mean
@@ -36,6 +37,7 @@ POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=logp,
+        typical=lambda y: (np.log(y + 0.5), 1.0 / (y + 0.5)),
         knots=knots,
         knots_beyond=15.0,
     )

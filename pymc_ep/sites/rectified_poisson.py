@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+import scipy.special
 
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.kernels.rectified_poisson.op import rectified_poisson
@@ -23,6 +24,14 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, zero_mass: bool) -> Til
     return Tilted(*rectified_poisson(y, mean, variance, power, zero_mass=zero_mass))
 
 
+def intensity(mean: Any, variance: Any) -> Any:
+    """E[max(0, eta)] for a Gaussian eta."""
+    deviation = np.sqrt(variance)
+    z = mean / np.where(deviation > 0, deviation, 1.0)
+    spread = mean * scipy.special.ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    return np.where(deviation > 0, spread, np.maximum(mean, 0.0))
+
+
 RECTIFIED_POISSON = register_site(
     Site(
         name="rectified_poisson",
@@ -30,7 +39,9 @@ RECTIFIED_POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=logp,
+        typical=lambda y: (y, np.maximum(y, 1.0)),
         tilted=tilted,
+        intensity=intensity,
         options={"zero_mass": True},
     )
 )

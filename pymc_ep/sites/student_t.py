@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from pymc_ep.linalg.namespace import namespace
-from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.base import Site, SuperGaussian, register_site
 
 __all__ = ["STUDENT_T"]
 
@@ -30,6 +32,12 @@ def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
     return (y, *(y - step for step in steps), *(y + step for step in steps))
 
 
+def log_at(y: Any, x: Any, nu: Any, sigma: Any) -> Any:
+    """log of the density at the squared distance x from the observation."""
+    constant = pt.gammaln(0.5 * (nu + 1)) - pt.gammaln(0.5 * nu) - 0.5 * pt.log(np.pi * nu) - pt.log(sigma)
+    return constant - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
+
+
 STUDENT_T = register_site(
     Site(
         name="student_t",
@@ -37,7 +45,14 @@ STUDENT_T = register_site(
         domain="real",
         log_concave=False,
         logp=logp,
+        typical=lambda y, nu, sigma: (y, sigma**2),
         knots=knots,
         nodes=20,
+        super_gaussian=SuperGaussian(
+            centre=lambda y, nu, sigma: y,
+            slope=lambda y, nu, sigma: pt.zeros_like(y),
+            log_at=log_at,
+            precision=lambda y, x, nu, sigma: (nu + 1) / (nu * sigma**2 + x),
+        ),
     )
 )

@@ -1,0 +1,252 @@
+"""Improper prior of an array whose linear coefficients are sparse: total variation, wavelet shrinkage."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import Continuous
+from pymc.logprob.abstract import _logprob
+from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
+from pytensor.tensor.random.op import RandomVariable
+
+from pymc_ep.compat import random_draw
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.operators import LinearMap, apply_operator, as_linear_map
+
+__all__ = ["SparseField", "SparseFieldRV"]
+
+_POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
+"""Where location and scale stand among the parameters of each potential."""
+_RANK_UNKNOWNS = 2048
+"""Most unknowns for which the rank of an operator that does not know it is computed, by a dense decomposition."""
+
+
+class SparseFieldRV(RandomVariable):
+    """Op of `SparseField`; its parameters are those of the potential but for the location.
+
+    Parameters
+    ----------
+    linear_map : LinearMap
+        B.
+    potential : RandomVariable
+        Op of the potential's distribution.
+    rank : int
+        Of B.
+    ndims_params : tuple of int
+        0 for a parameter that all coefficients share, 1 for one value for each group of coefficients.
+    """
+
+    name = "sparse_field"
+    _print_name = ("SparseField", "\\operatorname{SparseField}")
+    __props__ = ("linear_map", "potential", "rank", "ndims_params", "dtype", "inplace")
+
+    def __init__(
+        self,
+        linear_map: LinearMap,
+        potential: RandomVariable,
+        rank: int,
+        ndims_params: tuple[int, ...],
+        dtype: str = "float64",
+        inplace: bool = False,
+    ):
+        self.linear_map, self.potential, self.rank = linear_map, potential, rank
+        inputs = ",".join("(g)" if ndim else "()" for ndim in ndims_params)
+        output = ",".join(f"d{axis}" for axis in range(len(linear_map.input_shape)))
+        super().__init__(name=self.name, signature=f"{inputs}->({output})", dtype=dtype, inplace=inplace)
+        self.ndims_params = ndims_params
+
+    def _supp_shape_from_params(self, dist_params: Any, param_shapes: Any = None) -> tuple[Any, ...]:
+        return tuple(pt.constant(n, dtype="int64") for n in self.linear_map.input_shape)
+
+    @classmethod
+    def rng_fn(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: an improper prior has no draws."""
+        raise NotImplementedError(
+            "A SparseField is an improper prior (what its operator maps to zero is left free), so it cannot be drawn "
+            "from; draw from the posterior of a fit instead."
+        )
+
+    @property
+    def coefficients(self) -> int:
+        """Number J of coefficients."""
+        return int(np.prod(self.linear_map.output_shape))
+
+    def potential_of(self, parameters: Sequence[Any]) -> Any:
+        """Return a random variable with the distribution of one coefficient, or of each."""
+        location, _ = _POSITIONS[type(self.potential)]
+        groups = self.linear_map.groups
+        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(parameters, self.ndims_params)]
+        return random_draw(self.potential, *own[:location], 0.0, *own[location:], size=None, rng=None)[1]
+
+    def log_excess(self, parameters: Sequence[Any]) -> Any:
+        """Return the log of the density's factor beside the product of all normalised potentials, ().
+
+        The product of J potentials of scale b has b^-J where the density of the B x that can be reached, a space of
+        `rank` dimensions, scales as b^-rank.
+        """
+        scale = self.scale(parameters)
+        surplus = self.coefficients - self.rank
+        return surplus * pt.log(scale) if surplus and not scale.ndim else pt.zeros(())
+
+    def scale(self, parameters: Sequence[Any]) -> Any:
+        """Return the scale among the parameters."""
+        location, scale = _POSITIONS[type(self.potential)]
+        return parameters[scale - (location < scale)]
+
+
+@_logprob.register(SparseFieldRV)
+def _sparse_field_logp(op: SparseFieldRV, values: Any, *inputs: Any, **kwargs: Any) -> Any:
+    (value,) = values
+    parameters = inputs[2:]
+    coefficients = apply_operator(op.linear_map, value).ravel()
+    return pm.logp(op.potential_of(parameters), coefficients).sum() + op.log_excess(parameters)
+
+
+class SparseField(Continuous):
+    r"""Improper prior under which the coefficients B x of an array x are sparse.
+
+    .. math:: p(x) \propto b^{-\operatorname{rank}(B)} \prod_j t\bigl((B x)_j / b\bigr)
+
+    with a super-Gaussian potential t of scale one. What B maps to zero (the mean of an image, under total variation)
+    has a flat prior. The power of b is that of the coefficients' density in the space that B reaches, so that a scale
+    that the coefficients share can be learned ([1]_; with the product of normalised potentials the scale would be
+    counted once for each coefficient, dependent or not).
+
+    Parameters
+    ----------
+    operator : operator of `pymc_ep.operators`, array, SciPy sparse matrix, SciPy or PyLops linear operator
+        B. Matrices and linear operators act on x ravelled in C order.
+    potential : pymc distribution
+        ``pm.Laplace.dist(0, b)``, ``pm.StudentT.dist(nu=2.1, sigma=b)`` or ``pm.Normal.dist(0, b)``, located at zero.
+        Parameters may be random variables: one value, or one for each group of coefficients (levels of
+        `Wavelet2D`, finest first). Values for each group, and degrees of freedom, can be learned only where the rows
+        of B are linearly independent, as those of wavelets are.
+    shape : tuple of int, optional
+        Of x; by default that of the operator's input, or of `dims`.
+    rank : int, optional
+        Of B, where the operator does not know it and is too large to compute it.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For an operator or potential that does not fit; says what would.
+    InvalidDataError
+        For a scale that is not positive.
+
+    References
+    ----------
+    .. [1] M. Seeger and H. Nickisch (2011), Large scale Bayesian inference and experimental design for sparse linear
+       models, SIAM J. Imaging Sciences 4.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     b = pm.HalfNormal("b", 1)
+    ...     u = SparseField("u", operator=Gradient2D((32, 32)), potential=pm.Laplace.dist(0, b), shape=(32, 32))
+    """
+
+    rv_type = SparseFieldRV
+
+    @classmethod
+    def rv_op(cls, *parameters: Any, op: SparseFieldRV, size: Any = None, rng: Any = None) -> Any:
+        """Return the random variable."""
+        return op(*parameters, size=size, rng=rng)
+
+    @classmethod
+    def dist(cls, *, operator: Any, potential: Any, shape: Any = None, rank: int | None = None, **kwargs: Any) -> Any:
+        """Return a variable of this distribution outside of any model."""
+        linear_map = as_linear_map(operator, _input_shape(operator, shape))
+        _check_shape(linear_map, shape)
+        parameters = _parameters(potential)
+        rank = _rank(linear_map) if rank is None else int(rank)
+        op = SparseFieldRV(linear_map, potential.owner.op, rank, tuple(p.type.ndim for p in parameters))
+        _check_parameters(op, parameters)
+        return super().dist(parameters, op=op, **kwargs)
+
+    def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
+        """Return the graph of the initial value: zeros."""
+        return pt.zeros(rv.owner.op.linear_map.input_shape)
+
+
+def _static(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
+
+
+def _input_shape(operator: Any, shape: Any) -> tuple[int, ...]:
+    """Return the shape of what an operator acts on: its own, that given, or the number of its columns."""
+    if isinstance(operator, LinearMap):
+        return operator.input_shape
+    if shape is not None:
+        return _static(shape)
+    return (int(getattr(operator, "shape", (0, 0))[-1]),)
+
+
+def _check_shape(linear_map: LinearMap, shape: Any) -> None:
+    if shape is not None and _static(shape) != tuple(linear_map.input_shape):
+        raise UnsupportedModelError(
+            f"A SparseField has shape={_static(shape)}, but its operator takes arrays of shape "
+            f"{tuple(linear_map.input_shape)}; give both the same."
+        )
+
+
+def _parameters(potential: Any) -> list[Any]:
+    """Return the parameters of a potential but for its location, which must be zero."""
+    op: Any = getattr(getattr(potential, "owner", None), "op", None)
+    if type(op) not in _POSITIONS:
+        raise UnsupportedModelError(
+            f"potential={potential!r} of a SparseField is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
+            f"and pm.Normal.dist(0, b); use one of these."
+        )
+    parameters = list(op.dist_params(potential.owner))
+    location = parameters.pop(_POSITIONS[type(op)][0])
+    if not (isinstance(location, Constant) and np.all(location.data == 0)):
+        raise UnsupportedModelError(
+            "The potential of a SparseField has a location that is not the constant 0; the coefficients B x are "
+            "sparse about zero. Subtract the location from the array instead."
+        )
+    if any(p.type.ndim > 1 for p in parameters):
+        raise UnsupportedModelError(
+            "A parameter of the potential of a SparseField has more than one axis; give one value, or one for each "
+            "group of coefficients."
+        )
+    return parameters
+
+
+def _rank(linear_map: LinearMap) -> int:
+    if linear_map.rank is not None:
+        return linear_map.rank
+    unknowns, matrix = int(np.prod(linear_map.input_shape)), linear_map.matrix()
+    if matrix is None or unknowns > _RANK_UNKNOWNS:
+        raise UnsupportedModelError(
+            f"The rank of the operator of a SparseField on {unknowns} unknowns is not known, and the density's power "
+            f"of the scale depends on it; give it as rank=."
+        )
+    return int(np.linalg.matrix_rank(matrix.toarray()))
+
+
+def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
+    groups = op.linear_map.groups
+    allowed = op.coefficients if groups is None else int(np.max(groups)) + 1
+    scale = op.scale(parameters)
+    for parameter in parameters:
+        length = parameter.type.shape[0] if parameter.type.ndim else None
+        if length not in (None, allowed):
+            raise UnsupportedModelError(
+                f"A parameter of the potential of a SparseField has {length} values, but its operator has {allowed} "
+                f"{'coefficients' if groups is None else 'groups of coefficients'}; give as many, or one."
+            )
+        shared = parameter is scale and not parameter.type.ndim
+        if not isinstance(parameter, Constant) and not shared and op.rank < op.coefficients:
+            what = "one scale for each group of coefficients" if parameter is scale else "the degrees of freedom"
+            raise UnsupportedModelError(
+                f"A SparseField cannot learn {what} under an operator of {op.coefficients} coefficients and rank "
+                f"{op.rank}, whose density has no known normaliser. Share one scale, hold these values fixed, or use "
+                f"an operator with independent rows, such as Wavelet2D."
+            )
+    if isinstance(scale, Constant) and not np.all(scale.data > 0):
+        raise InvalidDataError(
+            f"The potential of a SparseField has the scale {np.min(scale.data)}; scales must be positive."
+        )

@@ -1,0 +1,163 @@
+"""The sparse linear form as functions of arrays."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian import AffineVariable
+from pymc_ep.forms.linear_predictors import LinearPredictors
+from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
+from pymc_ep.linalg.coefficients import FactorPrior
+from pymc_ep.linalg.flat import FlatPrior
+from pymc_ep.linalg.namespace import to_jax
+
+__all__ = ["CompiledSparseLinear"]
+
+
+class _SparseSolver:
+    """What stands for a `Solver`: the unknowns are the coordinates, and their precision is that of the sites."""
+
+    name = "unknowns"
+    sentence = "in the space of the unknowns"
+    improper = True
+
+
+class CompiledSparseLinear(CompiledLatentGaussian):
+    """Compiled functions of a `SparseLinear`, with one more attribute than `CompiledLatentGaussian`: `linear`."""
+
+    form: SparseLinear
+    most_draws = 25
+
+    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
+        """Take other initial values, and with them shapes, of the hyperparameters."""
+        super().restart(hyper_start)
+        self.__dict__.pop("linear", None)
+
+    def solve_in(self, solver: str) -> None:
+        """Accept the one solver there is: ``"auto"``."""
+        if solver != "auto":
+            raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
+        self.solver = _SparseSolver()
+
+    @cached_property
+    def linear(self) -> LinearPredictors:
+        """The linear map from unknowns to predictors."""
+        shapes = [tuple(int(n) for n in s) for s in self._noise_shapes(*self.unpack(self.start))]
+        return LinearPredictors(self.form, shapes, self._function, lambda: self.unpack(self.start))
+
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+        """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.
+
+        Each is the Gaussian that its factor alone suggests for the predictor.
+        """
+        found = [
+            site.site.typical(y.ravel(), *parameters)
+            for site, y, parameters in zip(
+                self.sites, self.observed(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
+            )
+        ]
+        sizes = [y.size for y in self.observed()]
+        mean, variance = (
+            np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
+        )
+        return mean / variance, 1.0 / variance
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        factors = self.factors_at(theta)
+        if self._jax:
+            rows = to_jax(self.linear.matrix.toarray().T)
+            return factors._replace(gaussian=FactorPrior(rows, to_jax(np.zeros(self.linear.size))))
+        return factors._replace(gaussian=FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1]))
+
+    def factors_at(self, theta: np.ndarray) -> Prior:
+        """Evaluate all of `prior` but for its `gaussian`, which needs the entries of the linear map."""
+        return super().prior(theta)
+
+    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> None:
+        return None
+
+    @property
+    def _arrays(self) -> list[TensorVariable]:
+        return []
+
+    @property
+    def _constants(self) -> Sequence[TensorVariable]:
+        return ()
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form = self.form
+        lines = ["form             unknowns under sparse potentials and univariate sites (sparse linear)"]
+        shapes = self._noise_shapes(*self.unpack(self.start))
+        for block, shape in zip(form.blocks, shapes):
+            lines.append(f"latent           {block.name}: {'x'.join(str(int(n)) for n in shape) or '1'} values")
+        sizes = [y.size for y in self.observed()]
+        for potential, size in zip(form.potentials, sizes[len(form.groups) :]):
+            lines.append(f"potential        {potential.name}: {size} coefficients, site {potential.site.name}")
+        lines += self._describe_groups()
+        try:
+            how = self.linear.algebra.sentence
+        except (UnsupportedModelError, InvalidDataError) as error:
+            how = f"products with vectors only ({error})"
+        return "\n".join([*lines, f"solver           {self.solver.sentence}; {how}"])
+
+    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+        return []
+
+    def _design(self) -> None:
+        return None
+
+    def affine_moments(
+        self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> dict[str, AffineMoments]:
+        """Evaluate the maps of affine variables from the unknowns, by default of all those of the form."""
+        variables = self.form.affine if variables is None else tuple(variables)
+        out = {}
+        for variable in variables:
+            mean, cross = self._mean_and_map(theta, variable)
+            out[variable.name] = AffineMoments(mean, cross, np.asarray(cross.multiply(cross).sum(axis=1)).ravel())
+        return out
+
+    def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, scipy.sparse.csr_array]:
+        """Return what an affine variable is at x = 0, and its map from x with entries, (size, N)."""
+        mean, push, moves, known = self._affine(variable)
+        own = self.unpack(theta)
+        if moves or "map" not in known:
+            known["map"] = self.linear.matrix_of(lambda x: np.ravel(push(*own, *self.linear.split(x))))
+        return np.asarray(mean(*own)), known["map"]
+
+    def affine_values(
+        self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return an affine variable, at its shape, at each of some values of the unknowns, (N,)."""
+        mean, push, *_ = self._affine(variable)
+        own = self.unpack(theta)
+        base = np.asarray(mean(*own))
+        return [base + push(*own, *self.linear.split(x)) for x in unknowns]
+
+    def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
+        """Compile an affine variable at x = 0 and its linear part; name hyperparameters in this; keep its entries."""
+
+        def build() -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
+            mean = self.form.at_zero_noise(variable.expression)
+            return self._function(self.form.hyper_values, mean), *self.linear.compile(variable.expression), {}
+
+        return self._for_solver(variable, build)
+
+    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
+        """Return what draws of each block need: which of the unknowns are its own."""
+        everything = scipy.sparse.eye_array(self.linear.size, format="csr")
+        sizes = self._coefficients(*self.unpack(theta))
+        starts = np.cumsum(sizes) - sizes
+        return [
+            NoiseMoments(everything[start : start + size], scipy.sparse.eye_array(int(size), format="csr"), True)
+            for start, size in zip(starts, sizes)
+        ]

@@ -1,0 +1,104 @@
+"""The entries of a linear map that is known by its products alone.
+
+Curtis, Powell and Reid (1974) read several columns of a sparse matrix off one product, where no row has entries in two
+of them. Here the pattern is unknown, but local: an output depends on unknowns that lie close together. The unknowns are
+cut into cells, and one product has a tooth in each cell, at the same place; a second, with the teeth numbered, says
+which tooth an output has seen. Cells grow until products with random vectors confirm the result.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import numpy as np
+import scipy.sparse
+
+__all__ = ["MOST_UNKNOWNS", "probe"]
+
+MOST_UNKNOWNS = 2**14
+"""Most unknowns of a map that is not local, of which every column is a product of its own."""
+_WIDTHS = 4, 8, 16, 32
+"""Least widths of cells that are tried."""
+_NOISE = 1e-13
+"""Size of a number, relative to the largest, below which it is the rounding of a zero (a convolution by FFT)."""
+_WHOLE = 0.05
+"""Distance from a whole number up to which a ratio counts as the number of a tooth."""
+_AGREES = 1e-10
+"""Relative difference of two ways to compute a product."""
+
+
+def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> scipy.sparse.csr_array | None:
+    """Return the matrix of a linear map, (n, N), or None where it is not local and there are too many unknowns.
+
+    Parameters
+    ----------
+    forward : callable
+        Takes x of the given shape, returns (n,).
+    shape : sequence of int
+        N is the product.
+    """
+    shape = tuple(shape)
+    unknowns = int(np.prod(shape))
+    random = np.random.default_rng(0).standard_normal((2, *shape))
+    expected = np.array([forward(x) for x in random])
+    for width in _WIDTHS:
+        # Where each cell's own products come to as many as unknowns, nothing is saved.
+        if 2 * width ** len(shape) >= unknowns:
+            break
+        matrix = _by_cells(forward, shape, width)
+        if matrix is not None and _agrees(matrix, random, expected):
+            return matrix
+    if unknowns > MOST_UNKNOWNS:
+        return None
+    return _by_columns(forward, shape)
+
+
+def _agrees(matrix: scipy.sparse.csr_array, random: np.ndarray, expected: np.ndarray) -> bool:
+    found = (matrix @ random.reshape(len(random), -1).T).T
+    return bool(np.abs(found - expected).max(initial=0.0) <= _AGREES * np.abs(expected).max(initial=0.0))
+
+
+def _by_cells(
+    forward: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], width: int
+) -> scipy.sparse.csr_array | None:
+    """Return the matrix of a map whose outputs see no further than a cell; None where one saw several teeth."""
+    rows, columns, values, n = [], [], [], 0
+    for places in _teeth(shape, width):
+        teeth = np.ravel_multi_index(np.ix_(*places), shape).ravel()
+        comb, numbered = np.zeros(shape), np.zeros(shape)
+        comb.flat[teeth] = 1.0
+        numbered.flat[teeth] = np.arange(1.0, len(teeth) + 1)
+        found, ratio = forward(comb), forward(numbered)
+        n = len(found)
+        (seen,) = np.nonzero(np.abs(found) > _NOISE * np.abs(found).max(initial=0.0))
+        ratio = ratio[seen] / found[seen]
+        number = np.rint(ratio)
+        if np.any(np.abs(ratio - number) > _WHOLE) or np.any((number < 1) | (number > len(teeth))):
+            return None
+        rows.append(seen)
+        columns.append(teeth[number.astype(int) - 1])
+        values.append(found[seen])
+    entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
+    return scipy.sparse.csr_array(entries, shape=(n, int(np.prod(shape))))
+
+
+def _teeth(shape: tuple[int, ...], width: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield, for each place in a cell, the indices along each axis that have it in cells of at least that width.
+
+    The last cell of an axis is as wide as any, so that teeth keep their distance across a periodic border too.
+    """
+    along = []
+    for length in shape:
+        starts = np.arange(cells := max(1, length // width)) * length // cells
+        widths = np.diff(np.append(starts, length))
+        along.append([starts[widths > place] + place for place in range(int(widths.max()))])
+    return product(*along)
+
+
+def _by_columns(forward: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> scipy.sparse.csr_array:
+    unit, columns = np.zeros(shape), []
+    for index in range(unit.size):
+        unit.flat[index] = 1.0
+        found = forward(unit)
+        columns.append(scipy.sparse.csr_array(np.where(np.abs(found) > _NOISE * np.abs(found).max(), found, 0.0)))
+        unit.flat[index] = 0.0
+    return scipy.sparse.vstack([c.reshape(1, -1) for c in columns], format="csr").T.tocsr()

@@ -1,0 +1,73 @@
+"""Posteriors that are known by draws, where a covariance of all unknowns is too large to form."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
+from pymc_ep.forms.latent_gaussian import AffineVariable
+from pymc_ep.forms.posterior import JointDraws, Moments
+from pymc_ep.forms.values import Prior
+
+__all__ = ["SampledPosterior"]
+
+
+class SampledPosterior:
+    """Gaussian posterior of the unknowns of a sparse linear form, with hyperparameters held.
+
+    Parameters
+    ----------
+    form : CompiledSparseLinear
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    unknowns : ndarray, (N,)
+        Posterior mean.
+    draw : callable
+        ``draw(size, rng)`` returns draws of the unknowns about their mean, (size, N).
+    samples : ndarray, (k, N)
+        Such draws, from which standard deviations are estimated.
+    """
+
+    def __init__(
+        self,
+        form: CompiledSparseLinear,
+        theta: np.ndarray,
+        unknowns: np.ndarray,
+        draw: Callable[[int, np.random.Generator], np.ndarray],
+        samples: np.ndarray,
+    ):
+        self.form, self.theta, self.unknowns = form, theta, unknowns
+        self._draw, self._samples = draw, samples
+
+    @cached_property
+    def mode(self) -> tuple[np.ndarray, Prior, None]:
+        """Hyperparameters and the form there."""
+        return self.theta, self.form.factors_at(self.theta), None
+
+    def components(self) -> Iterator[tuple[float, "SampledPosterior"]]:
+        """Yield the weight 1 and this posterior, as a `PosteriorMixture` yields its own."""
+        yield 1.0, self
+
+    def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
+        """Return the posterior means of affine variables, and standard deviations estimated from the samples."""
+        wanted = self.form.form.affine if variables is None else tuple(variables)
+        out = {}
+        for variable in wanted:
+            mean, *samples = self.form.affine_values(self.theta, variable, [self.unknowns, *self._samples])
+            base = self.form.affine_values(self.theta, variable, [np.zeros_like(self.unknowns)])[0]
+            out[variable.name] = Moments(mean, np.sqrt(np.mean([(s - base) ** 2 for s in samples], axis=0)))
+        return out
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
+
+    def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
+        """Return joint draws of all variables of the form, with log likelihoods if asked for; densities are unknown."""
+        rows = self.unknowns + self._draw(size, rng)
+        noise = np.split(rows, self.form.linear.ends[:-1], axis=1)
+        thetas = np.tile(self.theta, (size, 1))
+        values, densities = self.form.evaluate(thetas, noise, [], log_density=log_likelihood)
+        left_out = "no determinant of the posterior precision is known" if log_likelihood else ""
+        return JointDraws(values, self.form.of_observed(densities), left_out=left_out)

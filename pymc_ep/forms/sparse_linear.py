@@ -1,0 +1,35 @@
+"""The form "univariate sites on linear maps of x" without a Gaussian prior: sparse linear models.
+
+Seeger and Nickisch (2011), eq. 1: what the sites of observed variables leave open about x is settled by potentials on
+linear maps B x of it, sparse ones under which total variation or wavelet coefficients are small. In the terms of the
+latent Gaussian form every block is flat, and the potentials are further sites:
+
+    eta = m0 + D x,    D = [X; B],
+
+where D is constant, so that hyperparameters enter through m0 and the sites' own parameters alone.
+"""
+
+from dataclasses import dataclass
+
+from pymc_ep.forms.latent_gaussian import LatentGaussian, SiteGroup
+
+__all__ = ["SparseLinear"]
+
+
+@dataclass(frozen=True)
+class SparseLinear(LatentGaussian):
+    """Flat blocks, sites of observed variables, and potentials.
+
+    Attributes
+    ----------
+    potentials : tuple of SiteGroup
+        Sites on linear maps of the blocks, with the name of the variable whose prior they are. Gaussian variables
+        beside the fields are flat blocks with such sites too.
+    """
+
+    potentials: tuple[SiteGroup, ...] = ()
+
+    @property
+    def factors(self) -> tuple[SiteGroup, ...]:
+        """The sites of the observed variables, then the potentials."""
+        return (*self.groups, *self.potentials)

@@ -1,0 +1,299 @@
+"""Linear maps on arrays: what every operator has, and how they are transposed, composed and stacked."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["MATRIX_LIMIT", "Adjoint", "Composition", "LinearMap", "Stack", "checked_shape", "stack"]
+
+MATRIX_LIMIT = 2**24
+"""Most non-zeros that `LinearMap.matrix` writes down: 200 MB."""
+
+RANK_LIMIT = 2**20
+"""Most entries of a matrix whose rank is found by its singular values where no formula gives it: below a second."""
+
+
+class LinearMap:
+    """A linear map from arrays of one shape to arrays of another, with its adjoint.
+
+    Subclasses set the two shapes and define `_forward` and `_adjoint`, which get C-contiguous float64 arrays of
+    exactly these shapes and return new ones; they override `matrix` and `_rank` where they can do better.
+
+    Parameters
+    ----------
+    input_shape, output_shape : sequence of int
+    groups : ndarray of int, optional
+    orthonormal : bool
+
+    Attributes
+    ----------
+    input_shape, output_shape : tuple of int
+        Of N and J elements.
+    groups : ndarray of int, (J,), or None
+        The group to which each C-ravelled output coefficient belongs, counted from 0; None where there is but one.
+    orthonormal : bool
+        Whether the map's matrix W has orthonormal rows, W W' = I.
+    """
+
+    # An ndarray to the left of `@` would otherwise take the map for a scalar object.
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        output_shape: Sequence[int],
+        *,
+        groups: np.ndarray | None = None,
+        orthonormal: bool = False,
+    ) -> None:
+        self.input_shape: tuple[int, ...] = tuple(input_shape)
+        self.output_shape: tuple[int, ...] = tuple(output_shape)
+        self.groups = groups
+        self.orthonormal = orthonormal
+
+    def forward(self, x: Any) -> np.ndarray:
+        """Return A x, of `output_shape`, for x of `input_shape`; an InvalidDataError for any other shape."""
+        return np.ascontiguousarray(self._forward(self._checked(x)))
+
+    def adjoint(self, y: Any) -> np.ndarray:
+        """Return A' y, of `input_shape`, for y of `output_shape`; an InvalidDataError for any other shape."""
+        return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise an InvalidDataError unless `shape` is the input shape."""
+        if shape != self.input_shape:
+            raise InvalidDataError(f"{self} takes arrays of shape {self.input_shape}, not {shape}.")
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the matrix (J, N), both sides ravelled in C order; None where it would not be sparse enough."""
+        return None
+
+    @cached_property
+    def rank(self) -> int | None:
+        """Numerical rank, as `numpy.linalg.matrix_rank` counts it; None where the map is too large to say."""
+        return self._rank()
+
+    @cached_property
+    def T(self) -> "LinearMap":
+        """The adjoint as a map; its own `T` is this map again."""
+        return Adjoint(self)
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _rank(self) -> int | None:
+        if prod(self.input_shape) * prod(self.output_shape) > RANK_LIMIT:
+            return None
+        matrix = self.matrix()
+        return None if matrix is None else int(np.linalg.matrix_rank(matrix.toarray()))
+
+    def _checked(self, x: Any) -> np.ndarray:
+        self.check_shape(np.shape(x))
+        return np.ascontiguousarray(x, dtype=np.float64)
+
+    def __matmul__(self, other: Any) -> "LinearMap":
+        return Composition(self, other) if isinstance(other, LinearMap) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.input_shape} -> {self.output_shape})"
+
+
+class Adjoint(LinearMap):
+    """The adjoint of a map, as `LinearMap.T` gives it.
+
+    Parameters
+    ----------
+    of : LinearMap
+    """
+
+    def __init__(self, of: LinearMap) -> None:
+        square = prod(of.input_shape) == prod(of.output_shape)
+        super().__init__(of.output_shape, of.input_shape, orthonormal=of.orthonormal and square)
+        self.of = of
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the transposed matrix."""
+        matrix = self.of.matrix()
+        return None if matrix is None else matrix.T.tocsr()
+
+    @property
+    def T(self) -> LinearMap:
+        """The map whose adjoint this is."""
+        return self.of
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        return self.of.adjoint(x)
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        return self.of.forward(y)
+
+    def _rank(self) -> int | None:
+        return self.of.rank
+
+    def __repr__(self) -> str:
+        return f"{self.of}.T"
+
+
+class Composition(LinearMap):
+    """First `inner`, then `outer`: what ``outer @ inner`` makes. The groups are those of `outer`.
+
+    Parameters
+    ----------
+    outer, inner : LinearMap
+        Their shapes must fit.
+    """
+
+    def __init__(self, outer: LinearMap, inner: LinearMap) -> None:
+        if outer.input_shape != inner.output_shape:
+            raise InvalidDataError(
+                f"{outer} @ {inner}: the left map takes arrays of shape {outer.input_shape}, the right one gives "
+                f"{inner.output_shape}; compose them with a map in between, or make them of matching shapes."
+            )
+        both = outer.orthonormal and inner.orthonormal
+        super().__init__(inner.input_shape, outer.output_shape, groups=outer.groups, orthonormal=both)
+        self.outer, self.inner = outer, inner
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the product of the two matrices, where both maps have one."""
+        outer, inner = self.outer.matrix(), self.inner.matrix()
+        return None if outer is None or inner is None else sp.csr_array(outer @ inner)
+
+    @cached_property
+    def T(self) -> LinearMap:
+        """The composition of the adjoints, in reverse order."""
+        transposed = Composition(self.inner.T, self.outer.T)
+        transposed.__dict__["T"] = self
+        return transposed
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        return self.outer.forward(self.inner.forward(x))
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        return self.inner.adjoint(self.outer.adjoint(y))
+
+    def _rank(self) -> int | None:
+        if self.inner.rank == prod(self.inner.output_shape):
+            return self.outer.rank
+        if self.outer.rank == prod(self.outer.input_shape):
+            return self.inner.rank
+        return super()._rank()
+
+    def __repr__(self) -> str:
+        return f"{self.outer} @ {self.inner}"
+
+
+class Stack(LinearMap):
+    """Several maps of the same input, outputs ravelled and joined: what `stack` makes.
+
+    Where a member has groups they are kept, numbered on from those before; a member without is one group then.
+
+    Parameters
+    ----------
+    members : sequence of LinearMap
+        At least one; their input shapes must be equal.
+    """
+
+    def __init__(self, members: Sequence[LinearMap]) -> None:
+        if not members:
+            raise InvalidDataError("stack: no maps are given; give at least one.")
+        for position, member in enumerate(members):
+            if not isinstance(member, LinearMap):
+                raise InvalidDataError(
+                    f"stack: argument {position} is a {type(member).__name__}, not a linear map of this package; "
+                    "adapt matrices and operators with as_linear_map(A, input_shape)."
+                )
+            if member.input_shape != members[0].input_shape:
+                raise InvalidDataError(
+                    f"stack: argument {position} takes arrays of shape {member.input_shape}, the first map "
+                    f"{members[0].input_shape}; stacked maps act on the same array."
+                )
+        sizes = [prod(member.output_shape) for member in members]
+        super().__init__(members[0].input_shape, (sum(sizes),), groups=_joined_groups(members, sizes))
+        self.members = tuple(members)
+        self.starts = [0, *np.cumsum(sizes).tolist()]
+
+    def parts(self, y: Any) -> list[Any]:
+        """Cut a stacked output, (J,), into those of the members, in their shapes; NumPy, JAX or symbolic."""
+        bounds = zip(self.starts[:-1], self.starts[1:])
+        return [y[a:b].reshape(m.output_shape) for (a, b), m in zip(bounds, self.members)]
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the members' matrices, one above the other, where all have one."""
+        matrices = [member.matrix() for member in self.members]
+        return None if any(m is None for m in matrices) else sp.csr_array(sp.vstack(matrices, format="csr"))
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([member.forward(x).ravel() for member in self.members])
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        first, *rest = (member.adjoint(part) for member, part in zip(self.members, self.parts(y)))
+        for other in rest:
+            first += other
+        return first
+
+    def _rank(self) -> int | None:
+        full = prod(self.input_shape)
+        return full if any(member.rank == full for member in self.members) else super()._rank()
+
+    def __repr__(self) -> str:
+        return f"stack({', '.join(map(repr, self.members))})"
+
+
+def stack(*maps: LinearMap) -> LinearMap:
+    """Return the map that gives the outputs of several maps of the same input, ravelled and joined.
+
+    Parameters
+    ----------
+    *maps : LinearMap
+        At least one, of equal input shapes.
+
+    Returns
+    -------
+    LinearMap
+        With a flat output. Where a map has groups they are kept, numbered on from those of the maps before; a map
+        without is one group then.
+    """
+    return Stack(maps)
+
+
+def _joined_groups(members: Sequence[LinearMap], sizes: Sequence[int]) -> np.ndarray | None:
+    if all(member.groups is None for member in members):
+        return None
+    joined: list[np.ndarray] = []
+    start = 0
+    for member, size in zip(members, sizes):
+        own = np.zeros(size, dtype=np.intp) if member.groups is None else member.groups
+        joined.append(own + start)
+        start += int(own.max(initial=-1)) + 1
+    return np.concatenate(joined)
+
+
+def checked_shape(shape: Any, name: str, *, sides: int | None = None) -> tuple[int, ...]:
+    """Return a shape as a tuple of positive int; an InvalidDataError that begins with `name` for anything else.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    name : str
+        Of the map whose shape it is.
+    sides : int, optional
+        Number of sides demanded.
+    """
+    try:
+        checked = tuple(index(side) for side in shape)
+    except TypeError:
+        checked = ()
+    if not checked or min(checked) < 1 or (sides is not None and len(checked) != sides):
+        wanted = "sides" if sides is None else f"{sides} sides"
+        raise InvalidDataError(f"{name}: shape must be a tuple of {wanted}, each a positive integer; not {shape!r}.")
+    return checked

@@ -1,0 +1,185 @@
+"""Blurring: the convolution of an image with a kernel."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy import fft, ndimage
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
+
+__all__ = ["Convolution2D"]
+
+NDIMAGE_MODES = {"periodic": "wrap", "reflect": "reflect", "constant": "constant"}
+PAD_MODES: dict[str, Any] = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
+
+DIRECT_TAPS = 25
+"""Most non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, at 256 x 256 and above."""
+
+
+class Convolution2D(LinearMap):
+    """Convolution of an image with a kernel; the output has the shape of the image.
+
+    y[i, j] = sum_{s, t} kernel[s, t] x[i + a - s, j + b - t], where (a, b), the centre of the kernel, is its shape
+    halved and rounded down, as in `scipy.ndimage.convolve`: the middle of an odd side, the second of the two middle
+    taps of an even one.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns of the image.
+    kernel : array, (k, m)
+        Finite; no side longer than the image's. It is not normalised.
+    boundary : {"periodic", "reflect", "constant"}
+        What lies beyond the border: the image again, the image mirrored about the edges of its outermost pixels
+        (b a | a b c | c b), or zeros.
+
+    Notes
+    -----
+    Kernels of at most 25 non-zero taps are summed tap by tap, others go through the fast Fourier transform. The rank
+    of a periodic convolution is counted in its spectrum: a smooth kernel removes high frequencies down to rounding,
+    so its rank is far below the number of pixels.
+    """
+
+    def __init__(self, shape: Sequence[int], kernel: Any, boundary: str = "periodic") -> None:
+        shape = checked_shape(shape, "Convolution2D", sides=2)
+        if boundary not in NDIMAGE_MODES:
+            raise InvalidDataError(
+                f"Convolution2D: boundary must be 'periodic', 'reflect' or 'constant', not {boundary!r}."
+            )
+        super().__init__(shape, shape)
+        self.kernel = _checked_kernel(kernel, shape)
+        self.boundary = boundary
+        self.direct = np.count_nonzero(self.kernel) <= DIRECT_TAPS
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Pixels beyond the border, before and after each axis, that the outermost outputs need."""
+        (k, m), (a, b) = self.kernel.shape, self._centre
+        return (k - 1 - a, a), (m - 1 - b, b)
+
+    @cached_property
+    def cyclic(self) -> bool:
+        """Whether the Fourier transforms are those of the image itself, with its own period.
+
+        Where a side has a large prime factor they would take several times as long as those of the padded image.
+        """
+        return self.boundary == "periodic" and all(fft.next_fast_len(n, real=True) == n for n in self.input_shape)
+
+    @cached_property
+    def fft_shape(self) -> tuple[int, ...]:
+        """Shape in which the Fourier transforms are taken: of the image if cyclic, else of the padded image or more."""
+        if self.cyclic:
+            return self.input_shape
+        sides = (n + k - 1 for n, k in zip(self.input_shape, self.kernel.shape))
+        return tuple(fft.next_fast_len(side, real=True) for side in sides)
+
+    @cached_property
+    def spectrum(self) -> np.ndarray:
+        """Real Fourier transform of the kernel in `fft_shape`; its centre is the origin if cyclic."""
+        padded = np.zeros(self.fft_shape)
+        padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
+        if self.cyclic:
+            padded = np.roll(padded, [-side for side in self._centre], axis=(0, 1))
+        return fft.rfft2(padded)
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the matrix (N, N); None above 2^24 non-zeros."""
+        size = prod(self.input_shape)
+        taps = np.argwhere(self.kernel)
+        if len(taps) * size > MATRIX_LIMIT:
+            return None
+        (k, m), (r, c) = self.kernel.shape, self.input_shape
+        # Where in the image each element of the padded one comes from; -1 for the zeros beyond its border.
+        row_of, column_of = (self._pad_indices(axis) for axis in (0, 1))
+        output = np.arange(size)
+        rows, columns, values = [], [], []
+        for s, t in taps:
+            from_row, from_column = row_of[k - 1 - s :][:r], column_of[m - 1 - t :][:c]
+            inside = ((from_row[:, None] >= 0) & (from_column >= 0)).ravel()
+            rows.append(output[inside])
+            columns.append((from_row[:, None] * c + from_column).ravel()[inside])
+            values.append(np.full(len(rows[-1]), self.kernel[s, t]))
+        entries = tuple(np.concatenate(part) if part else np.empty(0, dtype=int) for part in (values, rows, columns))
+        return sp.coo_array((entries[0], entries[1:]), shape=(size, size), dtype=float).tocsr()
+
+    @property
+    def _centre(self) -> tuple[int, int]:
+        return self.kernel.shape[0] // 2, self.kernel.shape[1] // 2
+
+    def _pad_indices(self, axis: int) -> np.ndarray:
+        indices = np.arange(self.input_shape[axis])
+        outside: dict[str, Any] = {"constant_values": -1} if self.boundary == "constant" else {}
+        return np.pad(indices, self.padding[axis], mode=PAD_MODES[self.boundary], **outside)
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        if self.direct:
+            return ndimage.convolve(x, self.kernel, mode=NDIMAGE_MODES[self.boundary])
+        if not self.cyclic:
+            x = np.pad(x, self.padding, mode=PAD_MODES[self.boundary])
+        out = fft.irfft2(fft.rfft2(x, self.fft_shape) * self.spectrum, self.fft_shape)
+        if self.cyclic:
+            return out
+        # What the transforms wrap around ends up in front of the outputs that see the whole kernel.
+        (k, m), (r, c) = self.kernel.shape, self.input_shape
+        return out[k - 1 :][:r, m - 1 :][:, :c]
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        if self.direct and self.boundary != "reflect":
+            return ndimage.correlate(y, self.kernel, mode=NDIMAGE_MODES[self.boundary])
+        if self.direct:
+            return self._fold(ndimage.correlate(np.pad(y, self.padding), self.kernel, mode="constant"))
+        if not self.cyclic:
+            (k, m), (r, c) = self.kernel.shape, self.input_shape
+            placed = np.zeros(self.fft_shape)
+            placed[k - 1 :, m - 1 :][:r, :c] = y
+            y = placed
+        out = fft.irfft2(fft.rfft2(y) * self.spectrum.conj(), self.fft_shape)
+        return out if self.cyclic else self._fold(out)
+
+    def _fold(self, padded: np.ndarray) -> np.ndarray:
+        """Adjoint of padding the image; `padded` may be longer than the padded image."""
+        for axis, (before, after) in enumerate(self.padding):
+            n = self.input_shape[axis]
+            along = np.moveaxis(padded, axis, 0)
+            image = along[before : before + n]
+            head, tail = along[:before], along[before + n :][:after]
+            if self.boundary == "reflect":
+                image[:before] += head[::-1]
+                image[n - after :] += tail[::-1]
+            elif self.boundary == "periodic":
+                image[n - before :] += head
+                image[:after] += tail
+            padded = np.moveaxis(image, 0, axis)
+        return padded
+
+    def _rank(self) -> int | None:
+        if self.boundary != "periodic":
+            return super()._rank()
+        # The matrix is normal with the spectrum as its eigenvalues, whose sizes are thus its singular values.
+        sizes = np.abs(fft.fft2(self.kernel, self.input_shape))
+        return int(np.count_nonzero(sizes > sizes.max() * sizes.size * np.finfo(float).eps))
+
+
+def _checked_kernel(kernel: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a copy of the kernel as float64, or say what is wrong with it."""
+    given = np.asarray(kernel)
+    if given.dtype.kind not in "biuf":
+        raise InvalidDataError(f"Convolution2D: the kernel must be an array of real numbers, not {kernel!r}.")
+    values = np.array(given, dtype=np.float64)
+    if values.ndim != 2 or not values.size:
+        raise InvalidDataError(f"Convolution2D: the kernel must be a matrix, not an array of shape {values.shape}.")
+    if any(k > n for k, n in zip(values.shape, shape)):
+        raise InvalidDataError(
+            f"Convolution2D: the kernel, of shape {values.shape}, is larger than the image, of shape {shape}; cut the "
+            "kernel where it is negligible."
+        )
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        where = tuple(bad[0].tolist())
+        raise InvalidDataError(f"Convolution2D: the kernel is {values[where]} at {where}; all taps must be finite.")
+    return values

@@ -1,0 +1,92 @@
+"""First differences of an image: the operator of anisotropic total variation."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.operators.base import LinearMap, checked_shape
+
+__all__ = ["Gradient2D"]
+
+
+class Gradient2D(LinearMap):
+    """Horizontal and vertical first differences of an image: x[i, j+1] - x[i, j] and x[i+1, j] - x[i, j].
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows r and columns c of the image; not (1, 1), which has no differences.
+    boundary : {"reflect", "periodic"}
+        ``"reflect"``: differences across the border, zero for an image that is mirrored there, are left out. The
+        output is flat, (r (c-1) + (r-1) c,): the horizontal differences, (r, c-1), then the vertical ones, (r-1, c),
+        each in C order. ``"periodic"``: the last column is followed by the first and the last row by the first. The
+        output is (2, r, c): the horizontal differences, then the vertical ones; a side of length 1 has none, and the
+        output is then (1, r, c).
+
+    Notes
+    -----
+    Only constant images have no differences: the rank is r c - 1.
+    """
+
+    def __init__(self, shape: Sequence[int], boundary: str = "reflect") -> None:
+        r, c = rows, columns = checked_shape(shape, "Gradient2D", sides=2)
+        if boundary not in ("reflect", "periodic"):
+            raise InvalidDataError(f"Gradient2D: boundary must be 'reflect' or 'periodic', not {boundary!r}.")
+        if rows == columns == 1:
+            raise InvalidDataError("Gradient2D: an image of shape (1, 1) has no differences; give it more pixels.")
+        self.boundary = boundary
+        reflect = boundary == "reflect"
+        super().__init__((r, c), (r * (c - 1) + (r - 1) * c,) if reflect else ((r > 1) + (c > 1), r, c))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axes along which there are differences, in the order of the output: 1 is horizontal."""
+        return tuple(axis for axis in (1, 0) if self.input_shape[axis] > 1)
+
+    def matrix(self) -> sp.csr_array:
+        """Return the matrix (J, r c), two non-zeros a row."""
+        blocks = []
+        for axis in self.axes:
+            n = self.input_shape[axis]
+            difference = sp.diags_array([-np.ones(n), np.ones(n - 1)], offsets=[0, 1], shape=(n, n), format="lil")
+            if self.boundary == "reflect":
+                difference = difference[:-1]
+            else:
+                difference[n - 1, 0] += 1.0
+            other = sp.eye_array(self.input_shape[1 - axis])
+            blocks.append(sp.kron(*((other, difference) if axis == 1 else (difference, other)), format="csr"))
+        return sp.csr_array(sp.vstack(blocks, format="csr"))
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        out = np.empty(self.output_shape)
+        for d, x_axis in self._views(out, x):
+            np.subtract(x_axis[:, 1:], x_axis[:, :-1], out=d[:, : x_axis.shape[1] - 1])
+            if self.boundary == "periodic":
+                np.subtract(x_axis[:, 0], x_axis[:, -1], out=d[:, -1])
+        return out
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        out = np.zeros(self.input_shape)
+        for d, x_axis in self._views(y, out):
+            inner = d[:, : x_axis.shape[1] - 1]
+            x_axis[:, 1:] += inner
+            x_axis[:, :-1] -= inner
+            if self.boundary == "periodic":
+                x_axis[:, 0] += d[:, -1]
+                x_axis[:, -1] -= d[:, -1]
+        return out
+
+    def _views(self, differences: np.ndarray, image: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return views of the differences along each axis and of the image, with that axis last."""
+        rows, columns = self.input_shape
+        if self.boundary == "periodic":
+            parts = dict(zip(self.axes, differences))
+        else:
+            split = rows * (columns - 1)
+            parts = {1: differences[:split].reshape(rows, -1), 0: differences[split:].reshape(-1, columns)}
+        return [(parts[1], image) if axis == 1 else (parts[0].T, image.T) for axis in self.axes]
+
+    def _rank(self) -> int:
+        return self.input_shape[0] * self.input_shape[1] - 1

@@ -1,0 +1,186 @@
+"""JAX bodies of the linear maps; those of their adjoints follow by transposition.
+
+`traceable` has the body of each map of this package. An adjoint's is the transpose that JAX derives from it, so that
+the two cannot disagree. Any other map, of a foreign operator or a class of the user's, is called on the host.
+"""
+
+from collections.abc import Callable
+from functools import reduce, singledispatch
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_ep.operators.adapters import DenseMap, SparseMap
+from pymc_ep.operators.apply import ApplyLinearMap
+from pymc_ep.operators.base import Adjoint, Composition, LinearMap, Stack
+from pymc_ep.operators.convolution import PAD_MODES, Convolution2D
+from pymc_ep.operators.gradient import Gradient2D
+from pymc_ep.operators.mask import Mask
+from pymc_ep.operators.wavelet import Wavelet2D
+
+__all__ = ["traceable"]
+
+Body = Callable[[Any], Any]
+
+
+@jax_funcify.register(ApplyLinearMap)
+def jax_apply(op: ApplyLinearMap, **kwargs: Any) -> Body:
+    """Return a function of one array, which JAX can trace, differentiate and map; other shapes raise when traced."""
+    linear_map = op.linear_map
+    body = traceable(linear_map)
+
+    def apply(x: Any) -> Any:
+        linear_map.check_shape(jnp.shape(x))
+        return body(x)
+
+    return apply
+
+
+@singledispatch
+def traceable(linear_map: LinearMap) -> Body:
+    """Return the body of a map; of a class that is not known here, as a call back to the host."""
+    return _on_host(linear_map)
+
+
+@singledispatch
+def transposed(linear_map: LinearMap) -> Body:
+    """Return the body of a map's adjoint."""
+    if traceable.dispatch(type(linear_map)) is traceable.dispatch(LinearMap):
+        return _on_host(linear_map.T)
+    body = traceable(linear_map)
+
+    def apply(y: Any) -> Any:
+        return jax.linear_transpose(body, jax.ShapeDtypeStruct(linear_map.input_shape, y.dtype))(y)[0]
+
+    return apply
+
+
+@traceable.register
+def _adjoint(linear_map: Adjoint) -> Body:
+    return transposed(linear_map.of)
+
+
+@traceable.register
+def _composition(linear_map: Composition) -> Body:
+    outer, inner = traceable(linear_map.outer), traceable(linear_map.inner)
+    return lambda x: outer(inner(x))
+
+
+@traceable.register
+def _stack(linear_map: Stack) -> Body:
+    bodies = [traceable(member) for member in linear_map.members]
+    return lambda x: jnp.concatenate([body(x).ravel() for body in bodies])
+
+
+@transposed.register(Adjoint)
+@transposed.register(Composition)
+def _transposed_by_parts(linear_map: LinearMap) -> Body:
+    return traceable(linear_map.T)
+
+
+@transposed.register
+def _stack_transposed(linear_map: Stack) -> Body:
+    bodies = [transposed(member) for member in linear_map.members]
+    return lambda y: reduce(add, (body(part) for body, part in zip(bodies, linear_map.parts(y))))
+
+
+@traceable.register
+def _dense(linear_map: DenseMap) -> Body:
+    return lambda x: jnp.asarray(linear_map.dense) @ x.ravel()
+
+
+@traceable.register
+def _sparse(linear_map: SparseMap) -> Body:
+    entries = linear_map.sparse.tocoo()
+    rows, columns = entries.coords
+    size = linear_map.output_shape[0]
+
+    def apply(x: Any) -> Any:
+        products = jnp.asarray(entries.data) * x.ravel()[jnp.asarray(columns)]
+        return jax.ops.segment_sum(products, jnp.asarray(rows), num_segments=size, indices_are_sorted=True)
+
+    return apply
+
+
+@traceable.register
+def _mask(linear_map: Mask) -> Body:
+    return lambda x: x.ravel()[jnp.asarray(linear_map.indices)]
+
+
+@traceable.register
+def _gradient(linear_map: Gradient2D) -> Body:
+    if linear_map.boundary == "reflect":
+        return lambda x: jnp.concatenate([jnp.diff(x, axis=axis).ravel() for axis in linear_map.axes])
+    return lambda x: jnp.stack([jnp.roll(x, -1, axis) - x for axis in linear_map.axes])
+
+
+@traceable.register
+def _convolution(linear_map: Convolution2D) -> Body:
+    (k, m), (r, c) = linear_map.kernel.shape, linear_map.input_shape
+    mode, shape = PAD_MODES[linear_map.boundary], linear_map.fft_shape
+
+    def by_fourier(x: Any) -> Any:
+        if linear_map.cyclic:
+            return jnp.fft.irfft2(jnp.fft.rfft2(x) * jnp.asarray(linear_map.spectrum), shape)
+        padded = jnp.pad(x, linear_map.padding, mode=mode)
+        out = jnp.fft.irfft2(jnp.fft.rfft2(padded, shape) * jnp.asarray(linear_map.spectrum), shape)
+        return out[k - 1 :, m - 1 :][:r, :c]
+
+    def by_taps(x: Any) -> Any:
+        padded = jnp.pad(x, linear_map.padding, mode=mode)
+        parts = (
+            linear_map.kernel[s, t] * padded[k - 1 - s :, m - 1 - t :][:r, :c]
+            for s, t in np.argwhere(linear_map.kernel)
+        )
+        return reduce(add, parts, jnp.zeros_like(x))
+
+    return by_taps if linear_map.direct else by_fourier
+
+
+@traceable.register
+def _wavelet(linear_map: Wavelet2D) -> Body:
+    filters = linear_map.wavelet.dec_lo, linear_map.wavelet.dec_hi
+
+    def apply(x: Any) -> Any:
+        low, out = x, []
+        for _ in range(linear_map.levels):
+            # The order of a level is that of PyWavelets: detail along the rows' axis first.
+            smooth, detail = _halved(low, filters)
+            (low, vertical), (horizontal, diagonal) = (_halved(part.T, filters) for part in (smooth, detail))
+            low = low.T
+            out += [horizontal.T.ravel(), vertical.T.ravel(), diagonal.T.ravel()]
+        return jnp.concatenate([*out, low.ravel()] if linear_map.scaling else out)
+
+    return apply
+
+
+def _halved(x: Any, filters: tuple[list[float], list[float]]) -> list[Any]:
+    """Return the low-pass and high-pass halves along the first axis, aligned as `filter_matrices` has it."""
+    n, length = x.shape[0], len(filters[0])
+    # Output k is sum_m h[m] x[2k + F/2 - m], and element q of the padded array is x[q + 1 - F/2], indices modulo n.
+    padded = x[np.arange(1 - length // 2, n + length // 2 - 1) % n]
+    shifted = [padded[length - 1 - m :][: n - 1 : 2] for m in range(length)]
+    return [reduce(add, (tap * part for tap, part in zip(taps, shifted))) for taps in filters]
+
+
+def _on_host(linear_map: LinearMap) -> Body:
+    """Return the map as a call back to the host that can be differentiated in reverse mode."""
+    out = jax.ShapeDtypeStruct(linear_map.output_shape, jnp.float64)
+    back = jax.ShapeDtypeStruct(linear_map.input_shape, jnp.float64)
+
+    @jax.custom_vjp
+    def apply(x: Any) -> Any:
+        return jax.pure_callback(linear_map.forward, out, x, vmap_method="sequential")
+
+    def forward(x: Any) -> tuple[Any, None]:
+        return apply(x), None
+
+    def backward(_: None, cotangent: Any) -> tuple[Any]:
+        return (jax.pure_callback(linear_map.adjoint, back, cotangent, vmap_method="sequential"),)
+
+    apply.defvjp(forward, backward)
+    return apply

@@ -1,0 +1,16 @@
+"""How Numba runs an applied operator: in object mode, since the work is in SciPy and PyWavelets."""
+
+import warnings
+from typing import Any
+
+from pytensor.link.numba.dispatch.basic import generate_fallback_impl, register_funcify_and_cache_key
+
+from pymc_ep.operators.apply import ApplyLinearMap
+
+
+@register_funcify_and_cache_key(ApplyLinearMap)
+def numba_apply(op: ApplyLinearMap, node: Any, **kwargs: Any) -> tuple[Any, None]:
+    """Return a function that calls back into Python, and no cache key: it holds this very map."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Numba will use object mode")
+        return generate_fallback_impl(op, node, **kwargs), None

@@ -1,0 +1,168 @@
+"""Orthonormal wavelet transforms of an image."""
+
+from collections.abc import Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+import pywt
+import scipy.sparse as sp
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
+
+__all__ = ["Wavelet2D"]
+
+MODE = "periodization"
+"""The extension beyond the border with which transforms of images are square matrices, and orthonormal ones."""
+
+
+class Wavelet2D(LinearMap):
+    """Coefficients of an image in an orthonormal wavelet basis, that is periodic at the border.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns of the image; both must be multiples of ``2**levels``.
+    wavelet : str or pywt.Wavelet
+        An orthonormal one: ``"haar"``, ``"db2"``, ``"sym4"``, ``"coif1"`` and others of these families.
+    levels : int
+        Times that the low-pass image is halved; at least 1.
+    scaling : bool
+        Whether the scaling coefficients, of the low-pass image that remains, are part of the output. Without them
+        the output is blind to that image: a potential on it leaves the scaling coefficients flat.
+
+    Attributes
+    ----------
+    groups : ndarray of int, (J,)
+        Level of each coefficient, 0 the finest; scaling coefficients, if there, are the last group, `levels`.
+
+    Notes
+    -----
+    The output is flat: level by level, the finest first; within a level the horizontal, vertical and diagonal details
+    as in `pywt.dwt2`, each in C order; the scaling coefficients last. Its matrix W has W W' = I, so that the adjoint
+    is the inverse transform, of an image without scaling coefficients if they are left out.
+    """
+
+    def __init__(self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False) -> None:
+        shape = checked_shape(shape, "Wavelet2D", sides=2)
+        self.wavelet = _orthonormal_wavelet(wavelet)
+        self.levels = _checked_levels(shape, levels)
+        self.scaling = bool(scaling)
+        self.band_shapes = tuple((shape[0] >> level, shape[1] >> level) for level in range(1, self.levels + 1))
+        sizes = [3 * prod(band) for band in self.band_shapes]
+        if scaling:
+            sizes.append(prod(self.band_shapes[-1]))
+        groups = np.repeat(np.arange(len(sizes)), sizes)
+        super().__init__(shape, (sum(sizes),), groups=groups, orthonormal=True)
+
+    def bands(self, y: Any) -> list[tuple[Any, ...]]:
+        """Cut coefficients, (J,), into images: one (horizontal, vertical, diagonal) a level, then (scaling,) if there.
+
+        Parameters
+        ----------
+        y : array, (J,)
+            NumPy, JAX or symbolic.
+        """
+        out, start = [], 0
+        for shape, count in [(s, 3) for s in self.band_shapes] + [(self.band_shapes[-1], 1)] * self.scaling:
+            size = prod(shape)
+            out.append(tuple(y[start + i * size : start + (i + 1) * size].reshape(shape) for i in range(count)))
+            start += count * size
+        return out
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the matrix (J, N); None above 2^24 non-zeros, which long filters soon reach."""
+        low = [sp.eye_array(side, format="csr") for side in self.input_shape]
+        factors: list[tuple[sp.csr_array, sp.csr_array]] = []
+        for _ in range(self.levels):
+            steps = [filter_matrices(part.shape[0], self.wavelet) for part in low]
+            high = [detail @ part for (_, detail), part in zip(steps, low)]
+            low = [smooth @ part for (smooth, _), part in zip(steps, low)]
+            factors += [(high[0], low[1]), (low[0], high[1]), (high[0], high[1])]
+        if self.scaling:
+            factors.append((low[0], low[1]))
+        if sum(rows.nnz * columns.nnz for rows, columns in factors) > MATRIX_LIMIT:
+            return None
+        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in factors], format="csr"))
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        out = np.empty(self.output_shape)
+        low = x
+        for level, images in enumerate(self.bands(out)):
+            if level < self.levels:
+                low, details = pywt.dwt2(low, self.wavelet, MODE)
+            else:
+                details = (low,)
+            for image, values in zip(images, details):
+                image[...] = values
+        return out
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        bands = self.bands(y)
+        # PyWavelets takes None for an image of zeros.
+        low: Any = bands.pop()[0] if self.scaling else None
+        for details in reversed(bands):
+            low = pywt.idwt2((low, details), self.wavelet, MODE)
+        return low
+
+    def _rank(self) -> int:
+        return self.output_shape[0]
+
+
+def filter_matrices(n: int, wavelet: pywt.Wavelet) -> tuple[sp.csr_array, sp.csr_array]:
+    """Return the low-pass and the high-pass half of one step on a periodic signal, (n/2, n) each.
+
+    Output k is sum_m h[m] x[2k + F/2 - m] with the filter h of F taps, indices modulo n: PyWavelets' alignment.
+    """
+    length = wavelet.dec_len
+    rows = np.repeat(np.arange(n // 2), length)
+    columns = (2 * np.arange(n // 2)[:, None] + length // 2 - np.arange(length)).ravel() % n
+    low, high = (
+        sp.coo_array((np.tile(taps, n // 2), (rows, columns)), shape=(n // 2, n)).tocsr()
+        for taps in (wavelet.dec_lo, wavelet.dec_hi)
+    )
+    return low, high
+
+
+def _orthonormal_wavelet(wavelet: Any) -> pywt.Wavelet:
+    if not isinstance(wavelet, pywt.Wavelet):
+        if wavelet not in pywt.wavelist(kind="discrete"):
+            raise InvalidDataError(
+                f"Wavelet2D: there is no discrete wavelet {wavelet!r}; orthonormal ones are {_orthonormal_names()}."
+            )
+        wavelet = pywt.Wavelet(wavelet)
+    taps = np.array(wavelet.dec_lo)
+    overlaps = [taps[: len(taps) - shift] @ taps[shift:] for shift in range(0, len(taps), 2)]
+    # Of those called orthogonal, the discrete Meyer wavelet is cut to finite length and misses this by 0.002.
+    if not wavelet.orthogonal or not np.allclose(overlaps, np.eye(1, len(overlaps))[0], rtol=0.0, atol=1e-10):
+        raise InvalidDataError(
+            f"Wavelet2D: the wavelet {wavelet.name!r} is not orthonormal; take one of {_orthonormal_names()}."
+        )
+    return wavelet
+
+
+def _orthonormal_names() -> str:
+    by_family = {name: pywt.wavelist(name, kind="discrete") for name in ("db", "sym", "coif")}
+    return ", ".join(["haar", *(f"{names[0]}, ..., {names[-1]}" for names in by_family.values())])
+
+
+def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
+    # The most halvings of a side are its trailing zero bits.
+    most = min((side & -side).bit_length() - 1 for side in shape)
+    try:
+        wanted = index(levels)
+    except TypeError:
+        wanted = 0
+    if 1 <= wanted <= most:
+        return wanted
+    if wanted < 1:
+        raise InvalidDataError(f"Wavelet2D: levels must be an integer of at least 1, not {levels!r}.")
+    step = 2**wanted
+    larger = tuple(-(-side // step) * step for side in shape)
+    cure = f"at most {most} levels work here" if most else "no level works here, since a side is odd"
+    raise InvalidDataError(
+        f"Wavelet2D: {wanted} levels need sides that are multiples of {step}, and the shape is {shape}; {cure}, or pad "
+        f"or cut the image, to shape {larger} for instance."
+    )
