@@ -74,7 +74,8 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         ``<y>_evidence_share``
             The site's part of ``cumulant_correction``.
         ``worst_variable``, ``worst_index``, ``worst_observed``, ``worst_non_gaussianity`` (worst_site)
-            The least Gaussian sites: observed variable, position in it in C order, observation, and divergence.
+            The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
+            observation, and divergence.
 
         What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence.
 
@@ -169,7 +170,8 @@ def _sites(
         for name, y, here in zip(names, observed, slices)
         for what, values in indicators.items()
     }
-    worst = _worst(dict(zip(names, observed)), indicators["non_gaussianity"])
+    factors = [factor.name for factor in posterior.form.form.factors]
+    worst = _worst(dict(zip(factors, observed)), indicators["non_gaussianity"])
     absent = dict.fromkeys(("cumulant_correction", "log_evidence_cumulant"), reason) if reason else {}
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 

@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import Continuous
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
@@ -202,7 +203,7 @@ def _parameters(potential: Any) -> list[Any]:
         )
     parameters = list(op.dist_params(potential.owner))
     location = parameters.pop(_POSITIONS[type(op)][0])
-    if not (isinstance(location, Constant) and np.all(location.data == 0)):
+    if get_underlying_scalar_constant_value(location, raise_not_constant=False) != 0:
         raise UnsupportedModelError(
             "The potential of a SparseField has a location that is not the constant 0; the coefficients B x are "
             "sparse about zero. Subtract the location from the array instead."
@@ -212,7 +213,15 @@ def _parameters(potential: Any) -> list[Any]:
             "A parameter of the potential of a SparseField has more than one axis; give one value, or one for each "
             "group of coefficients."
         )
-    return parameters
+    return [_simplest(p) for p in parameters]
+
+
+def _simplest(parameter: Any) -> Any:
+    """Return a parameter as a constant where it is one, and a single value without the axis PyMC may have given it."""
+    if not all(parameter.type.broadcastable):
+        return parameter
+    value = get_underlying_scalar_constant_value(parameter, raise_not_constant=False)
+    return parameter.squeeze() if isinstance(value, Variable) else pt.constant(np.asarray(value, dtype="float64"))
 
 
 def _rank(linear_map: LinearMap) -> int:

@@ -12,12 +12,41 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
+from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
 from pymc_ep.linalg.precision import Algebra, plan_algebra
+from pymc_ep.operators import LinearMap
 
 __all__ = ["LinearPredictors"]
+
+Product = Callable[[np.ndarray], np.ndarray]
+
+
+class _Rows:
+    """The rows of D that belong to one factor.
+
+    Attributes
+    ----------
+    entries : csr_array, (n of the factor, N), or None
+        None where there are too many to hold.
+    forward, adjoint : callable
+        (N,) -> (n of the factor,) and back.
+    """
+
+    def __init__(self, entries: scipy.sparse.csr_array | None, forward: Product, adjoint: Product):
+        self.entries, self.forward, self.adjoint = entries, forward, adjoint
+
+    @classmethod
+    def held(cls, entries: scipy.sparse.csr_array) -> "_Rows":
+        transposed = entries.T.tocsr()
+        return cls(entries, entries.__matmul__, transposed.__matmul__)
+
+    @cached_property
+    def squares(self) -> scipy.sparse.csr_array | None:
+        """The squared entries, (N, n of the factor)."""
+        return None if self.entries is None else self.entries.power(2).T.tocsr()
 
 
 class LinearPredictors:
@@ -25,8 +54,7 @@ class LinearPredictors:
 
     Parameters
     ----------
-    form : LatentGaussian
-        Whose blocks are all flat.
+    form : SparseLinear
     shapes : sequence of tuple of int
         Of the blocks.
     compile_function : callable
@@ -44,7 +72,7 @@ class LinearPredictors:
 
     def __init__(
         self,
-        form: LatentGaussian,
+        form: SparseLinear,
         shapes: Sequence[tuple[int, ...]],
         compile_function: Callable[..., Callable[..., Any]],
         theta: Callable[[], Sequence[np.ndarray]],
@@ -57,11 +85,11 @@ class LinearPredictors:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Return D x, (n,), for x (N,)."""
-        return np.asarray(self._forward(*self._theta(), *self.split(x))).astype(float, copy=False)
+        return np.concatenate([rows.forward(x) for rows in self._rows])
 
     def adjoint(self, v: np.ndarray) -> np.ndarray:
         """Return D^T v, (N,), for v (n,)."""
-        return np.asarray(self._adjoint(*self._theta(), v))
+        return sum(rows.adjoint(part) for rows, part in zip(self._rows, np.split(v, self._factor_ends[:-1])))
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
@@ -72,7 +100,7 @@ class LinearPredictors:
         UnsupportedModelError
             Where a map is neither local nor small.
         """
-        return self._of_present_data("matrix", lambda: self.matrix_of(self.forward))
+        return self._of_present_data("matrix", self._stacked)
 
     @property
     def algebra(self) -> Algebra:
@@ -80,27 +108,128 @@ class LinearPredictors:
         shape = self._shapes[0] if len(self._shapes) == 1 else None
         return self._of_present_data("algebra", lambda: plan_algebra(self.matrix, shape))
 
-    def matrix_of(self, forward: Callable[[np.ndarray], np.ndarray]) -> scipy.sparse.csr_array:
-        """Return the matrix of any linear map of the unknowns, from its products with vectors (N,)."""
+    def preconditioner(self, weights: np.ndarray) -> Product:
+        """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
+
+        Where all observations are of single unknowns and the one potential is on orthonormal coefficients, that of
+        `splitting`; otherwise the diagonal. An orthonormal map whose entries are not held has the mean weight on it.
+        """
+        factors = np.split(weights, self._factor_ends[:-1])
+        diagonals = [
+            np.full(self.size, w.mean()) if rows.squares is None else rows.squares @ w
+            for rows, w in zip(self._rows, factors)
+        ]
+        if not self._splits:
+            return jacobi(sum(diagonals))
+        return splitting(sum(diagonals[:-1]), self._rows[-1].forward, self._rows[-1].adjoint, factors[-1])
+
+    def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
+        """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
+
+        None where it is not local and there are too many unknowns.
+        """
         parts = []
         for block, shape in enumerate(self._shapes):
 
             def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
-                parts = [x.ravel() if i == block else np.zeros(np.prod(s)) for i, s in enumerate(self._shapes)]
-                return forward(np.concatenate(parts))
+                return forward(self._placed(x, block))
 
-            parts.append(probe(of_block, shape))
-            if parts[-1] is None:
-                raise UnsupportedModelError(
-                    f"A linear map of {self._form.blocks[block].name!r} of shape {shape} is not local, and with more "
-                    f"than {MOST_UNKNOWNS} unknowns it cannot be held in entries. Use method='dsb' with "
-                    f"variance='perturb-and-map', which takes products with vectors only."
-                )
+            part = probe(of_block, shape)
+            if part is None:
+                return None
+            parts.append(part)
         return scipy.sparse.hstack(parts, format="csr")
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
         return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self._shapes)]
+
+    def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
+        """Return the linear part of an affine expression as a function of hyperparameters and parts of x.
+
+        Also returned are the names of the hyperparameters that take part.
+        """
+        blocks = self._form.blocks
+        tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
+        parts = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
+        return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
+
+    def _placed(self, x: np.ndarray, block: int) -> np.ndarray:
+        """Return a vector (N,) that is x in one block and zero elsewhere."""
+        out = np.zeros(self.size)
+        out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
+        return out
+
+    @property
+    def _rows(self) -> list[_Rows]:
+        return self._of_present_data("rows", lambda: [self._read(f) for f in range(len(self._form.factors))])
+
+    @property
+    def _factor_ends(self) -> np.ndarray:
+        def build() -> np.ndarray:
+            sizes = self._compile([], [pt.as_tensor(f.observed).size for f in self._form.factors])()
+            return np.cumsum([int(size) for size in sizes])
+
+        return self._of_present_data("ends", build)
+
+    @property
+    def _splits(self) -> bool:
+        """Whether D is rows of one entry each over a single orthonormal map."""
+        return self._of_present_data("splits", self._has_splitting)
+
+    def _has_splitting(self) -> bool:
+        if len(self._shapes) > 1 or len(self._form.maps) > 1 or not self._form.maps[0][1].orthonormal:
+            return False
+        known = [rows.entries for rows in self._rows[:-1]]
+        return all(entries is not None and np.diff(entries.indptr).max(initial=0) <= 1 for entries in known)
+
+    def _stacked(self) -> scipy.sparse.csr_array:
+        for factor, rows in zip(self._form.factors, self._rows):
+            if rows.entries is None:
+                raise UnsupportedModelError(
+                    f"A linear map behind {factor.name!r} is not local, and with more than {MOST_UNKNOWNS} unknowns "
+                    f"it cannot be held in entries. Use method='dsb' with variance='perturb-and-map', which takes "
+                    f"products with vectors only."
+                )
+        return scipy.sparse.vstack([rows.entries for rows in self._rows], format="csr")
+
+    def _read(self, factor: int) -> _Rows:
+        position = factor - len(self._form.groups)
+        known = self._form.maps[position] if position >= 0 else None
+        if known is not None:
+            return self._of_operator(*known)
+        predictor = self._form.factors[factor].predictor
+        push, own = self._constant(*self.compile(predictor)), self._theta()
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            return np.ravel(push(*own, *self.split(x)))
+
+        entries = self.matrix_of(forward)
+        if entries is not None:
+            return _Rows.held(entries)
+        flat = predictor.ravel()
+        cotangent = flat.type("cotangent")
+        parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
+        pull = self._constant(*self._of_hyperparameters([cotangent], pt.concatenate(parts)))
+        return _Rows(None, forward, lambda v: np.asarray(pull(*own, v)))
+
+    def _of_operator(self, block: int, linear_map: LinearMap) -> _Rows:
+        """Return the rows of a potential's own operator, whose products are faster than those of its entries."""
+        here, shape = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block]), self._shapes[block]
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            return np.ravel(linear_map.forward(x[here].reshape(shape)))
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            return self._placed(linear_map.adjoint(v.reshape(linear_map.output_shape)), block)
+
+        # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.
+        local = self.matrix_of(forward) if self.size > MOST_UNKNOWNS else linear_map.matrix()
+        if local is None or local.shape[1] == self.size:
+            return _Rows(local, forward, adjoint)
+        parts = [scipy.sparse.csr_array((local.shape[0], int(np.prod(s)))) for s in self._shapes]
+        parts[block] = local
+        return _Rows(scipy.sparse.hstack(parts, format="csr"), forward, adjoint)
 
     def _of_present_data(self, what: str, build: Callable[[], Any]) -> Any:
         data = [v.get_value(borrow=True) for v in self._shared]
@@ -113,26 +242,6 @@ class LinearPredictors:
     @cached_property
     def _shared(self) -> list[SharedVariable]:
         return [v for v in ancestors([self._form.predictor]) if isinstance(v, SharedVariable)]
-
-    def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
-        """Return the linear part of an affine expression as a function of hyperparameters and parts of x.
-
-        Also returned are the names of the hyperparameters that take part.
-        """
-        blocks = self._form.blocks
-        tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
-        parts = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
-        return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
-
-    @cached_property
-    def _forward(self) -> Callable[..., Any]:
-        return self._constant(*self.compile(self._form.predictor))
-
-    @cached_property
-    def _adjoint(self) -> Callable[..., Any]:
-        cotangent = self._form.predictor.type("cotangent")
-        parts = [pullback(self._form.predictor, block.noise, cotangent) for block in self._form.blocks]
-        return self._constant(*self._of_hyperparameters([cotangent], pt.concatenate([part.ravel() for part in parts])))
 
     def _of_hyperparameters(
         self, inputs: Sequence[TensorVariable], output: TensorVariable

@@ -12,6 +12,7 @@ where D is constant, so that hyperparameters enter through m0 and the sites' own
 from dataclasses import dataclass
 
 from pymc_ep.forms.latent_gaussian import LatentGaussian, SiteGroup
+from pymc_ep.operators import LinearMap
 
 __all__ = ["SparseLinear"]
 
@@ -25,9 +26,12 @@ class SparseLinear(LatentGaussian):
     potentials : tuple of SiteGroup
         Sites on linear maps of the blocks, with the name of the variable whose prior they are. Gaussian variables
         beside the fields are flat blocks with such sites too.
+    maps : tuple
+        Of each potential the position of the block that it is on and its operator; None where it is on each value.
     """
 
     potentials: tuple[SiteGroup, ...] = ()
+    maps: tuple[tuple[int, LinearMap] | None, ...] = ()
 
     @property
     def factors(self) -> tuple[SiteGroup, ...]:

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from pymc_ep.linalg.cholesky import counts
-from pymc_ep.linalg.ordering import Blocks, block_flops
+from pymc_ep.linalg.cholesky import counts, mirror_lower
+from pymc_ep.linalg.ordering import Blocks, block_flops, pair_count
 
 __all__ = ["BlockTridiagonal", "BlockTridiagonalFactor", "Pairs", "pivots_vanish"]
 
@@ -32,13 +32,15 @@ _VANISHING = 2**10 * np.finfo(float).eps
 What rounding leaves of a zero was measured to be 1 to 600 units of rounding for differences on images of 24^2 to 64^2
 pixels; variances that rest on a pivot this small would have a tenth of error.
 """
+_PAIR_BYTES = 60
+"""Memory that a product of two entries of a row takes while they are sorted; 12 of these are kept."""
 _CHUNK = 2**22
 """Numbers of right-hand sides that are solved for at a time."""
 
 
 def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
-    """Whether a diagonal of a Cholesky factor says that the matrix, with `diagonal`, is singular to rounding."""
-    return bool((pivots**2 <= _VANISHING * diagonal).any())
+    """Whether the diagonal of a Cholesky factor says that the matrix, of `diagonal`, is singular, or not finite."""
+    return not (pivots**2 > _VANISHING * diagonal).all()
 
 
 class Pairs(NamedTuple):
@@ -121,8 +123,9 @@ class BlockTridiagonal:
 
     @property
     def bytes(self) -> int:
-        """Memory of a factor while variances are computed."""
-        return int(8 * ((self.sizes.astype(np.int64) ** 2).sum() + 8 * int(self.sizes.max()) ** 2))
+        """Memory of a factor while variances are computed: W_k, a few blocks, and the pairs of the design."""
+        blocks = 8 * int((self.sizes.astype(np.int64) ** 2).sum()) + 64 * int(self.sizes.max()) ** 2
+        return blocks + _PAIR_BYTES * pair_count(self.design)
 
     @property
     def sentence(self) -> str:
@@ -298,8 +301,4 @@ def _times(triangle: np.ndarray, vectors: np.ndarray, *, transposed: bool = Fals
 
 def _gram(triangle: np.ndarray) -> np.ndarray:
     """Return W^T W in full, C-ordered, for a lower triangular W."""
-    lower, _ = scipy.linalg.lapack.dlauum(triangle, lower=1)
-    lower = np.tril(lower)
-    full = lower + lower.T
-    full.flat[:: len(full) + 1] *= 0.5
-    return full
+    return mirror_lower(scipy.linalg.lapack.dlauum(triangle, lower=1)[0]).T

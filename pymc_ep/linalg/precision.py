@@ -18,6 +18,8 @@ __all__ = ["Algebra", "Dense", "DenseFactor", "PrecisionFactor", "plan_algebra",
 
 _MOST_PAIRS = 2**25
 """Products of two entries of a row that block tridiagonal algebra may list: 0.5 GB."""
+_FULL = 0.5
+"""Density of a precision above which no order of its unknowns is looked for."""
 _DENSE = 0.05
 """Density of a design above which its products are done by BLAS."""
 _CHUNK = 2**22
@@ -89,7 +91,10 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
     dense = Dense(design)
     if pair_count(design) > _MOST_PAIRS:
         return dense
-    local = BlockTridiagonal(design, least_blocks(pattern(design), shape))
+    coupled = pattern(design)
+    if coupled.nnz > _FULL * coupled.shape[0] ** 2:
+        return dense
+    local = BlockTridiagonal(design, least_blocks(coupled, shape))
     return local if _GAIN * local.flops < dense.flops else dense
 
 

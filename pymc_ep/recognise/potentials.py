@@ -28,16 +28,18 @@ def with_potentials(
     """Return the form itself, or where a latent variable is a sparse field, one in which all priors are sites."""
     if not any(isinstance(rv.owner.op, SparseFieldRV) for rv in latents):
         return form
-    blocks, potentials = [], []
+    blocks, potentials, maps = [], [], []
     for rv, block in zip(latents, form.blocks):
         if isinstance(rv.owner.op, SparseFieldRV):
             potentials.append(_of_field(rv, block, graphs))
+            maps.append((len(blocks), rv.owner.op.linear_map))
         elif not block.flat:
             block, potential = _of_gaussian(block)
             potentials.append(potential)
+            maps.append(None)
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
-    return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials))
+    return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:

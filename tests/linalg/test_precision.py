@@ -125,6 +125,8 @@ def test_what_is_indefinite_is_said_to_be_so(problem, algebra):
     assert np.linalg.eigvalsh(problem[0].T @ (weights[:, None] * problem[0]))[0] < -1e-3
     assert not algebra.factor(weights).proper
     assert not algebra.factor(np.zeros(len(weights))).proper
+    weights[3] = np.nan
+    assert not algebra.factor(weights).proper
 
 
 @pytest.mark.parametrize("periodic", [True, False])

@@ -1,0 +1,191 @@
+"""Conjugate gradients for precisions that are known as products with vectors only (Hestenes and Stiefel 1952)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "splitting"]
+
+_RESTARTS = 3
+"""How often an iteration is begun anew because its recursion has lost the true residual."""
+_RATIO = 4.0
+"""Shift of the observations over that of the potentials in `splitting`; measured optima were 1 to 10."""
+
+
+class Solution(NamedTuple):
+    """An approximate solution of A x = b.
+
+    Attributes
+    ----------
+    x : array, (N,)
+    residual : float
+        |b - A x| / |b|, computed from x rather than by the recursion.
+    iterations : int
+        Products with A, without those that check the residual.
+    converged : bool
+        Whether the residual is at most the tolerance.
+    """
+
+    x: Any
+    residual: float
+    iterations: int
+    converged: bool
+
+
+class NormalEquations(NamedTuple):
+    """The precision A = D^T diag(w) D of a linear map given by functions.
+
+    Attributes
+    ----------
+    forward : callable
+        (N,) -> (n,): D.
+    adjoint : callable
+        (n,) -> (N,): D^T.
+    weights : array, (n,)
+        w.
+    """
+
+    forward: Callable[[Any], Any]
+    adjoint: Callable[[Any], Any]
+    weights: Any
+
+    def apply(self, vector: Any) -> Any:
+        """Return A v."""
+        return self.adjoint(self.weights * self.forward(vector))
+
+
+def jacobi(diagonal: Any) -> Callable[[Any], Any]:
+    """Return the preconditioner that divides by a diagonal, (N,), where that is positive."""
+    scale = 1.0 / (diagonal + (diagonal <= 0))
+    return lambda vector: scale * vector
+
+
+def splitting(
+    diagonal: Any, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], weights: Any
+) -> Callable[[Any], Any]:
+    """Return a preconditioner for H + W^T Pi W, of which both parts are diagonal in orthonormal bases.
+
+    Parameters
+    ----------
+    diagonal : array, (N,)
+        Of H >= 0: precisions of the observations of single unknowns, 0 where there is none.
+    forward, adjoint : callable
+        (N,) -> (J,) and back: W and W^T, with W W^T = I, a wavelet transform.
+    weights : array, (J,)
+        The diagonal of Pi, positive.
+
+    Notes
+    -----
+    A symmetric form of alternating directions (Peaceman and Rachford 1955; Benzi 2002, section 6): with shifts a and b,
+
+        P = (I + H / a)^{1/2} (W^T Pi W + b) (I + H / a)^{1/2},
+
+    which is W^T Pi W + b where nothing is observed, and between H and H (W^T Pi W / a + 1) where H is large. The
+    shift b is the geometric mean of Pi, and a four times that. Iterations to a residual of 1e-4 on images of 256 x 256
+    pixels, of which a quarter is observed with variance 1e-5, and precisions of 1 to 1e5 in a db2 basis: 102, against
+    350 without, 283 with the diagonal of A, and 241 with W^T (Pi + p / sigma^2)^{-1} W for the fraction p observed.
+    """
+    middle = float(np.exp(np.log(np.asarray(weights)).mean()))
+    scale = (1.0 + diagonal / (_RATIO * middle)) ** -0.5
+    shrinkage = weights / (weights + middle)
+
+    def precondition(vector: Any) -> Any:
+        scaled = scale * vector
+        # (W^T Pi W + b)^{-1}, also where W has fewer rows than columns, up to the factor b.
+        return scale * (scaled - adjoint(shrinkage * forward(scaled)))
+
+    return precondition
+
+
+def conjugate_gradients(
+    apply: Callable[[Any], Any],
+    b: Any,
+    *,
+    start: Any = None,
+    precondition: Callable[[Any], Any] | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+) -> Solution:
+    """Solve A x = b for a symmetric positive definite A.
+
+    Parameters
+    ----------
+    apply : callable
+        (N,) -> (N,): A.
+    b : array, (N,)
+        Of NumPy, or of any library with the same operators.
+    start : array, (N,), optional
+        First iterate; 0 otherwise.
+    precondition : callable, optional
+        (N,) -> (N,), symmetric positive definite: an approximate inverse of A.
+    tol : float
+        Largest residual |b - A x| / |b|.
+    max_iter : int
+        Most products with A.
+
+    Returns
+    -------
+    Solution
+        The best there is where it has not converged: because of `max_iter`, because rounding keeps the residual
+        above the tolerance, or because A turned out not to be positive definite.
+
+    Notes
+    -----
+    Samples of variances need no more than a tolerance of 3e-3: on an inpainting problem of 256 x 256 pixels, squares of
+    coefficients were then wrong by 0.05 of the standard error that 30 samples leave, and by 0.12 of it at 1e-2, always
+    towards too small variances.
+    """
+    size = _norm(b)
+    x = b * 0.0 if start is None else start
+    if size == 0.0:
+        return Solution(b * 0.0, 0.0, 0, True)
+    precondition = precondition or _identity
+    goal, spent = tol * size, 0
+    residual = b if start is None else b - apply(x)
+    true = _norm(residual)
+    for _ in range(_RESTARTS):
+        if not true > goal or spent >= max_iter:
+            break
+        candidate, used = _iterate(apply, precondition, x, residual, goal, max_iter - spent)
+        spent += used
+        remaining = b - apply(candidate)
+        reached = _norm(remaining)
+        if not reached < true:
+            break
+        x, residual, true = candidate, remaining, reached
+    return Solution(x, true / size, spent, true <= goal)
+
+
+def _iterate(
+    apply: Callable[[Any], Any], precondition: Callable[[Any], Any], x: Any, residual: Any, goal: float, most: int
+) -> tuple[Any, int]:
+    """Run the recursion until its residual meets the goal; return the iterate and the number of products."""
+    ahead = precondition(residual)
+    direction, power = ahead, _dot(residual, ahead)
+    for used in range(1, most + 1):
+        image = apply(direction)
+        curvature = _dot(direction, image)
+        if not curvature > 0.0:
+            return x, used
+        step = power / curvature
+        x = x + step * direction
+        residual = residual - step * image
+        if _norm(residual) <= goal:
+            return x, used
+        ahead = precondition(residual)
+        power, before = _dot(residual, ahead), power
+        direction = ahead + (power / before) * direction
+    return x, most
+
+
+def _identity(vector: Any) -> Any:
+    return vector
+
+
+def _dot(one: Any, other: Any) -> float:
+    return float(one @ other)
+
+
+def _norm(vector: Any) -> float:
+    return _dot(vector, vector) ** 0.5

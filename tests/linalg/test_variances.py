@@ -1,0 +1,102 @@
+"""Estimates of variances against dense inverses."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from pymc_ep.linalg.conjugate_gradients import conjugate_gradients
+from pymc_ep.linalg.variances import lanczos, perturb_and_map
+
+N, P = 90, 60
+
+
+@pytest.fixture(scope="module")
+def system():
+    rng = np.random.default_rng(0)
+    matrix = np.vstack([np.eye(P)[: N - P], np.eye(P) - np.roll(np.eye(P), 1, axis=1)])
+    weights = rng.gamma(1.0, size=N) + 0.1
+    inverse = np.linalg.inv(matrix.T @ (weights[:, None] * matrix))
+    return (
+        functools.partial(np.matmul, matrix),
+        functools.partial(np.matmul, matrix.T),
+        weights,
+        np.einsum("ij,jk,ik->i", matrix, inverse, matrix),
+    )
+
+
+def accurate(apply, b, start):
+    return conjugate_gradients(apply, b, start=start, tol=1e-8)
+
+
+def test_samples_are_unbiased_with_the_error_they_report(system):
+    forward, adjoint, weights, exact = system
+    found = perturb_and_map(forward, adjoint, weights, 1000, np.random.default_rng(1), accurate)
+    assert found.converged
+    assert found.worst_residual <= 1e-8
+    z = (found.variance - exact) / found.standard_error
+    assert np.abs(z).max() < 4.5
+    # The variances are correlated: their mean square deviation is loosely 1.
+    assert 0.5 < np.mean(z**2) < 2.0
+    np.testing.assert_allclose(found.standard_error, found.variance * np.sqrt(2 / 1000))
+
+
+def test_threads_change_nothing_and_samples_continue(system):
+    forward, adjoint, weights, _ = system
+    runs = [
+        perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate, threads=threads)
+        for threads in (1, 3)
+    ]
+    np.testing.assert_array_equal(runs[0].variance, runs[1].variance)
+    again = perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate, start=runs[0].samples)
+    np.testing.assert_allclose(again.variance, runs[0].variance, rtol=1e-6)
+    assert again.iterations == 0
+    other = 1.01 * weights
+    near, far = (
+        perturb_and_map(forward, adjoint, other, 7, np.random.default_rng(2), accurate, start=start)
+        for start in (runs[0].samples, None)
+    )
+    np.testing.assert_allclose(near.variance, far.variance, rtol=1e-6)
+    assert near.iterations < far.iterations
+
+
+def test_solutions_that_do_not_converge_are_reported(system):
+    forward, adjoint, weights, _ = system
+
+    def hasty(apply, b, start):
+        return conjugate_gradients(apply, b, start=start, tol=1e-10, max_iter=4)
+
+    found = perturb_and_map(forward, adjoint, weights, 3, np.random.default_rng(3), hasty)
+    assert not found.converged
+    assert found.worst_residual > 1e-10
+    assert found.iterations == 12
+
+
+def test_negative_weights_are_refused(system):
+    forward, adjoint, weights, _ = system
+    weights = weights.copy()
+    weights[5] = -1.0
+    with pytest.raises(ValueError, match=r"weight 5 is -1\.0"):
+        perturb_and_map(forward, adjoint, weights, 3, np.random.default_rng(3))
+
+
+def test_lanczos_bounds_grow_to_the_variances(system):
+    forward, adjoint, weights, exact = system
+    before = np.zeros(N)
+    for steps in (1, 2, 5, 20, 40, P):
+        found = lanczos(forward, adjoint, weights, steps, np.random.default_rng(4), n_unknowns=P)
+        assert found.steps == steps
+        assert (found.variance >= before - 1e-12).all()
+        assert (found.variance <= exact * (1 + 1e-10)).all()
+        shorter = lanczos(forward, adjoint, weights, steps - 1, np.random.default_rng(4), n_unknowns=P)
+        np.testing.assert_allclose(found.variance - shorter.variance, found.last_increment, atol=1e-12)
+        before = found.variance
+    np.testing.assert_allclose(found.variance, exact, rtol=1e-9)
+    assert lanczos(forward, adjoint, weights, 10 * P, np.random.default_rng(4), n_unknowns=P).steps == P
+
+
+def test_lanczos_ends_where_its_space_does():
+    """Three distinct eigenvalues: three steps."""
+    weights = np.repeat([1.0, 2.0, 5.0], 4)
+    found = lanczos(lambda v: v, lambda v: v, weights, 12, np.random.default_rng(5), n_unknowns=12)
+    assert found.steps == 3
