@@ -18,6 +18,9 @@ from pymc_ep.sites.base import Site
 
 __all__ = ["BoundFunctions", "Bounded"]
 
+_LEAST_WEIGHT = 0.01
+"""Least weight in reweighted least squares, relative to pi, where the value is flat or convex."""
+
 
 class Bounded(NamedTuple):
     """The best Gaussian below a site; all fields have the broadcast shape of the arguments.
@@ -30,11 +33,14 @@ class Bounded(NamedTuple):
         d value / d eta.
     precision : array
         pi of the Gaussian.
+    weight : array
+        ``-d^2 value / d eta^2``, which pi exceeds, but no less than a hundredth of pi: for reweighted least squares.
     """
 
     value: Any
     gradient: Any
     precision: Any
+    weight: Any
 
 
 class BoundFunctions:
@@ -91,10 +97,12 @@ class BoundFunctions:
             slope = bound.slope(y, *parameters)
             x = z + away**2
             precision = bound.precision(y, x, *parameters)
-            return Bounded(slope * eta + bound.log_at(y, x, *parameters), slope - precision * away, precision)
-        if self.site.curvature_bound is None:
+            value, gradient = slope * eta + bound.log_at(y, x, *parameters), slope - precision * away
+        elif self.site.curvature_bound is not None:
+            precision = self.site.curvature_bound(y, *parameters)
+            log_t = self.site.logp(y, eta, *parameters, **self.options)
+            value, gradient = log_t - 0.5 * precision * z, pytensor.grad(log_t.sum(), eta)
+        else:
             raise TypeError(f"No Gaussians below a {self.site.name} site are known.")
-        precision = self.site.curvature_bound(y, *parameters)
-        log_t = self.site.logp(y, eta, *parameters, **self.options)
-        gradient = pytensor.grad(log_t.sum(), eta)
-        return Bounded(log_t - 0.5 * precision * z, gradient, precision)
+        weight = pt.maximum(-pytensor.grad(gradient.sum(), eta), _LEAST_WEIGHT * precision)
+        return Bounded(value, gradient, precision, weight)

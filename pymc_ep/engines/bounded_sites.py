@@ -1,0 +1,114 @@
+"""All sites of a sparse linear form as one vector: their Gaussian bounds and what these say of hyperparameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.ep_sweep import group_slices
+from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.forms.values import Prior
+from pymc_ep.sites.bounds import Bounded
+
+__all__ = ["BoundedSites"]
+
+
+class BoundedSites:
+    """The sites of a compiled form, each group's after the other's.
+
+    Parameters
+    ----------
+    form : compiled sparse linear form
+        Observations are read once, here.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where no Gaussians below a site are known.
+    InvalidDataError
+        Where an observation lies outside what its site takes.
+    """
+
+    def __init__(self, form: Any):
+        self.form = form
+        self.sites = form.sites
+        self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
+        self._slices = group_slices(self.observed)
+        for group, y in zip(form.form.factors, self.observed):
+            if not group.site.has_bound:
+                raise UnsupportedModelError(
+                    f"{group.name!r} has a {group.site.name} likelihood, below which no Gaussians are known, so that "
+                    f"the double loop cannot bound it; use method='ep', or a likelihood that has them, such as "
+                    f"pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson."
+                )
+            group.site.validate(y, group.name)
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at `theta`, (p,), and raise for what is not finite or outside its domain."""
+        prior = self.form.factors_at(theta)
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            group.site.validate_parameters(parameters, group.name, y)
+        bad = np.flatnonzero(~np.isfinite(prior.mean))
+        if bad.size:
+            group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if bad[0] < s.stop)
+            raise NumericalError(
+                f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
+                f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
+            )
+        return prior
+
+    def bounded(self, prior: Prior, eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
+        parts = [
+            site.bounded(y, eta[here], z[here], *parameters)
+            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self._slices)
+        ]
+        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(found, eta, z)
+        return found
+
+    def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
+
+        The objective is that of `Prior` and sites together: log prior, log excess and the sum of the values.
+        """
+        varying: Sequence[bool] = self.form.varying_parameters
+
+        def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            prior = self.prior(theta)
+            eta = prior.mean + fitted
+            found = self.bounded(prior, eta, z)
+            gradients: list[tuple[Any, ...]] = []
+            for site, y, parameters, here, varies in zip(
+                self.sites, self.observed, prior.parameters, self._slices, varying
+            ):
+                if varies:
+                    gradients.append(site.bounded_parameter_gradient(y, eta[here], z[here], *parameters))
+                else:
+                    gradients.append(tuple(np.zeros(len(y)) for _ in parameters))
+            value = float(found.value.sum()) + prior.log_prior + prior.log_excess
+            return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
+
+        return evaluate
+
+    def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
+        finite = np.logical_and.reduce([np.isfinite(part) for part in found])
+        if finite.all():
+            return
+        index = int(np.flatnonzero(~finite)[0])
+        group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if index < s.stop)
+        raise NumericalError(
+            f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
+            f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "
+            f"finite there."
+        )
+
+    def require_determined(self, proper: bool) -> None:
+        """Raise where the sites leave some direction of the unknowns free."""
+        if not proper:
+            names = ", ".join(repr(g.name) for g in self.form.form.factors)
+            raise InvalidDataError(
+                f"The factors {names} do not determine all unknowns: some direction, such as the mean of an image "
+                f"of which only differences are known, is in none of their operators. Observe it, or add a potential "
+                f"that does, such as a weak one on the unknowns themselves."
+            )

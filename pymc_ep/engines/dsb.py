@@ -1,0 +1,321 @@
+"""The double loop: a Gaussian posterior by lower bounds of all sites (Seeger and Nickisch 2011; Ko and Seeger 2012).
+
+With Gaussians of precision pi below sites of eta = m0 + D x, and A = D^T diag(pi) D, the evidence is at least exp(B),
+
+    B = -log|A| / 2 + sum_i value_i + z^T pi / 2,        pi_i tight at x_i = z_i + (eta_i - c_i)^2,
+
+for every x and every z > 0, where value_i is `pymc_ep.sites.bounds.Bounded.value` at eta_i and z_i. A flat density of x
+counts as (2 pi)^{-1/2} for each unknown, as in `pymc_ep.linalg.coefficients`; a form's log excess tells the rest. As
+log|A| is concave in pi, its tangent with slopes z = diag(D A^{-1} D^T) makes of B a sum over sites that x, pi and the
+hyperparameters can raise one after the other: the inner loop. An outer loop renews z. With exact variances B never
+falls.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.bounded_sites import BoundedSites
+from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
+from pymc_ep.engines.precision_solvers import PrecisionSolver, Variances
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.forms.values import Prior
+from pymc_ep.linalg.anderson import anderson
+
+__all__ = ["DoubleLoop", "Start", "State"]
+
+_FIRST = 5
+"""Rounds towards variances at which each site alone would have the precision of their inverse."""
+_LEARNING = 10
+"""Iterations of L-BFGS on the hyperparameters in one outer loop."""
+_LEAST = 1e-100
+"""Least variance of a predictor, for those that are constant: a row of zeros in D."""
+_LOG_VARIANCE = np.log(_LEAST), -np.log(_LEAST)
+"""Between what extrapolated log variances are kept, to which a bound belongs as to all others."""
+_MEMORY = 5
+"""Outer loops that are extrapolated from."""
+_GROWTH = 2.0
+"""Growth of moves from one outer loop to the next at which extrapolation without a bound starts anew."""
+_FAILED = 1e30
+"""What the optimiser is told of hyperparameters without a finite objective: it turns back."""
+
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""Value and gradient."""
+
+
+class Start(NamedTuple):
+    """Where a double loop starts.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    unknowns : ndarray, (N,), optional
+        x; by default 0.
+    variance : ndarray, (n,), optional
+        z; by default that of each site alone.
+    """
+
+    theta: np.ndarray
+    unknowns: np.ndarray | None = None
+    variance: np.ndarray | None = None
+
+
+class State(NamedTuple):
+    """The double loop after some outer loops.
+
+    Attributes
+    ----------
+    unknowns : ndarray, (N,)
+        x, the posterior mean.
+    variance : ndarray, (n,)
+        z: variances of the predictors under the precisions before these.
+    shift, precision : ndarray, (n,)
+        b and pi: the sites ``exp(b eta - pi eta**2 / 2)``.
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    log_bound : float
+        B plus log excess: a lower bound on the log evidence. NaN unless variances are exact.
+    objective : float
+        B, or the sum of values where variances are not exact, plus log prior and log excess of the hyperparameters.
+    change : float
+        Largest move in the last outer loop, see `DoubleLoop.change`.
+    error : float
+        Median relative standard error of z.
+    solved : bool
+        Whether all linear systems of the last outer loop were solved to their tolerance.
+    points, moves : ndarray, (k, N + n + p)
+        x, log z and theta before the last outer loops, and how far each of these by itself took them.
+    loop : int
+        Outer loops made.
+    """
+
+    unknowns: np.ndarray
+    variance: np.ndarray
+    shift: np.ndarray
+    precision: np.ndarray
+    theta: np.ndarray
+    log_bound: float
+    objective: float
+    change: float
+    error: float
+    solved: bool
+    points: np.ndarray
+    moves: np.ndarray
+    loop: int
+
+
+class DoubleLoop:
+    """The double loop on a sparse linear form.
+
+    Parameters
+    ----------
+    linear : linear part of the compiled form
+        With ``forward`` and ``adjoint``.
+    solver : PrecisionSolver
+    inner : {"irls", "lbfgs", "newton-cg"}
+    inner_max_iter : int
+    inner_tol : float
+        Decrease of the inner objective, relative to its size, at which an inner loop stops.
+    tol : float
+        Change at which the outer loop stops.
+    outer : int
+        Outer loops to make at most.
+    learn : bool
+        Whether hyperparameters are raised to the maximum of bound times prior.
+    smoothing : float, optional
+        Holds z at this number: the unknowns then go to the mode of the posterior density, smoothed at kinks.
+    """
+
+    def __init__(
+        self,
+        linear: Any,
+        solver: PrecisionSolver,
+        *,
+        inner: str = "irls",
+        inner_max_iter: int = 20,
+        inner_tol: float = 1e-7,
+        tol: float = 1e-3,
+        outer: int = 15,
+        learn: bool = False,
+        smoothing: float | None = None,
+    ):
+        self.linear = linear
+        self.solver = solver
+        self.inner = inner
+        self.inner_max_iter = inner_max_iter
+        self.inner_tol = inner_tol
+        self.tol = tol
+        self.outer = outer
+        self.learn = learn
+        self.smoothing = smoothing
+
+    def init(self, problem: BoundedSites, start: Start | None = None) -> State:
+        """Return the state before the first outer loop."""
+        start = start or Start(problem.form.start)
+        prior = problem.prior(start.theta)
+        unknowns = np.zeros(self.linear.size) if start.unknowns is None else start.unknowns
+        eta = prior.mean + self.linear.forward(unknowns)
+        z = start.variance
+        if self.smoothing is not None:
+            z = np.full(len(eta), self.smoothing)
+        elif z is None:
+            z = np.ones(len(eta))
+            for _ in range(_FIRST):
+                z = 1.0 / problem.bounded(prior, eta, z).precision
+        found = problem.bounded(prior, eta, z)
+        problem.require_determined(self.solver.proper(found.precision))
+        none = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
+        nothing = State(unknowns, z, z, z, start.theta, np.nan, np.nan, np.inf, 0.0, True, none, none, 0)
+        return self._tight(problem, nothing)
+
+    def step(self, problem: BoundedSites, state: State) -> State:
+        """Make one outer loop: variances, unknowns, hyperparameters, precisions."""
+        spread = self._variances(state)
+        prior = problem.prior(state.theta)
+        inner = self._inner(problem, prior, state.unknowns, spread.values)
+        theta, value = state.theta, float(inner.bounded.value.sum()) + prior.log_prior + prior.log_excess
+        if self.learn and theta.size:
+            theta, value = _maximum(problem.hyper_objective(inner.fitted, spread.values), theta)
+        after = state._replace(
+            unknowns=inner.unknowns,
+            variance=spread.values,
+            theta=theta,
+            error=spread.error,
+            solved=spread.solved and inner.solved,
+            loop=state.loop + 1,
+        )
+        after = after._replace(change=self._moved(state, after))
+        return (
+            self._tight(problem, after) if self.smoothing is not None else self._farther(problem, state, after, value)
+        )
+
+    def objective(self, state: State) -> float:
+        """Return the bound, or the inner objective where variances are not exact, with the log prior."""
+        return state.objective
+
+    def change(self, state: State) -> float:
+        """Return the size of the last outer loop.
+
+        The largest of: moves of predictors in units of their standard deviations, changes of these standard
+        deviations relative to them, and moves of hyperparameters. For a mode, the move of predictors relative to the
+        largest of them.
+        """
+        return state.change
+
+    def finished(self, state: State) -> Status | None:
+        """Return how the outer loop ended, or None while it goes on."""
+        loops = f"{state.loop} outer loop{'' if state.loop == 1 else 's'}"
+        unsolved = "; conjugate gradients stopped short of cg_tol: raise cg_max_iter" if not state.solved else ""
+        if state.change <= self.tol:
+            return Status(state.solved, f"converged after {loops} with a change of {state.change:.2g}{unsolved}")
+        if state.loop >= self.outer:
+            return Status(
+                False, f"stopped after {loops} with a change of {state.change:.2g}; raise outer or tol{unsolved}"
+            )
+        return None
+
+    def _variances(self, state: State) -> Variances:
+        if self.smoothing is not None:
+            return Variances(state.variance, 0.0, True)
+        spread = self.solver.variances(state.precision)
+        return spread._replace(values=np.maximum(spread.values, _LEAST))
+
+    def _inner(self, problem: BoundedSites, prior: Prior, unknowns: np.ndarray, z: np.ndarray) -> Inner:
+        inner = InnerProblem(
+            self.linear.forward, self.linear.adjoint, prior.mean, lambda eta: problem.bounded(prior, eta, z)
+        )
+        return minimise(inner, unknowns, self.solver, self.inner, max_iter=self.inner_max_iter, tol=self.inner_tol)
+
+    def _farther(self, problem: BoundedSites, before: State, state: State, value: float) -> State:
+        """Return the state extrapolated from the last loops by Anderson's rule, or as it is where that is not safe.
+
+        Moves are short where z and the unknowns follow the hyperparameters or each other. Any z and unknowns give a
+        bound, so that extrapolated ones are taken if they raise it by at least as much as is certain of the others,
+        by the tangent of log|A|. Where the bound is not known, they are taken as long as moves do not grow.
+        """
+        start = _joined(before)
+        points = np.concatenate([before.points, start[None]])[-_MEMORY:]
+        moves = np.concatenate([before.moves, _joined(state)[None] - start])[-_MEMORY:]
+        found = None
+        if len(points) > 1 and (self._bounds or state.change < _GROWTH * before.change):
+            found = self._tight_or_none(problem, _extrapolated(state, points, moves))
+        if found is not None and self._bounds:
+            tangent = float(state.variance @ before.precision) - self.solver.log_det(before.precision)
+            found = found if found.objective >= value + 0.5 * tangent else None
+        if found is not None:
+            return found
+        last = slice(None) if len(points) == 1 else slice(-1, None)
+        return self._tight(problem, state._replace(points=points[last], moves=moves[last]))
+
+    def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
+        """Return `_tight`, or None where hyperparameters or variances are so far away that nothing is finite."""
+        try:
+            return self._tight(problem, state)
+        except (NumericalError, InvalidDataError):
+            return None
+
+    def _tight(self, problem: BoundedSites, state: State) -> State:
+        """Return the state with the Gaussians that touch the sites best, and its bound."""
+        prior = problem.prior(state.theta)
+        eta = prior.mean + self.linear.forward(state.unknowns)
+        found = problem.bounded(prior, eta, state.variance)
+        total = float(found.value.sum()) + prior.log_excess
+        if self.smoothing is not None:
+            # At a mode a flat density counts as 1.
+            total -= 0.5 * self.linear.size * np.log(2 * np.pi)
+        log_bound = np.nan
+        if self._bounds:
+            total += 0.5 * float(state.variance @ found.precision) - 0.5 * self.solver.log_det(found.precision)
+            log_bound = total
+        return state._replace(
+            shift=found.gradient + found.precision * eta,
+            precision=found.precision,
+            log_bound=log_bound,
+            objective=total + prior.log_prior,
+        )
+
+    def _moved(self, before: State, state: State) -> float:
+        moved = np.abs(self.linear.forward(state.unknowns - before.unknowns))
+        if self.smoothing is not None:
+            size = np.abs(self.linear.forward(state.unknowns)).max()
+            return float(moved.max() / max(size, np.finfo(float).tiny))
+        sizes = [moved / np.sqrt(state.variance), 0.5 * np.abs(np.log(state.variance / before.variance))]
+        return float(max(np.max(size, initial=0.0) for size in (*sizes, np.abs(state.theta - before.theta))))
+
+    @property
+    def _bounds(self) -> bool:
+        return self.solver.exact and self.smoothing is None
+
+
+def _maximum(objective: Objective, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return hyperparameters at which the objective is no lower than at `theta`, (p,), and its value there."""
+
+    def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
+        try:
+            value, gradient = objective(point)
+        except (NumericalError, InvalidDataError):
+            return _FAILED, np.zeros_like(point)
+        good = np.isfinite(value) and np.isfinite(gradient).all()
+        return (-value, -gradient) if good else (_FAILED, np.zeros_like(point))
+
+    before, _ = evaluate(theta)
+    found = scipy.optimize.minimize(evaluate, theta, jac=True, method="L-BFGS-B", options={"maxiter": _LEARNING})
+    return (found.x, -float(found.fun)) if found.fun < before else (theta, -before)
+
+
+def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
+    """Return the state with x, log z and theta extrapolated; weights come from log z and theta, which have no unit."""
+    n = len(state.unknowns)
+    weights = np.ones(points.shape[1])
+    weights[:n] = 0.0
+    unknowns, log_variance, theta = np.split(anderson(points, moves, weights), [n, n + len(state.variance)])
+    variance = np.exp(np.clip(log_variance, *_LOG_VARIANCE))
+    return state._replace(unknowns=unknowns, variance=variance, theta=theta, points=points, moves=moves)
+
+
+def _joined(state: State) -> np.ndarray:
+    return np.concatenate([state.unknowns, np.log(state.variance), state.theta])

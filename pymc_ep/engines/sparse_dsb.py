@@ -1,0 +1,265 @@
+"""The double loop and the posterior mode on sparse linear models from end to end: options, hyperparameters, result."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.bounded_sites import BoundedSites
+from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.dsb import DoubleLoop, Start, State
+from pymc_ep.engines.inner_loop import INNER
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+
+__all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
+
+OPTIONS = {
+    "variance": "auto",
+    "n_samples": 30,
+    "lanczos_steps": 100,
+    "outer": 50,
+    "tol": 1e-4,
+    "inner": "irls",
+    "inner_max_iter": 50,
+    "cg_tol": 1e-4,
+    "cg_max_iter": 1000,
+    "seed": 0,
+}
+"""Options of the double loop and their defaults."""
+MODE_OPTIONS = {
+    "smoothing": 1e-10,
+    "outer": 50,
+    "tol": 1e-6,
+    "inner": "irls",
+    "inner_max_iter": 50,
+    "cg_tol": 1e-6,
+    "cg_max_iter": 5000,
+}
+"""Options of the posterior mode and their defaults."""
+
+_VARIANCES = ("auto", "exact", "perturb-and-map", "lanczos")
+_AFFORDABLE = 2e10
+"""Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
+_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter")
+_POSITIVE = ("tol", "cg_tol", "smoothing")
+
+
+class BoundFit(NamedTuple):
+    """What the double loop found.
+
+    Attributes
+    ----------
+    state : State
+        At its end.
+    observed : tuple of ndarray
+        What it was fitted to, ravelled, for each group.
+    objective, change : ndarray, (iterations,)
+    status : Status
+    log_evidence : float, optional
+        Lower bound on the log density of the data, without the hyperparameters' prior; None where it is not known.
+    scalars : dict
+        Further numbers for the result.
+    settings : dict
+        Options in force.
+    draw : callable
+        ``draw(size, rng)``: draws of the unknowns about their mean, (size, N), for the final precisions.
+    """
+
+    state: State
+    observed: tuple[np.ndarray, ...]
+    objective: np.ndarray
+    change: np.ndarray
+    status: Status
+    log_evidence: float | None
+    scalars: dict[str, float]
+    settings: dict[str, Any]
+    draw: Callable[[int, np.random.Generator], np.ndarray]
+
+
+def solve_by_bounds(
+    form: Any,
+    *,
+    hyper: str,
+    theta: np.ndarray,
+    start: dict[str, np.ndarray] | None,
+    options: dict[str, Any],
+    report: Callable[[float, float], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> BoundFit:
+    """Fit a sparse linear form by the double loop.
+
+    Parameters
+    ----------
+    form : compiled sparse linear form
+    hyper : {"optimize", "fixed"}
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters to start from, or to stay at.
+    start : dict, optional
+        ``fit_state`` of an earlier fit: its ``unknowns`` and ``variance`` are the first ones.
+    options : dict
+        Overrides of `OPTIONS`.
+    report : callable, optional
+        Called in each outer loop with objective and change.
+    checkpoint : Checkpoint, optional
+        Receives the state at intervals.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where no Gaussians below a site are known.
+    InvalidDataError
+        For observations outside their domain, and where the factors leave unknowns undetermined.
+    """
+    settings = _checked(OPTIONS | options)
+    learn = hyper == "optimize" and theta.size > 0
+    if learn and settings["variance"] == "lanczos":
+        raise ValueError(
+            "variance='lanczos' finds variances that are too small, with which scales run to zero; use "
+            "variance='perturb-and-map' or 'exact', or hyper='fixed'."
+        )
+    solver = _solver(form, settings)
+    settings["variance"] = "exact" if solver.exact else settings["variance"]
+    fit = _run(form, solver, theta, start, settings, report, checkpoint, learn=learn)
+    if solver.exact:
+        return fit
+    how = f"variances by {settings['variance']}"
+    if settings["variance"] == "perturb-and-map":
+        how += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
+    status = fit.status._replace(sentence=f"{fit.status.sentence}; {how}")
+    return fit._replace(status=status, scalars=fit.scalars | {"variance_error": fit.state.error})
+
+
+def find_mode(
+    form: Any,
+    *,
+    hyper: str,
+    theta: np.ndarray,
+    start: dict[str, np.ndarray] | None,
+    options: dict[str, Any],
+    report: Callable[[float, float], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> BoundFit:
+    """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
+
+    Reweighted least squares, with the square of each predictor's distance from a kink raised by ``smoothing``.
+    Parameters are those of `solve_by_bounds`, options those of `MODE_OPTIONS`.
+
+    Raises
+    ------
+    ValueError
+        Where there are hyperparameters to optimise: densities of scale and unknowns together have their maximum where
+        scales are zero.
+    """
+    settings = _checked(MODE_OPTIONS | options)
+    if hyper == "optimize" and theta.size:
+        raise ValueError(
+            "method='map' holds hyperparameters, as the joint density of unknowns and scales is largest where scales "
+            "are zero: pass hyper='fixed', with start={...} for other values than the model's initial point, or use "
+            "method='dsb', which can learn them."
+        )
+    solver = _solver(form, settings | {"variance": "auto"})
+    fit = _run(form, solver, theta, start, settings, report, checkpoint, smoothing=settings["smoothing"])
+    return fit._replace(log_evidence=None)
+
+
+def _run(
+    form: Any,
+    solver: PrecisionSolver,
+    theta: np.ndarray,
+    start: dict[str, np.ndarray] | None,
+    settings: dict[str, Any],
+    report: Callable[[float, float], None] | None,
+    checkpoint: Checkpoint | None,
+    **choices: Any,
+) -> BoundFit:
+    sites = BoundedSites(form)
+    engine = _Saved(
+        checkpoint or Checkpoint(None),
+        form.linear,
+        solver,
+        inner=settings["inner"],
+        inner_max_iter=settings["inner_max_iter"],
+        tol=settings["tol"],
+        outer=settings["outer"],
+        **choices,
+    )
+    found = run(engine, sites, _start(form, theta, start), max_iter=settings["outer"] + 1, report=report)
+    engine.save(found.state, last=True)
+    return BoundFit(
+        found.state,
+        sites.observed,
+        found.objective,
+        found.change,
+        found.status,
+        found.state.log_bound if solver.exact else None,
+        {"n_iter": found.state.loop},
+        settings,
+        lambda size, rng: solver.draw(found.state.precision, size, rng),
+    )
+
+
+class _Saved(DoubleLoop):
+    """A double loop whose state is saved at intervals."""
+
+    def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self._checkpoint = checkpoint
+
+    def step(self, problem: BoundedSites, state: State) -> State:
+        """Make one outer loop."""
+        after = super().step(problem, state)
+        self.save(after)
+        return after
+
+    def save(self, state: State, *, last: bool = False) -> None:
+        """Save what a resumed fit starts from."""
+        names = ("theta", "unknowns", "variance", "shift", "precision")
+        self._checkpoint.save(last=last, **{name: getattr(state, name) for name in names})
+
+
+def _start(form: Any, theta: np.ndarray, start: dict[str, np.ndarray] | None) -> Start:
+    if start is None or "unknowns" not in start:
+        return Start(theta)
+    n, unknowns = sum(y.size for y in form.observed()), form.linear.size
+    if len(start["unknowns"]) != unknowns or len(start["variance"]) != n:
+        raise ValueError(
+            f"start= holds {len(start['unknowns'])} unknowns and {len(start['variance'])} factors, but the model now "
+            f"has {unknowns} and {n}; fit without start=, or pass the hyperparameters alone as a dict."
+        )
+    return Start(theta, start["unknowns"], start["variance"])
+
+
+def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
+    """Return the exact solver where it is asked for or can be afforded."""
+    wanted = settings["variance"]
+    if wanted == "exact" or (wanted == "auto" and _affordable(form)):
+        return Exact(form.linear)
+    if wanted == "auto":
+        settings["variance"] = "perturb-and-map"
+    names = ("variance", "n_samples", "lanczos_steps", "seed", "cg_tol", "cg_max_iter")
+    return Iterative(form.linear, **{name: settings[name] for name in names if name in settings})
+
+
+def _affordable(form: Any) -> bool:
+    try:
+        return form.linear.algebra.flops <= _AFFORDABLE
+    except (InvalidDataError, UnsupportedModelError):
+        # It would not fit the memory, or a map has no entries.
+        return False
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Raise for options outside their range."""
+    for name, kinds in (("variance", _VARIANCES), ("inner", tuple(INNER))):
+        if name in options and options[name] not in kinds:
+            raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, kinds))}.")
+    for name in _WHOLE:
+        if name in options and not (isinstance(options[name], int | np.integer) and options[name] > 0):
+            raise ValueError(f"{name}={options[name]!r} must be a positive whole number.")
+    for name in _POSITIVE:
+        if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
+            raise ValueError(f"{name}={options[name]!r} must be positive.")
+    return options

@@ -1,0 +1,368 @@
+"""The double loop: its bound never falls, meets a dense optimiser and lies below the evidence; modes; sampling."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse
+import scipy.special
+import scipy.stats
+
+from pymc_ep.engines.bounded_sites import BoundedSites
+from pymc_ep.engines.dsb import DoubleLoop, Start
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.precision_solvers import Exact
+from pymc_ep.engines.sparse_dsb import find_mode, solve_by_bounds
+from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.linalg.cholesky import counts
+
+from .sparse_forms import SparseForm, differences, steps
+
+
+def bounds(form, hyper="fixed", **options):
+    return solve_by_bounds(form, hyper=hyper, theta=form.start, start=None, options=options)
+
+
+def mode(form, **options):
+    return find_mode(form, hyper="fixed", theta=form.start, start=None, options=options)
+
+
+def line(potential, scales, *, n=64, likelihood="normal", seed=0, theta=()):
+    """A piecewise constant signal, its differences with potentials; scales of likelihood and potentials."""
+    rng = np.random.default_rng(seed)
+    signal = steps(n, rng)
+    y = signal + 0.3 * rng.standard_normal(n)
+    if likelihood in ("logit", "binomial_logit"):
+        y = rng.binomial(1 if likelihood == "logit" else 8, scipy.special.expit(signal)).astype(float)
+    elif likelihood in ("negative_binomial", "softplus_poisson"):
+        y = rng.poisson(np.exp(signal)).astype(float)
+    return SparseForm(
+        [
+            (likelihood, y, scipy.sparse.eye_array(n, format="csr"), scales[0]),
+            (potential, np.zeros(n - 1), differences(n), scales[1]),
+        ],
+        theta,
+    )
+
+
+def image(side, noise, width, theta=()):
+    """A bright rectangle in noise, under total variation."""
+    rng = np.random.default_rng(3)
+    truth = np.zeros((side, side))
+    truth[side // 4 : side // 2, side // 4 : 3 * side // 4] = 1.0
+    y = truth.ravel() + 0.1 * rng.standard_normal(side**2)
+    rows = differences(side, side)
+    eye = scipy.sparse.eye_array(side**2, format="csr")
+    return SparseForm([("normal", y, eye, (noise,)), ("laplace", np.zeros(rows.shape[0]), rows, (width,))], theta)
+
+
+LEARN = ("theta", 0), ("theta", 1)
+FORMS = {
+    "laplace": lambda: line("laplace", ((0.3,), (0.2,))),
+    "laplace, learned": lambda: line("laplace", ((LEARN[0],), (LEARN[1],)), theta=(-1.0, -1.0)),
+    "student": lambda: line("student_t", ((0.3,), (3.0, 0.1))),
+    "student, learned": lambda: line("student_t", ((LEARN[0],), (3.0, LEARN[1])), theta=(-1.0, -1.0)),
+    "robust, learned": lambda: line(
+        "laplace", ((3.0, LEARN[0]), (LEARN[1],)), likelihood="student_t", theta=(-1.0, -1.0)
+    ),
+    "logit": lambda: line("laplace", ((), (0.5,)), likelihood="logit"),
+    "logit, learned": lambda: line("student_t", ((), (3.0, LEARN[0])), likelihood="logit", theta=(-1.0,)),
+    "binomial": lambda: line("laplace", ((8.0,), (0.5,)), likelihood="binomial_logit"),
+    "counts, learned": lambda: line(
+        "laplace", ((LEARN[0],), (LEARN[1],)), likelihood="negative_binomial", theta=(1.0, -1.0)
+    ),
+    "bounded curvature": lambda: line("laplace", ((), (0.5,)), likelihood="softplus_poisson"),
+    "image": lambda: image(32, 0.1, 0.05),
+    "image, learned": lambda: image(32, LEARN[0], LEARN[1], theta=(-2.0, -2.0)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_bound_never_falls(name):
+    form = FORMS[name]()
+    found = bounds(form, "optimize" if form.start.size else "fixed", tol=1e-7, outer=80)
+    assert found.status.converged
+    steps_up = np.diff(found.objective)
+    assert (steps_up >= -1e-9 * np.maximum(1.0, np.abs(found.objective[1:]))).all()
+    assert found.log_evidence + form.factors_at(found.state.theta).log_prior == found.objective[-1]
+
+
+def test_extrapolation_saves_loops_and_changes_no_result():
+    form = FORMS["student, learned"]()
+    sites = BoundedSites(form)
+
+    class Plain(DoubleLoop):
+        def _farther(self, problem, before, state, value):
+            return self._tight(problem, state)
+
+    options = {"tol": 1e-5, "outer": 2000, "learn": True}
+    plain, quick = (
+        run(kind(form.linear, Exact(form.linear), **options), sites, Start(form.start), max_iter=2001)
+        for kind in (Plain, DoubleLoop)
+    )
+    assert (np.diff(plain.objective) >= -1e-9 * np.abs(plain.objective[1:])).all()
+    assert quick.state.loop < 0.3 * plain.state.loop
+    np.testing.assert_allclose(quick.objective[-1], plain.objective[-1], atol=1e-5)
+
+
+def dense_bound(y, rows, learn, start):
+    """Maximise the bound of formulas with h, for Gaussian noise and Laplace potentials, over log precisions."""
+    n, m = len(y), rows.shape[0]
+
+    def negative(v):
+        pi, (log_sigma, log_b) = np.exp(v[:m]), v[m:] if learn else start
+        sigma2, b = np.exp(2 * log_sigma), np.exp(log_b)
+        inverse = np.linalg.inv(np.eye(n) / sigma2 + rows.T @ (pi[:, None] * rows))
+        mean = inverse @ y / sigma2
+        s, residual = rows @ mean, y - mean
+        quadratic = residual @ residual / sigma2 + s @ (pi * s)
+        # Laplace: h(pi) = 1 / (pi b^2) + 2 log(2 b).
+        h = 1.0 / (pi * b**2) + 2 * np.log(2 * b)
+        bound = -n / 2 * np.log(2 * np.pi * sigma2) + n / 2 * np.log(2 * np.pi)
+        bound += 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * quadratic - 0.5 * h.sum()
+        variance = np.einsum("ij,jk,ik->i", rows, inverse, rows)
+        gradient = 0.5 * pi * (-variance - s**2 + 1.0 / (pi * b) ** 2)
+        if learn:
+            bound += -0.5 * v[m:] @ v[m:]
+            d_sigma = -n + (np.trace(inverse) + residual @ residual) / sigma2 - log_sigma
+            d_b = (1.0 / (pi * b**2)).sum() - m - log_b
+            gradient = np.append(gradient, [d_sigma, d_b])
+        return -bound, -gradient
+
+    v = np.concatenate([np.full(m, 2.0), start if learn else []])
+    for _ in range(4):
+        options = {"maxiter": 20000, "maxfun": 20000, "ftol": 1e-16, "gtol": 1e-10, "maxcor": 50}
+        found = scipy.optimize.minimize(negative, v, jac=True, method="L-BFGS-B", options=options)
+        v = found.x
+    return -found.fun, found.x
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_converged_bound_is_that_of_a_dense_optimiser(learn):
+    theta = np.log([0.3, 0.2])
+    form = line("laplace", (LEARN[:1], LEARN[1:]), theta=theta)
+    found = bounds(form, "optimize" if learn else "fixed", tol=1e-8, outer=200)
+    y, _ = form.observed()
+    expected, at = dense_bound(y, differences(64).toarray(), learn, theta)
+    value = found.objective[-1] if learn else found.log_evidence
+    np.testing.assert_allclose(value, expected, atol=1e-8)
+    if learn:
+        np.testing.assert_allclose(found.state.theta, at[63:], atol=1e-3)
+
+
+def test_bound_is_the_evidence_where_all_sites_are_gaussian():
+    rng = np.random.default_rng(1)
+    rows, offset = rng.standard_normal((7, 4)), rng.standard_normal(11)
+    y, sigma, width = rng.standard_normal(7), 0.4, 1.7
+    form = SparseForm(
+        [
+            ("normal", y, scipy.sparse.csr_array(rows), (sigma,)),
+            ("normal", np.zeros(4), scipy.sparse.eye_array(4, format="csr"), (width,)),
+        ],
+        offset=offset,
+    )
+    found = bounds(form, tol=1e-10)
+    # offset[7:] + x has the prior N(0, width^2).
+    mean = offset[:7] - rows @ offset[7:]
+    covariance = sigma**2 * np.eye(7) + width**2 * rows @ rows.T
+    expected = scipy.stats.multivariate_normal(mean, covariance).logpdf(y)
+    np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-12)
+    gain = width**2 * rows.T @ np.linalg.inv(covariance)
+    np.testing.assert_allclose(found.state.unknowns, gain @ (y - mean) - offset[7:], rtol=1e-10)
+
+
+TINY = {
+    "laplace": ("normal", [0.3, -1.2], (0.5,), lambda y, f: scipy.stats.norm.logpdf(y, f, 0.5)),
+    "student_t": ("student_t", [0.3, -4.2], (3.0, 0.5), lambda y, f: scipy.stats.t.logpdf(y, 3.0, f, 0.5)),
+    "logit": ("logit", [1.0, 0.0], (), lambda y, f: -np.logaddexp(0.0, (1 - 2 * y) * f)),
+    "negative_binomial": (
+        "negative_binomial",
+        [3.0, 0.0],
+        (2.0,),
+        lambda y, f: scipy.stats.nbinom.logpmf(y, 2.0, 2.0 / (2.0 + np.exp(f))),
+    ),
+    "softplus_poisson": (
+        "softplus_poisson",
+        [3.0, 0.0],
+        (),
+        lambda y, f: scipy.stats.poisson.logpmf(y, np.logaddexp(0.0, f)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_bound_lies_below_the_evidence_and_not_far(name):
+    likelihood, y, parameters, log_t = TINY[name]
+    y = np.array(y)
+    # Two unknowns, each with a potential, and their difference with one.
+    rows = scipy.sparse.csr_array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
+    eye = scipy.sparse.eye_array(2, format="csr")
+    form = SparseForm([(likelihood, y, eye, parameters), ("laplace", np.zeros(3), rows, (0.7,))])
+    found = bounds(form)
+    grid = np.linspace(-14.0, 14.0, 1401)
+    one, other = np.meshgrid(grid, grid, indexing="ij")
+    total = log_t(y[0], one) + log_t(y[1], other)
+    for part in (one, other, other - one):
+        total += scipy.stats.laplace.logpdf(part, 0.0, 0.7)
+    # The integrand has kinks on grid lines and on diagonals of the grid: the error is of the order of its step squared.
+    exact = scipy.special.logsumexp(total) + 2 * np.log(grid[1] - grid[0])
+    assert exact - 0.8 < found.log_evidence < exact - 1e-3
+
+
+@pytest.mark.parametrize("inner", ["lbfgs", "newton-cg"])
+@pytest.mark.parametrize("name", ["laplace", "logit", "bounded curvature"])
+def test_inner_solvers_agree(name, inner):
+    one, other = (bounds(FORMS[name](), inner=how, tol=1e-6, outer=300) for how in ("irls", inner))
+    np.testing.assert_allclose(other.log_evidence, one.log_evidence, atol=1e-6)
+    np.testing.assert_allclose(other.state.unknowns, one.state.unknowns, atol=1e-3)
+    assert (np.diff(other.objective) >= -1e-9 * np.abs(other.objective[1:])).all()
+
+
+def test_factorisations_in_an_outer_loop():
+    form = FORMS["laplace"]()
+    counts["factorizations"] = 0
+    found = bounds(form, inner_max_iter=3)
+    # At the start one; in a loop up to three for the unknowns, and one or two for the bound.
+    assert counts["factorizations"] <= 1 + 5 * found.state.loop
+
+
+def test_sites_give_the_posterior_back():
+    form = FORMS["logit"]()
+    state = bounds(form, tol=1e-8).state
+    design = form.linear.matrix.toarray()
+    precision = design.T @ (state.precision[:, None] * design)
+    mean = np.linalg.solve(precision, design.T @ (state.shift - state.precision * form.offset))
+    np.testing.assert_allclose(mean, state.unknowns, atol=1e-8)
+    variance = np.einsum("ij,jk,ik->i", design, np.linalg.inv(precision), design)
+    np.testing.assert_allclose(variance, state.variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("hyper", ["fixed", "optimize"])
+def test_sampled_variances_come_near_the_exact_ones(hyper):
+    form = image(12, LEARN[0], LEARN[1], theta=np.log([0.1, 0.05]))
+    exact = bounds(form, hyper, variance="exact")
+    found = bounds(form, hyper, variance="perturb-and-map", n_samples=200)
+    again = bounds(form, hyper, variance="perturb-and-map", n_samples=200)
+    assert exact.status.converged
+    assert found.status.converged
+    assert found.log_evidence is None
+    assert "standard error of 0.1;" in found.status.sentence
+    np.testing.assert_allclose(found.scalars["variance_error"], np.sqrt(2 / 200))
+    np.testing.assert_array_equal(found.state.unknowns, again.state.unknowns)
+    deviation = np.sqrt(exact.state.variance[: 12**2])
+    assert np.abs((found.state.unknowns - exact.state.unknowns) / deviation).mean() < 0.05
+    assert np.abs(np.log(found.state.variance / exact.state.variance)).mean() < 0.15
+    np.testing.assert_allclose(found.state.theta, exact.state.theta, atol=0.1)
+
+
+def test_lanczos_variances_are_the_exact_ones_in_the_whole_space():
+    form = line("laplace", ((0.3,), (0.2,)), n=24)
+    one, other = bounds(form, variance="exact"), bounds(form, variance="lanczos", lanczos_steps=24, cg_tol=1e-10)
+    np.testing.assert_allclose(other.state.unknowns, one.state.unknowns, atol=1e-3)
+    np.testing.assert_allclose(other.state.variance, one.state.variance, rtol=1e-3)
+
+
+def test_few_conjugate_gradients_are_told_of():
+    form = FORMS["laplace"]()
+    found = bounds(form, variance="perturb-and-map", cg_max_iter=2, outer=3)
+    assert not found.status.converged
+    assert "raise cg_max_iter" in found.status.sentence
+
+
+def test_loops_that_run_out_are_told_of():
+    found = bounds(FORMS["laplace"](), outer=2)
+    assert not found.status.converged
+    assert "stopped after 2 outer loops" in found.status.sentence
+    assert len(found.objective) == 3
+
+
+def test_start_at_an_earlier_fit():
+    form = FORMS["laplace"]()
+    first = bounds(form, tol=1e-6)
+    state = {"unknowns": first.state.unknowns, "variance": first.state.variance}
+    again = solve_by_bounds(form, hyper="fixed", theta=form.start, start=state, options={"tol": 1e-5})
+    assert again.state.loop == 1
+    np.testing.assert_allclose(again.log_evidence, first.log_evidence, rtol=1e-9)
+    smaller = line("laplace", ((0.3,), (0.2,)), n=32)
+    with pytest.raises(ValueError, match="start= holds 64 unknowns and 127 factors, but the model now has 32 and 63"):
+        solve_by_bounds(smaller, hyper="fixed", theta=smaller.start, start=state, options={})
+
+
+def test_mode_is_the_soft_threshold():
+    y = np.array([-2.0, -0.3, 0.1, 0.9, 5.0])
+    eye = scipy.sparse.eye_array(5, format="csr")
+    form = SparseForm([("normal", y, eye, (0.5,)), ("laplace", np.zeros(5), eye, (0.4,))])
+    found = mode(form)
+    assert found.status.converged
+    assert found.log_evidence is None
+    expected = np.sign(y) * np.maximum(np.abs(y) - 0.5**2 / 0.4, 0.0)
+    # The smoothing is of (1e-5)^2.
+    np.testing.assert_allclose(found.state.unknowns, expected, atol=2e-5)
+
+
+def test_mode_of_a_line_has_flat_pieces_and_the_highest_density():
+    form = FORMS["laplace"]()
+    found = mode(form)
+    assert found.status.converged
+    y, _ = form.observed()
+
+    # The dual of total variation: y - x = sigma^2 / b D^T w with |w| <= 1, so that a box-bounded quadratic is solved.
+    rows = differences(64).toarray()
+    reach = 0.3**2 / 0.2
+    dual = scipy.optimize.lsq_linear(reach * rows.T, y, bounds=(-1.0, 1.0), tol=1e-14, method="bvls")
+    expected = y - reach * rows.T @ dual.x
+    np.testing.assert_allclose(found.state.unknowns, expected, atol=1e-4)
+    density = scipy.stats.norm.logpdf(y, expected, 0.3).sum()
+    density += scipy.stats.laplace.logpdf(rows @ expected, scale=0.2).sum()
+    np.testing.assert_allclose(found.objective[-1], density, atol=5e-3)
+
+
+def test_mode_refuses_to_learn_scales():
+    form = FORMS["laplace, learned"]()
+    with pytest.raises(ValueError, match="method='map' holds hyperparameters"):
+        find_mode(form, hyper="optimize", theta=form.start, start=None, options={})
+
+
+def test_constant_rows_do_no_harm():
+    rows = scipy.sparse.vstack([differences(64), scipy.sparse.csr_array((1, 64))]).tocsr()
+    plain = FORMS["laplace"]()
+    y, _ = plain.observed()
+    eye = scipy.sparse.eye_array(64, format="csr")
+    padded = SparseForm([("normal", y, eye, (0.3,)), ("laplace", np.zeros(64), scipy.sparse.csr_array(rows), (0.2,))])
+    one, other = bounds(plain), bounds(padded)
+    np.testing.assert_allclose(other.state.unknowns, one.state.unknowns, atol=1e-4)
+    np.testing.assert_allclose(other.log_evidence, one.log_evidence - np.log(0.4), rtol=1e-9)
+
+
+def test_refusals():
+    eye = scipy.sparse.eye_array(2, format="csr")
+    form = SparseForm([("rectified_poisson", [1.0, 2.0], eye, ()), ("laplace", np.zeros(2), eye, (1.0,))])
+    with pytest.raises(UnsupportedModelError, match=r"'rectified_poisson_0' has a rectified_poisson .* method='ep'"):
+        bounds(form)
+    form = SparseForm([("laplace", np.zeros(3), differences(4), (1.0,))])
+    with pytest.raises(InvalidDataError, match="'laplace_0' do not determine all unknowns"):
+        bounds(form)
+    form = SparseForm([("logit", [1.0, 2.0], eye, ())])
+    with pytest.raises(InvalidDataError, match=r"'logit_0' has the value 2\.0 at index 1"):
+        bounds(form)
+    form = SparseForm([("normal", [1.0, 2.0], eye, (1.0,))], offset=np.array([0.0, np.nan]))
+    with pytest.raises(NumericalError, match="'normal_0' has the constant nan at index 1"):
+        bounds(form)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"variance": "diagonal"}, "variance='diagonal' must be one of 'auto', 'exact'"),
+        ({"inner": "newton"}, "inner='newton' must be one of 'irls'"),
+        ({"n_samples": 0}, "n_samples=0 must be a positive whole number"),
+        ({"tol": 0.0}, "tol=0.0 must be positive"),
+    ],
+)
+def test_options_out_of_range(option, message):
+    with pytest.raises(ValueError, match=message):
+        bounds(FORMS["laplace"](), **option)
+
+
+def test_lanczos_does_not_learn_scales():
+    with pytest.raises(ValueError, match="variance='lanczos' finds variances that are too small"):
+        bounds(FORMS["laplace, learned"](), "optimize", variance="lanczos")
