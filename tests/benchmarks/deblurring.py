@@ -72,8 +72,8 @@ PEERS = {
 ORACLE = "EP, Poisson, oracle tau"
 ORACLE_FACTORS = (0.8, 1.25, 1.6, 2.0, 2.5)
 """Multiples of the tau that evidence finds, among which the oracle chooses, for the first draw."""
-EXACT_UP_TO = 64
-"""Largest side at which the double loop has exact variances; above, those of 30 perturb-and-MAP samples."""
+LEARNED_UP_TO = 64
+"""Largest side at which hyperparameters are learned with every draw unless asked for."""
 
 
 # Models
@@ -121,8 +121,7 @@ class Fitter:
             self.models[key] = build(*key)
         options: dict[str, Any] = {"method": "ep"}
         if model in BOUNDS:
-            variance = "exact" if len(counts) <= EXACT_UP_TO else "perturb-and-map"
-            options = {"method": "dsb", "variance": variance}
+            options = {"method": "dsb", "variance": "exact"}
         data = anscombe(counts) if model == "bound, Anscombe" else counts
         with self.models[key]:
             pm.set_data({"counts": data.astype(kind(model))})
@@ -196,7 +195,7 @@ def start_of(store: Store, name: str, u_max: float, draw: int, model: str) -> Hy
     """Return what the first draw found; for the first draw itself the prior, and for large pictures 64 x 64's."""
     source = name
     if draw == 0:
-        source = "cameraman64" if CASES[name].size > EXACT_UP_TO else ""
+        source = "cameraman64" if CASES[name].size > LEARNED_UP_TO else ""
     row = store.rows.get(f"{source}/{u_max}/0/{model}")
     return row["hyper"] if row else None
 
@@ -207,14 +206,14 @@ def measure_all(store: Store, cases: list[str], u_maxes: list[int], draws: int, 
         case = CASES[name]
         at = (case, u_max, draw)
         store.get(f"{name}/{u_max}/{draw}/peers", lambda at=at: measure_peers(*at))
-        fixed = case.size > EXACT_UP_TO and not learn_large
+        fixed = case.size > LEARNED_UP_TO and not learn_large
         for model in (*EP_MODELS, *BOUNDS) if draw == 0 or not fixed else ():
             start = start_of(store, name, u_max, draw, model)
             if start is not None or not fixed:
                 how = (*at, model, start, "fixed" if fixed else "optimize")
                 store.get(f"{name}/{u_max}/{draw}/{model}", lambda how=how: measure(*how))
         best = store.rows.get(f"{name}/{u_max}/{draw}/{POISSON}")
-        if best and draw == 0 and case.size <= EXACT_UP_TO:
+        if best and draw == 0 and case.size <= LEARNED_UP_TO:
             tau = best["hyper"]["tau"]
             store.get(f"{name}/{u_max}/0/{ORACLE}", lambda at=at, tau=tau: measure_oracle(*at, tau))
 
@@ -432,11 +431,11 @@ without compilation, and its evaluations of the evidence: first draw, whose sear
 others, whose searches begin at what the first found. One thread of BLAS; other work ran on the machine, so that seconds
 are upper bounds.
 """
-BOUND = f"""## The double loop on the same pictures
+BOUND = """## The double loop on the same pictures
 
 The double loop has no bound for the Poisson likelihood. It takes the counts as Gaussian: with a learned variance, with
-variance max(y, 1), or after Anscombe's transform with variance one. Exact variances up to {EXACT_UP_TO} x
-{EXACT_UP_TO}, 30 perturb-and-MAP samples above; tau once per outer loop.
+variance max(y, 1), or after Anscombe's transform with variance one. Exact variances; hyperparameters learned where EP's
+are.
 """
 
 
