@@ -1,5 +1,6 @@
 """Algorithms, one a file, and the one loop that drives them."""
 
+from pymc_ep.engines import bound_solutions as bound_solutions
 from pymc_ep.engines import latent_ep as latent_ep
 from pymc_ep.engines.base import EngineEntry, engines, get_engine, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint

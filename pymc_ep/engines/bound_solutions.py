@@ -1,0 +1,149 @@
+"""From the double loop and the posterior mode to what the results need."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.base import EngineEntry, register_engine
+from pymc_ep.engines.ep_sweep import group_slices
+from pymc_ep.engines.precision_solvers import Iterative
+from pymc_ep.engines.solution import Solution
+from pymc_ep.engines.solutions import rebuild
+from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
+from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.forms.sampled import SampledPosterior
+from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.sites.base import Site
+
+__all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
+
+_BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+Posterior = LatentPosterior | PosteriorMixture | SampledPosterior
+_CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
+"""Settings of which the draws are made where no factor is held."""
+
+
+def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
+    """Return the solution of the double loop; hyperparameters are held at their mode."""
+    state = _state(form, fit)
+    if fit.log_evidence is None:
+        state |= {name: np.asarray(fit.settings[name]) for name in _CG}
+    posterior = rebuild_bounds(form, state)
+    moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
+    evidence = {} if fit.log_evidence is None else {"log_evidence": fit.log_evidence}
+    return Solution(
+        moments=moments,
+        sites=_sites(form, fit),
+        scalars=fit.scalars | evidence,
+        draws=posterior.draws,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        log_evidence_is=_BOUND if evidence else "",
+        **_shared(form, fit, state),
+    )
+
+
+def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
+    """Return the solution that knows the mode of the posterior density alone."""
+    state = _state(form, fit)
+    modes = {v.name: form.affine_values(fit.state.theta, v, [fit.state.unknowns])[0] for v in form.form.affine}
+    return Solution(
+        moments={},
+        modes=modes,
+        sites={},
+        scalars=fit.scalars,
+        draws=None,
+        numbers_per_draw=0,
+        **_shared(form, fit, state),
+    )
+
+
+def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Posterior:
+    """Return the posterior that a saved ``fit_state`` of the double loop describes."""
+    if "n_samples" not in state:
+        return rebuild(form, state)
+    n_samples, seed, tol, max_iter = (state[name].item() for name in _CG)
+    solver = Iterative(form.linear, n_samples=n_samples, seed=seed, cg_tol=tol, cg_max_iter=max_iter)
+
+    def draw(size: int, rng: np.random.Generator) -> np.ndarray:
+        return solver.draw(state["precision"], size, rng)
+
+    samples = draw(n_samples, np.random.default_rng(seed))
+    return SampledPosterior(form, state["theta"], state["unknowns"], draw, samples)
+
+
+def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "hyper_modes": form.constrained(fit.state.theta),
+        "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
+        "state": state,
+        "status": fit.status.sentence,
+        "converged": fit.status.converged,
+        "settings": fit.settings,
+    }
+
+
+def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
+    found = fit.state
+    n, p = len(found.shift), found.theta.size
+    return {
+        "theta": found.theta,
+        "shift": found.shift,
+        "precision": found.precision,
+        "unknowns": found.unknowns,
+        "variance": found.variance,
+        "directions": np.zeros((0, p)),
+        "d_shift": np.zeros((0, n)),
+        "d_precision": np.zeros((0, n)),
+        # What the sites belong to: a model whose data have changed since is told by these.
+        "observed": np.concatenate(fit.observed),
+        "prior_mean": np.asarray(form.factors_at(found.theta).mean),
+    }
+
+
+def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.ndarray]]:
+    """Return the Gaussians below the sites of each observed variable."""
+    out = {}
+    for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
+        parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
+        out[group.name] = {name: part[here].reshape(y.shape) for name, part in parts.items()}
+    return out
+
+
+def _no_posterior(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Posterior:
+    raise UnsupportedModelError(
+        "The result of method='map' is the mode of a density alone, with no posterior to predict from; fit with "
+        "method='dsb' or method='ep'."
+    )
+
+
+def _is_bounded(site: Site) -> bool:
+    return site.has_bound
+
+
+register_engine(
+    EngineEntry(
+        "dsb",
+        SparseLinear,
+        lambda form, **call: bound_solution(form, solve_by_bounds(form, **call)),
+        rebuild_bounds,
+        OPTIONS,
+        ("optimize", "fixed"),
+        takes=_is_bounded,
+    )
+)
+register_engine(
+    EngineEntry(
+        "map",
+        SparseLinear,
+        lambda form, **call: mode_of_density(form, find_mode(form, **call)),
+        _no_posterior,
+        MODE_OPTIONS,
+        ("optimize", "fixed"),
+        takes=_is_bounded,
+    )
+)
