@@ -257,9 +257,9 @@ seen, with noise of variance 1e-5. {SAMPLES} perturb-and-MAP samples for the var
 """
 SCALING = f"""## From 64 x 64 to 1024 x 1024
 
-Total variation with tau {TAU["denoising"]:g}, known; seconds for one outer loop of the first few: the time of a fit without
-compilation over its loops, up to 128 x 128 the difference of fits with several loops and one. Peak memory is that
-of the whole process, Python and compiler included.
+Total variation with tau {TAU["denoising"]:g}, known; seconds for one outer loop of the first few: the time of a fit
+without compilation over its loops, up to 128 x 128 the difference of fits with several loops and one. Peak memory is
+that of the whole process, Python and compiler included.
 """
 INPAINTING = f"""## Inpainting, 256 x 256
 
