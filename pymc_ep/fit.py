@@ -37,7 +37,8 @@ def fit(
     Parameters
     ----------
     method : str, optional
-        ``"ep"``; None picks the default of the model's form. `pymc_ep.supported` lists all.
+        ``"ep"``; for models with a `SparseField` also ``"dsb"``, the double loop, and ``"map"``, the mode of the
+        density; None picks the default of the model's form. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -49,8 +50,8 @@ def fit(
         unconstrained scale; integrated over, by fits on a grid (up to three) or a central composite design; sampled, by
         `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
     draws : int, optional
-        Draws for each chain; by default 1000, or fewer where more than 5e7 numbers would be stored (the status
-        says so). 0 stores moments only.
+        Draws for each chain; by default 1000 (25 of a `SparseField`), or fewer where more than 5e7 numbers would be
+        stored (the status says so). 0 stores moments only.
     chains : int
         Independent draws are laid out in so many chains.
     random_seed : optional
@@ -66,7 +67,9 @@ def fit(
     **options
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
-        ``"coefficients"``.
+        ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
+        ``n_samples=30``, ``outer=50`` loops at most, ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``,
+        ``cg_tol``, ``cg_max_iter``, ``seed=0`` of the sampled variances.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Algorithms, one a file, and the one loop that drives them."""
 
-from pymc_ep.engines import bound_solutions as bound_solutions
 from pymc_ep.engines import latent_ep as latent_ep
+from pymc_ep.engines import sparse_solutions as sparse_solutions
 from pymc_ep.engines.base import EngineEntry, engines, get_engine, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint
 

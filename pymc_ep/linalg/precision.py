@@ -10,14 +10,14 @@ import scipy.linalg
 import scipy.sparse
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.linalg.block_tridiagonal import BlockTridiagonal, pivots_vanish, rows_by_length
 from pymc_ep.linalg.cholesky import counts, mirror_lower
-from pymc_ep.linalg.ordering import least_blocks, pair_count, pattern
+from pymc_ep.linalg.dissection import dissect, pair_count, pattern
+from pymc_ep.linalg.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 
 __all__ = ["Algebra", "Dense", "DenseFactor", "PrecisionFactor", "plan_algebra", "require_memory"]
 
 _MOST_PAIRS = 2**25
-"""Products of two entries of a row that block tridiagonal algebra may list: 0.5 GB."""
+"""Products of two entries of a row that nested dissection may list: 2 GB while they are sorted."""
 _FULL = 0.5
 """Density of a precision above which no order of its unknowns is looked for."""
 _DENSE = 0.05
@@ -27,7 +27,7 @@ _CHUNK = 2**22
 _GATHER = 8
 """Time to fetch a number from anywhere, over that to multiply and add in order."""
 _GAIN = 2.0
-"""How many times fewer operations make up for the smaller matrices of block tridiagonal algebra."""
+"""How many times fewer operations make up for the smaller matrices of nested dissection."""
 _FREE = 0.8
 """Part of the free memory that a factor may take."""
 
@@ -82,11 +82,12 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
     Parameters
     ----------
     design : sparse array or ndarray, (n, N)
-        D.
+        D. An array in compressed rows of floats is kept, and made canonical.
     shape : tuple of int, optional
         Shape of the array of unknowns, C-ordered, of N elements.
     """
-    design = scipy.sparse.csr_array(design, dtype=float)
+    if not (isinstance(design, scipy.sparse.csr_array) and design.dtype == float):
+        design = scipy.sparse.csr_array(design, dtype=float)
     design.sum_duplicates()
     dense = Dense(design)
     if pair_count(design) > _MOST_PAIRS:
@@ -94,7 +95,7 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
     coupled = pattern(design)
     if coupled.nnz > _FULL * coupled.shape[0] ** 2:
         return dense
-    local = BlockTridiagonal(design, least_blocks(coupled, shape))
+    local = Multifrontal(design, dissect(coupled, shape))
     return local if _GAIN * local.flops < dense.flops else dense
 
 

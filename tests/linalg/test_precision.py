@@ -5,10 +5,11 @@ import pytest
 import scipy.sparse
 
 from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.linalg import dissection as dissection_module
 from pymc_ep.linalg import precision as precision_module
-from pymc_ep.linalg.block_tridiagonal import BlockTridiagonal
+from pymc_ep.linalg.dissection import dissect, pattern
 from pymc_ep.linalg.flat import null_unknowns
-from pymc_ep.linalg.ordering import least_blocks, pattern
+from pymc_ep.linalg.multifrontal import Multifrontal
 from pymc_ep.linalg.precision import Dense, plan_algebra, require_memory
 
 
@@ -64,13 +65,14 @@ def problem(request):
     return design, shape
 
 
-@pytest.fixture(params=["block tridiagonal", "dense", "dense, dense products"])
+@pytest.fixture(params=["nested dissection", "dense", "dense, dense products"])
 def algebra(request, problem, monkeypatch):
     design = scipy.sparse.csr_array(problem[0])
-    if request.param == "block tridiagonal":
-        found = BlockTridiagonal(design, least_blocks(pattern(design), problem[1]))
-        assert len(found.sizes) > 1
-        return found
+    if request.param == "nested dissection":
+        monkeypatch.setattr(dissection_module, "_LEAF", 20)
+        found = dissect(pattern(design), problem[1])
+        assert len(found.parents) > 4
+        return Multifrontal(design, found)
     monkeypatch.setattr(precision_module, "_DENSE", 0.0 if request.param.endswith("products") else 1.0)
     monkeypatch.setattr(precision_module, "_CHUNK", 5000)
     return Dense(design)
@@ -96,9 +98,10 @@ def test_all_of_the_algebra_is_that_of_the_dense_inverse(problem, algebra):
     other[1, [0, n // 2, n - 1]] = 1.0
     other[2] = rng.normal(size=n)
     other[4, n - 4 : n - 1] = rng.normal(size=3)
-    np.testing.assert_allclose(
-        factor.variances(scipy.sparse.csr_array(other)), np.einsum("ij,jk,ik->i", other, inverse, other), rtol=1e-9
-    )
+    sparse, expected = scipy.sparse.csr_array(other), np.einsum("ij,jk,ik->i", other, inverse, other)
+    for _ in range(2):
+        np.testing.assert_allclose(factor.variances(sparse), expected, rtol=1e-9)
+    np.testing.assert_allclose(factor.variances(sparse[::-1]), expected[::-1], rtol=1e-9)
     # A draw is a linear map of normals, whose square is the covariance.
     root = factor.draw(n, Identity())
     np.testing.assert_allclose(root.T @ root, inverse, rtol=1e-8, atol=1e-9)
@@ -160,13 +163,29 @@ def test_ill_conditioned_precisions_are_not_taken_for_singular():
         np.testing.assert_allclose(factor.variances(mean), 1 / (400 * 1e-4), rtol=1e-4)
 
 
-def test_plans_prefer_blocks_for_images_and_dense_matrices_for_wide_rows():
-    local = plan_algebra(image(30, 30, periodic=True), (30, 30))
-    assert "block tridiagonal" in local.sentence
-    # Rows taken alternately from either end: a pixel reaches four rows on.
-    assert local.sizes.max() <= 4 * 30 + 4
+def test_images_are_dissected_and_wide_rows_make_dense_matrices():
+    side = 40
+    local = plan_algebra(image(side, side, periodic=True), (side, side))
+    assert "nested dissection" in local.sentence
+    # The torus is cut twice, by two rows each: every pixel within two rows is coupled.
+    assert np.diff(local.dissection.edges).max() <= 4 * side
+    assert local.flops < 0.1 * Dense(local.design).flops
+    # Callers ask for the variances of the design they gave, of which all is known beforehand.
+    assert plan_algebra(local.design, (side, side)).design is local.design
     wide = plan_algebra(np.vstack([np.eye(300), np.ones((1, 300))]))
     assert "dense" in wide.sentence
+
+
+def test_operations_grow_as_those_of_nested_dissection():
+    """N^{3/2} for images with N pixels: eightfold for twice the side, and less than that while leaves matter."""
+    small, large = (plan_algebra(sparse_gradient(side), (side, side)).flops for side in (64, 128))
+    assert 3 < large / small < 9
+
+
+def sparse_gradient(side):
+    steps = scipy.sparse.eye_array(side, k=1) - scipy.sparse.eye_array(side)
+    one = scipy.sparse.eye_array(side)
+    return scipy.sparse.vstack([scipy.sparse.kron(steps, one), scipy.sparse.kron(one, steps)], format="csr")
 
 
 def test_too_little_memory_is_foreseen(monkeypatch):

@@ -1,0 +1,152 @@
+"""Sparse fields from the model block to the container, by each method."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.compat import group, group_names
+
+SHAPE = 10, 12
+TRUTH = np.pad(np.full((5, 6), 8.0), ((2, 3), (3, 3)), constant_values=3.0)
+NOISE = 0.5
+
+
+@pytest.fixture(scope="module")
+def noisy_model():
+    noisy = TRUTH + np.random.default_rng(1).normal(0, NOISE, SHAPE)
+    with pm.Model(coords={"row": range(SHAPE[0]), "column": range(SHAPE[1])}) as model:
+        b = pm.HalfNormal("b", 2)
+        u = pmep.SparseField(
+            "u", operator=pmep.operators.Gradient2D(SHAPE), potential=pm.Laplace.dist(0, b), dims=("row", "column")
+        )
+        pm.Deterministic("level", u.mean())
+        pm.Normal("y", u, NOISE, observed=noisy, dims=("row", "column"))
+    return model
+
+
+def fitted(model, method, **options):
+    return pmep.fit(method, model=model, random_seed=1, progressbar=False, **options)
+
+
+@pytest.fixture(scope="module")
+def by_ep(noisy_model):
+    return fitted(noisy_model, "ep")
+
+
+@pytest.fixture(scope="module")
+def by_bounds(noisy_model):
+    return fitted(noisy_model, "dsb")
+
+
+def relative_error(result, name="u_mean"):
+    return np.sqrt(np.mean((group(result, "fit")[name].to_numpy() - TRUTH) ** 2)) / NOISE
+
+
+def test_edges_are_kept(by_ep, by_bounds):
+    assert relative_error(by_ep) < 0.75
+    assert relative_error(by_bounds) < 0.75
+
+
+def test_the_bound_rises_and_lies_below_the_evidence(by_ep, by_bounds):
+    fit = group(by_bounds, "fit")
+    objective = fit["objective"].to_numpy()
+    assert np.all(np.diff(objective) >= -1e-9 * np.abs(objective[1:]))
+    assert bool(fit["converged"])
+    # EP's evidence is no bound, but off by far less than the double loop's is below it.
+    assert float(fit["log_evidence"]) < float(group(by_ep, "fit")["log_evidence"])
+
+
+def test_layout(by_ep, by_bounds):
+    for result in (by_ep, by_bounds):
+        fit = group(result, "fit")
+        assert fit["u_mean"].dims == ("row", "column")
+        assert fit["y_site_precision"].dims == ("row", "column")
+        assert fit["level_sd"].shape == ()
+        posterior = group(result, "posterior")
+        assert posterior["u"].shape == (4, 25, *SHAPE)
+        assert set(group(result, "log_likelihood").data_vars) == {"y"}
+        np.testing.assert_allclose(posterior["level"], posterior["u"].mean(("row", "column")), rtol=1e-12)
+
+
+def test_predictions_from_disk(noisy_model, by_bounds, tmp_path):
+    by_bounds.to_netcdf(tmp_path / "fit.nc")
+    if group_names(by_bounds)[0].startswith("/") or hasattr(by_bounds, "children"):
+        from xarray import open_datatree
+
+        loaded = open_datatree(tmp_path / "fit.nc", engine="h5netcdf")
+    else:
+        from arviz import from_netcdf
+
+        loaded = from_netcdf(tmp_path / "fit.nc")
+    found = pmep.predict(loaded, noisy_model, var_names=["u", "level"])
+    fit = group(by_bounds, "fit")
+    np.testing.assert_allclose(found["u_sd"], fit["u_sd"], rtol=1e-9)
+    np.testing.assert_allclose(found["level_mean"], fit["level_mean"], rtol=1e-9)
+
+
+def test_sampled_variances_estimate_the_exact_ones(noisy_model):
+    hyper = {"hyper": "fixed", "start": {"b": 0.7}}
+    exact = group(fitted(noisy_model, "dsb", **hyper), "fit")
+    sampled = fitted(noisy_model, "dsb", variance="perturb-and-map", n_samples=200, outer=30, tol=1e-2, **hyper)
+    fit = group(sampled, "fit")
+    assert "log_evidence" not in fit
+    assert fit.attrs["left_out"]
+    np.testing.assert_allclose(fit["u_mean"], exact["u_mean"], atol=0.1)
+    # A standard deviation from k draws has the relative standard error (2 k)^(-1/2) = 0.05; all 120 lie within 4.5.
+    np.testing.assert_allclose(fit["u_sd"], exact["u_sd"], rtol=0.225)
+    again = pmep.predict(sampled, noisy_model, var_names=["u"])
+    np.testing.assert_allclose(again["u_sd"], fit["u_sd"], rtol=1e-9)
+
+
+def test_the_mode_has_no_moments(noisy_model):
+    result = fitted(noisy_model, "map", hyper="fixed", start={"b": 0.7})
+    fit = group(result, "fit")
+    assert "u_mean" not in fit
+    assert "log_evidence" not in fit
+    assert "posterior" not in {name.strip("/") for name in group_names(result)}
+    assert relative_error(result, "u_mode") < 1.0
+    with pytest.raises(pmep.UnsupportedModelError, match="mode of a density alone"):
+        pmep.predict(result, noisy_model, var_names=["u"])
+
+
+def test_the_mode_minimises_the_density(noisy_model):
+    """Against the value of PyMC's own log density at points nearby."""
+    result = fitted(noisy_model, "map", hyper="fixed", start={"b": 0.7})
+    mode = group(result, "fit")["u_mode"].to_numpy()
+    logp = noisy_model.compile_logp(vars=[noisy_model["u"], noisy_model["y"]])
+    best = logp({"u": mode, "b_log__": np.log(0.7)})
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 1e-2, 0.1):
+        for _ in range(5):
+            assert logp({"u": mode + size * rng.standard_normal(SHAPE), "b_log__": np.log(0.7)}) < best
+
+
+def test_a_warm_start_is_at_the_end_at_once(noisy_model, by_bounds):
+    again = fitted(noisy_model, "dsb", start=by_bounds, draws=0)
+    fit, first = group(again, "fit"), group(by_bounds, "fit")
+    assert int(fit["n_iter"]) < int(first["n_iter"])
+    np.testing.assert_allclose(float(fit["log_evidence"]), float(first["log_evidence"]), atol=1e-2)
+
+
+def test_what_each_method_takes():
+    table = [line.split() for line in pmep.supported().splitlines()]
+    methods = {row[0]: set() for row in table}
+    for row in table:
+        methods[row[0]] |= {"ep", "dsb", "map"} & set(row)
+    assert methods["Laplace"] == methods["StudentT"] == {"ep", "dsb", "map"}
+    assert methods["RectifiedPoisson"] == {"ep"}
+
+
+def test_a_likelihood_without_bound_is_named(noisy_model):
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=np.eye(3), potential=pm.Laplace.dist(0, 1.0))
+        pmep.RectifiedPoisson("counts", u, observed=[1, 2, 0])
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'counts'.*method='ep'"):
+        fitted(model, "dsb")
+
+
+def test_explained(noisy_model):
+    said = pmep.explain(noisy_model)
+    assert "potential        u: 218 coefficients, site laplace" in said
+    assert "ep, dsb, map" in said
