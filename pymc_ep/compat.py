@@ -20,7 +20,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul
 from pytensor.scalar.math import Log1mexp, Softplus
-from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, switch
+from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
 from pytensor.tensor.elemwise import Elemwise
 from rich.console import Console
 from rich.progress import Progress, TextColumn
@@ -117,6 +117,7 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:
     """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`."""
     if PYMC_6:
+        rng = random.shared_rng(seed=None) if rng is None else rng
         next_rng, draws = rv_op(*parameters, size=size, rng=rng, return_next_rng=True)
     else:
         next_rng, draws = rv_op(*parameters, size=size, rng=rng).owner.outputs

@@ -148,7 +148,7 @@ def supported() -> str:
     # An engine that solves several forms is one method.
     methods = {e.name: e for e in reversed(engines())}
     for distribution, link, name in site_names():
-        able = [e for e in reversed(methods.values()) if name not in sites() or e.takes(sites()[name])]
+        able = [e for e in reversed(methods.values()) if e.takes(sites().get(name))]
         rows += [(distribution, link, name, e.name, ", ".join(e.hyper)) for e in able]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)

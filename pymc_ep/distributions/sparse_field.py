@@ -154,7 +154,7 @@ class SparseField(Continuous):
     @classmethod
     def rv_op(cls, *parameters: Any, op: SparseFieldRV, size: Any = None, rng: Any = None) -> Any:
         """Return the random variable."""
-        return op(*parameters, size=size, rng=rng)
+        return random_draw(op, *parameters, size=size, rng=rng)[1]
 
     @classmethod
     def dist(cls, *, operator: Any, potential: Any, shape: Any = None, rank: int | None = None, **kwargs: Any) -> Any:

@@ -66,7 +66,7 @@ class EngineEntry:
     condition : callable, optional
         ``condition(compiled form, thetas=, options=, report=) -> Solution``: given draws of the hyperparameters.
     takes : callable
-        Whether it can work with a site; by default it can with any.
+        Whether it can work with a site, None standing for the quadrature of a density; by default it can with any.
     """
 
     name: str
@@ -77,7 +77,7 @@ class EngineEntry:
     hyper: tuple[str, ...]
     evidence_op: Callable[..., Any] | None = None
     condition: Callable[..., Any] | None = None
-    takes: Callable[[Site], bool] = lambda site: True
+    takes: Callable[[Site | None], bool] = lambda site: True
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

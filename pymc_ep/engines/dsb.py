@@ -118,16 +118,17 @@ class DoubleLoop:
     solver : PrecisionSolver
     inner : {"irls", "lbfgs", "newton-cg"}
     inner_max_iter : int
-    inner_tol : float
-        Decrease of the inner objective, relative to its size, at which an inner loop stops.
     tol : float
         Change at which the outer loop stops.
     outer : int
         Outer loops to make at most.
+    inner_tol : float
+        Decrease of the inner objective, relative to its size, at which an inner loop stops.
     learn : bool
         Whether hyperparameters are raised to the maximum of bound times prior.
     smoothing : float, optional
-        Holds z at this number: the unknowns then go to the mode of the posterior density, smoothed at kinks.
+        Holds z at this multiple of the variance of each site alone: the unknowns then go to the mode of the posterior
+        density, smoothed at kinks.
     """
 
     def __init__(
@@ -135,11 +136,11 @@ class DoubleLoop:
         linear: Any,
         solver: PrecisionSolver,
         *,
-        inner: str = "irls",
-        inner_max_iter: int = 20,
+        inner: str,
+        inner_max_iter: int,
+        tol: float,
+        outer: int,
         inner_tol: float = 1e-7,
-        tol: float = 1e-3,
-        outer: int = 15,
         learn: bool = False,
         smoothing: float | None = None,
     ):
@@ -160,12 +161,12 @@ class DoubleLoop:
         unknowns = np.zeros(self.linear.size) if start.unknowns is None else start.unknowns
         eta = prior.mean + self.linear.forward(unknowns)
         z = start.variance
-        if self.smoothing is not None:
-            z = np.full(len(eta), self.smoothing)
-        elif z is None:
+        if z is None or self.smoothing is not None:
             z = np.ones(len(eta))
             for _ in range(_FIRST):
                 z = 1.0 / problem.bounded(prior, eta, z).precision
+        if self.smoothing is not None:
+            z = self.smoothing * z
         found = problem.bounded(prior, eta, z)
         problem.require_determined(self.solver.proper(found.precision))
         none = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
@@ -189,9 +190,11 @@ class DoubleLoop:
             loop=state.loop + 1,
         )
         after = after._replace(change=self._moved(state, after))
-        return (
-            self._tight(problem, after) if self.smoothing is not None else self._farther(problem, state, after, value)
-        )
+        if self.smoothing is not None:
+            return self._tight(problem, after)
+        # Of the bound, by the tangent of log|A| at the precisions before; NaN where that is not known.
+        certain = value + 0.5 * float(spread.values @ state.precision) - 0.5 * spread.log_det
+        return self._farther(problem, state, after, certain)
 
     def objective(self, state: State) -> float:
         """Return the bound, or the inner objective where variances are not exact, with the log prior."""
@@ -220,7 +223,7 @@ class DoubleLoop:
 
     def _variances(self, state: State) -> Variances:
         if self.smoothing is not None:
-            return Variances(state.variance, 0.0, True)
+            return Variances(state.variance, np.nan, 0.0, True)
         spread = self.solver.variances(state.precision)
         return spread._replace(values=np.maximum(spread.values, _LEAST))
 
@@ -230,12 +233,12 @@ class DoubleLoop:
         )
         return minimise(inner, unknowns, self.solver, self.inner, max_iter=self.inner_max_iter, tol=self.inner_tol)
 
-    def _farther(self, problem: BoundedSites, before: State, state: State, value: float) -> State:
+    def _farther(self, problem: BoundedSites, before: State, state: State, certain: float) -> State:
         """Return the state extrapolated from the last loops by Anderson's rule, or as it is where that is not safe.
 
         Moves are short where z and the unknowns follow the hyperparameters or each other. Any z and unknowns give a
-        bound, so that extrapolated ones are taken if they raise it by at least as much as is certain of the others,
-        by the tangent of log|A|. Where the bound is not known, they are taken as long as moves do not grow.
+        bound, so that extrapolated ones are taken if theirs is no lower than is certain of the others. Where bounds
+        are not known, they are taken as long as moves do not grow.
         """
         start = _joined(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
@@ -243,10 +246,7 @@ class DoubleLoop:
         found = None
         if len(points) > 1 and (self._bounds or state.change < _GROWTH * before.change):
             found = self._tight_or_none(problem, _extrapolated(state, points, moves))
-        if found is not None and self._bounds:
-            tangent = float(state.variance @ before.precision) - self.solver.log_det(before.precision)
-            found = found if found.objective >= value + 0.5 * tangent else None
-        if found is not None:
+        if found is not None and (not self._bounds or found.objective >= certain):
             return found
         last = slice(None) if len(points) == 1 else slice(-1, None)
         return self._tight(problem, state._replace(points=points[last], moves=moves[last]))

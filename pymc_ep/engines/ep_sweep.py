@@ -99,24 +99,24 @@ def cavities(posterior: GaussianPosterior, shift: Any, precision: Any, power: fl
     return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
 
 
-def log_evidence(problem: Problem, shift: Any, precision: Any, power: float, at: tuple) -> Any:
+def log_evidence(problem: Problem, precision: Any, power: float, at: tuple) -> Any:
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
-    Everything is written about the prior mean, with g = b - Pi m0 and d = cavity mean - m0, so that no pair of
-    large terms has to cancel (Rasmussen and Williams 2006, section 3.6.3, reworked for natural parameters).
+    About the posterior mean m, at which a site has the slope a = b - pi m, a cavity of variance v has the mean
+    m - eta v a, and what a site's normaliser (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral
+    have in common is gone:
+
+        log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2] - a^T (m - m0) / 2
+                - log|I + K Pi| / 2.
+
+    Neither precise sites nor cavities that know next to nothing leave large terms to cancel.
     """
-    posterior, cavity_mean, cavity_variance, log_z = at
+    posterior, cavity_variance, log_z = at
     xp = namespace(posterior.mean)
-    gain = shift - precision * problem.mean
-    distance = cavity_mean - problem.mean
+    slope = posterior.weights
     widened = 1.0 + power * precision * cavity_variance
-    slope = shift - precision * cavity_mean
-    terms = (
-        (log_z + 0.5 * xp.log(widened)) / power
-        - distance * (gain - 0.5 * precision * distance)
-        - 0.5 * power * slope**2 * cavity_variance / widened
-    )
-    return terms.sum() - 0.5 * posterior.log_det + 0.5 * (gain * (posterior.mean - problem.mean)).sum()
+    terms = (log_z + 0.5 * xp.log(widened)) / power + 0.5 * power * cavity_variance * slope**2
+    return terms.sum() - 0.5 * (slope * (posterior.mean - problem.mean)).sum() - 0.5 * posterior.log_det
 
 
 def sweep(
@@ -142,7 +142,7 @@ def sweep(
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
-    log_z = log_evidence(problem, shift, precision, power, (posterior, cavity_mean, cavity_variance, tilted.log_z))
+    log_z = log_evidence(problem, precision, power, (posterior, cavity_variance, tilted.log_z))
     d_precision = tilted.precision / power - precision
     d_slope = tilted.shift / power - shift - d_precision * posterior.mean
     change = xp.maximum(

@@ -111,10 +111,15 @@ class Evidence:
         problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
         if start is None:
             start = self.form.first_sites(prior)
-        found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self.report))
+        found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior)))
         at = EvidenceAt(theta, prior, problem, found)
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
+
+    def _reporter(self, prior: Prior) -> Callable[[float, float], None] | None:
+        """Return what reports the evidence as `EvidenceAt.log_z` has it."""
+        report = self.report
+        return None if report is None else lambda value, change: report(value + prior.log_excess, change)
 
     def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.

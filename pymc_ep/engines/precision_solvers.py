@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pymc_ep.exceptions import NumericalError
 from pymc_ep.linalg.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
 from pymc_ep.linalg.variances import lanczos, perturb_and_map
 
@@ -18,6 +19,8 @@ class Variances(NamedTuple):
     ----------
     values : ndarray, (n,)
         diag(D A^{-1} D^T), or an estimate of it.
+    log_det : float
+        log |A|; NaN where it is not known.
     error : float
         Median standard error of the estimates, relative to them, or of what the last step of Lanczos' method added;
         0 where they are exact.
@@ -26,6 +29,7 @@ class Variances(NamedTuple):
     """
 
     values: np.ndarray
+    log_det: float
     error: float
     solved: bool
 
@@ -41,9 +45,6 @@ class PrecisionSolver(Protocol):
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the variances of the predictors."""
-
-    def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N)."""
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|; NaN unless `exact`."""
@@ -69,23 +70,30 @@ class Exact:
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return A^{-1} b, (N,), and True."""
-        return self._factor(precision).solve(b), True
+        return self._proper_factor(precision).solve(b), True
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the exact variances of the predictors."""
-        return Variances(self._factor(precision).variances(self._linear.matrix), 0.0, True)
-
-    def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N)."""
-        return self._factor(precision).draw(size, rng)
+        factor = self._proper_factor(precision)
+        return Variances(factor.variances(self._linear.matrix), float(factor.log_det), 0.0, True)
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|."""
-        return float(self._factor(precision).log_det)
+        return float(self._proper_factor(precision).log_det)
 
     def proper(self, precision: np.ndarray) -> bool:
         """Whether A is positive definite beyond rounding."""
         return bool(self._factor(precision).proper)
+
+    def _proper_factor(self, precision: np.ndarray) -> Any:
+        factor = self._factor(precision)
+        if not factor.proper:
+            raise NumericalError(
+                f"The precision of the unknowns is singular up to rounding, for sites with precisions from "
+                f"{precision.min():.2g} to {precision.max():.2g}: the scale of a site may have run to zero. Fix it, or "
+                f"give it a prior that keeps away from there."
+            )
+        return factor
 
     def _factor(self, precision: np.ndarray) -> Any:
         # The same array comes back for variances and determinant: of the end of one step, and the start of the next.
@@ -146,12 +154,12 @@ class Iterative:
         rng = np.random.default_rng(self._seed)
         if self._variance == "lanczos":
             bound = lanczos(*self._maps, precision, self._steps, rng, n_unknowns=self._linear.size)
-            return Variances(bound.variance, _median_ratio(bound.last_increment, bound.variance), True)
+            return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         found = perturb_and_map(
             *self._maps, precision, self._n_samples, rng, self._solution(precision), start=self._samples
         )
         self._samples = found.samples
-        return Variances(found.variance, _median_ratio(found.standard_error, found.variance), found.converged)
+        return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return NaN."""

@@ -201,7 +201,8 @@ def _outcome(at: EvidenceAt, found: Hyper | Integral) -> dict[str, Any]:
 
 
 def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
-    return {"objective": ("iteration", at.run.objective), "max_change": ("iteration", at.run.change)}
+    objective = at.run.objective + at.prior.log_excess
+    return {"objective": ("iteration", objective), "max_change": ("iteration", at.run.change)}
 
 
 def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.linalg.precision import require_memory
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 
@@ -30,13 +31,13 @@ OPTIONS = {
 }
 """Options of the double loop and their defaults."""
 MODE_OPTIONS = {
-    "smoothing": 1e-10,
+    "smoothing": 1e-8,
     "outer": 50,
-    "tol": 1e-6,
-    "inner": "irls",
-    "inner_max_iter": 50,
-    "cg_tol": 1e-6,
-    "cg_max_iter": 5000,
+    "tol": 1e-5,
+    "inner": "lbfgs",
+    "inner_max_iter": 1000,
+    "cg_tol": 1e-4,
+    "cg_max_iter": 1000,
 }
 """Options of the posterior mode and their defaults."""
 
@@ -64,8 +65,6 @@ class BoundFit(NamedTuple):
         Further numbers for the result.
     settings : dict
         Options in force.
-    draw : callable
-        ``draw(size, rng)``: draws of the unknowns about their mean, (size, N), for the final precisions.
     """
 
     state: State
@@ -76,7 +75,6 @@ class BoundFit(NamedTuple):
     log_evidence: float | None
     scalars: dict[str, float]
     settings: dict[str, Any]
-    draw: Callable[[int, np.random.Generator], np.ndarray]
 
 
 def solve_by_bounds(
@@ -112,6 +110,8 @@ def solve_by_bounds(
         Where no Gaussians below a site are known.
     InvalidDataError
         For observations outside their domain, and where the factors leave unknowns undetermined.
+    NumericalError
+        Where a scale runs to zero, or a bound is not finite.
     """
     settings = _checked(OPTIONS | options)
     learn = hyper == "optimize" and theta.size > 0
@@ -144,8 +144,9 @@ def find_mode(
 ) -> BoundFit:
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
 
-    Reweighted least squares, with the square of each predictor's distance from a kink raised by ``smoothing``.
-    Parameters are those of `solve_by_bounds`, options those of `MODE_OPTIONS`.
+    To the square of each predictor's distance from a site's centre, where it may have a kink, is added ``smoothing``
+    times the variance of the site alone: a Laplace potential of scale b is rounded over 1e-4 b. Parameters are those of
+    `solve_by_bounds`, options those of `MODE_OPTIONS`.
 
     Raises
     ------
@@ -197,7 +198,6 @@ def _run(
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},
         settings,
-        lambda size, rng: solver.draw(found.state.precision, size, rng),
     )
 
 
@@ -235,6 +235,8 @@ def _start(form: Any, theta: np.ndarray, start: dict[str, np.ndarray] | None) ->
 def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
     """Return the exact solver where it is asked for or can be afforded."""
     wanted = settings["variance"]
+    if wanted == "exact":
+        require_memory(form.linear.algebra)
     if wanted == "exact" or (wanted == "auto" and _affordable(form)):
         return Exact(form.linear)
     if wanted == "auto":
@@ -245,10 +247,11 @@ def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
 
 def _affordable(form: Any) -> bool:
     try:
-        return form.linear.algebra.flops <= _AFFORDABLE
+        require_memory(form.linear.algebra)
     except (InvalidDataError, UnsupportedModelError):
         # It would not fit the memory, or a map has no entries.
         return False
+    return form.linear.algebra.flops <= _AFFORDABLE
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

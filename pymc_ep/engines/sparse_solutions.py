@@ -121,8 +121,8 @@ def _no_posterior(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -
     )
 
 
-def _is_bounded(site: Site) -> bool:
-    return site.has_bound
+def _is_bounded(site: Site | None) -> bool:
+    return site is not None and site.has_bound
 
 
 register_engine(

@@ -21,6 +21,10 @@ __all__ = ["FlatPosterior", "FlatPrior", "null_unknowns"]
 
 _CLEAN = 1e-12
 """Residual of the normal equations, relative to their right-hand side, above which a solution is refined."""
+_FLAT = 1e-9
+"""Part of a precision that is left without a site, below which it counts as this: what others know of a predictor is
+then nothing beside the site, and the difference that says how little has no digits. The evidence and the moments of a
+site depend on so wide a cavity only in the order of this number; where the site is Gaussian, not at all."""
 _RIDGE = 1e-10
 """Precision added to each unknown, relative to that of its own sites, to look for what these leave open."""
 
@@ -146,7 +150,16 @@ class FlatPrior(NamedTuple):
             return FlatPosterior(unknown, unknown, unknown, unknown, np.nan, False, nothing, total, design, factor)
         variance = factor.variances(design)
         zero = FlatPosterior(
-            mean, variance, 1.0 - precision * variance, nothing, factor.log_det, True, nothing, total, design, factor
+            mean,
+            variance,
+            _remainder(precision * variance),
+            nothing,
+            factor.log_det,
+            True,
+            nothing,
+            total,
+            design,
+            factor,
         )
         return self.shifted(zero, mean, shift, precision)
 
@@ -181,6 +194,12 @@ class FlatPrior(NamedTuple):
     def cotangent(self, posterior: FlatPosterior, precision: Any) -> None:
         """Return nothing: D is constant."""
         return
+
+
+def _remainder(explained: np.ndarray) -> np.ndarray:
+    """Return 1 - pi V, where that is rounding of a positive number as small as it can be told."""
+    left = 1.0 - explained
+    return np.where(left > -_FLAT, np.maximum(left, _FLAT), left)
 
 
 def null_unknowns(algebra: Algebra) -> np.ndarray:

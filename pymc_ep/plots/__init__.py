@@ -4,5 +4,13 @@ from pymc_ep.plots.agreement import plot_compare
 from pymc_ep.plots.calibration import plot_calibration
 from pymc_ep.plots.convergence import plot_convergence
 from pymc_ep.plots.diagnosis import plot_diagnose
+from pymc_ep.plots.image import plot_coverage, plot_image
 
-__all__ = ["plot_calibration", "plot_compare", "plot_convergence", "plot_diagnose"]
+__all__ = [
+    "plot_calibration",
+    "plot_compare",
+    "plot_convergence",
+    "plot_coverage",
+    "plot_diagnose",
+    "plot_image",
+]

@@ -11,8 +11,12 @@ from pymc_ep.results import fit_group, settings
 __all__ = ["plot_convergence"]
 
 
+_OBJECTIVES = {"map": "log density", "dsb": "inner objective + log prior"}
+"""What the objective is; elsewhere it is the log evidence."""
+
+
 def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
-    """Plot the log evidence and the largest change by iteration, and the search for the hyperparameters.
+    """Plot the objective and the largest change by iteration, and the search for the hyperparameters.
 
     Parameters
     ----------
@@ -27,21 +31,26 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
     -------
     ndarray of matplotlib.axes.Axes
         Log evidence and change at the returned hyperparameters; then log evidence plus log prior of each evaluation
-        of the optimiser, if there was more than one.
+        of the optimiser, if there was more than one. Of the double loop, which learns hyperparameters on its way, the
+        bound with their log prior, and where variances are not exact the objective of the inner loop in its place.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
     axes = axes_for(3 if searched else 2, ax, figsize)
     iteration = 1 + np.arange(fit.sizes["iteration"])
     axes[0].plot(iteration, fit["objective"], marker=".")
-    axes[0].set(xlabel="iteration", ylabel="log evidence", title=fit.attrs["method"].upper())
+    method = fit.attrs["method"]
+    bound = method == "dsb" and "log_evidence" in fit
+    objective = "bound + log prior" if bound else _OBJECTIVES.get(method, "log evidence")
+    axes[0].set(xlabel="iteration", ylabel=objective, title=method.upper())
     axes[1].plot(iteration, fit["max_change"], marker=".")
     tolerance = settings(idata).get("tol")
     if tolerance is not None:
         axes[1].axhline(tolerance, color="gray", linestyle="--", label="tolerance")
         axes[1].legend()
     title = "converged" if bool(fit["converged"]) else "not converged"
-    axes[1].set(xlabel="iteration", ylabel="largest change of a site", yscale="log", title=title)
+    change = "largest change" if method in _OBJECTIVES else "largest change of a site"
+    axes[1].set(xlabel="iteration", ylabel=change, yscale="log", title=title)
     if searched:
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")
         axes[2].set(xlabel="evaluation", ylabel="log evidence + log prior", title="hyperparameters")

@@ -91,10 +91,10 @@ def test_extrapolation_saves_loops_and_changes_no_result():
     sites = BoundedSites(form)
 
     class Plain(DoubleLoop):
-        def _farther(self, problem, before, state, value):
+        def _farther(self, problem, before, state, certain):
             return self._tight(problem, state)
 
-    options = {"tol": 1e-5, "outer": 2000, "learn": True}
+    options = {"inner": "irls", "inner_max_iter": 20, "tol": 1e-5, "outer": 2000, "learn": True}
     plain, quick = (
         run(kind(form.linear, Exact(form.linear), **options), sites, Start(form.start), max_iter=2001)
         for kind in (Plain, DoubleLoop)
@@ -208,8 +208,10 @@ def test_bound_lies_below_the_evidence_and_not_far(name):
     assert exact - 0.8 < found.log_evidence < exact - 1e-3
 
 
-@pytest.mark.parametrize("inner", ["lbfgs", "newton-cg"])
-@pytest.mark.parametrize("name", ["laplace", "logit", "bounded curvature"])
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [("laplace", "lbfgs"), ("logit", "lbfgs"), ("bounded curvature", "lbfgs"), ("laplace", "newton-cg")],
+)
 def test_inner_solvers_agree(name, inner):
     one, other = (bounds(FORMS[name](), inner=how, tol=1e-6, outer=300) for how in ("irls", inner))
     np.testing.assert_allclose(other.log_evidence, one.log_evidence, atol=1e-6)
@@ -221,8 +223,11 @@ def test_factorisations_in_an_outer_loop():
     form = FORMS["laplace"]()
     counts["factorizations"] = 0
     found = bounds(form, inner_max_iter=3)
-    # At the start one; in a loop up to three for the unknowns, and one or two for the bound.
-    assert counts["factorizations"] <= 1 + 5 * found.state.loop
+    # One at the start; in a loop up to three for the unknowns and one for the bound, which gives the next variances, or
+    # two where extrapolated ones are not taken.
+    extrapolated = counts["factorizations"] - 1 - 4 * found.state.loop
+    assert found.state.loop > 4
+    assert extrapolated <= 2
 
 
 def test_sites_give_the_posterior_back():
@@ -240,8 +245,8 @@ def test_sites_give_the_posterior_back():
 def test_sampled_variances_come_near_the_exact_ones(hyper):
     form = image(12, LEARN[0], LEARN[1], theta=np.log([0.1, 0.05]))
     exact = bounds(form, hyper, variance="exact")
-    found = bounds(form, hyper, variance="perturb-and-map", n_samples=200)
-    again = bounds(form, hyper, variance="perturb-and-map", n_samples=200)
+    options = {"variance": "perturb-and-map", "n_samples": 200, "tol": 1e-3}
+    found, again = (bounds(form, hyper, **options) for _ in range(2))
     assert exact.status.converged
     assert found.status.converged
     assert found.log_evidence is None
@@ -295,8 +300,8 @@ def test_mode_is_the_soft_threshold():
     assert found.status.converged
     assert found.log_evidence is None
     expected = np.sign(y) * np.maximum(np.abs(y) - 0.5**2 / 0.4, 0.0)
-    # The smoothing is of (1e-5)^2.
-    np.testing.assert_allclose(found.state.unknowns, expected, atol=2e-5)
+    # The potential is rounded over 1e-4 times its scale.
+    np.testing.assert_allclose(found.state.unknowns, expected, atol=5e-5)
 
 
 def test_mode_of_a_line_has_flat_pieces_and_the_highest_density():
@@ -361,6 +366,13 @@ def test_refusals():
 def test_options_out_of_range(option, message):
     with pytest.raises(ValueError, match=message):
         bounds(FORMS["laplace"](), **option)
+
+
+def test_a_scale_that_runs_to_zero_is_told_of():
+    """More normalised potentials than unknowns, as here, have densities without bound as their scale falls."""
+    form = image(8, ("theta", 0), ("theta", 1), theta=(3.0, -4.0))
+    with pytest.raises(NumericalError, match="the scale of a site may have run to zero"):
+        bounds(form, "optimize", outer=300)
 
 
 def test_lanczos_does_not_learn_scales():

@@ -1,0 +1,199 @@
+"""Posteriors of images, and how often their intervals are right."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from scipy.special import erf
+from scipy.stats import binom
+
+from pymc_ep.compat import group, has_group
+from pymc_ep.plots.axes import axes_for
+from pymc_ep.results import fit_group
+
+__all__ = ["plot_coverage", "plot_image"]
+
+_PANEL = (3.4, 2.9)
+"""Width and height of one image with its colour bar, in inches."""
+_MISSING = "lightsteelblue"
+"""Where there are no data: no shade of gray."""
+_BAND = 0.95
+_LEVELS = np.linspace(0.01, 0.99, 99)
+"""Nominal coverages at which intervals are counted."""
+
+
+def plot_image(
+    idata: Any,
+    var_name: str,
+    *,
+    truth: Any = None,
+    data: Any = None,
+    cmap: str = "gray",
+    ax: Any = None,
+    figsize: Sequence[float] | None = None,
+) -> np.ndarray:
+    """Show the posterior mean and standard deviation of an image, beside the truth and the data where given.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    var_name : str
+        A variable with two axes, rows and columns.
+    truth : array, (rows, columns), optional
+    data : str or array with two axes, optional
+        Name of an observed variable, or an image, of any shape and with NaN where nothing was observed.
+    cmap : str
+        Matplotlib's name of the colours of all panels but the standard deviation's.
+    ax : sequence of matplotlib.axes.Axes, optional
+        One for each panel.
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes
+        Truth, data, mean (or mode) and standard deviation; what is not there has no panel. The first three share the
+        range of their colours, that of the truth or else of the mean; an arrow at a colour bar says that values lie
+        beyond. The first row is on top, and the axes are in the variable's coordinates where these are evenly spaced
+        numbers.
+
+    Raises
+    ------
+    ValueError
+        Where `var_name` is no image in the fit, and for a truth or data of the wrong shape.
+    """
+    fit = fit_group(idata)
+    what = "mode" if f"{var_name}_mode" in fit else "mean"
+    mean = _moment(fit, var_name, what)
+    panels = []
+    if truth is not None:
+        panels.append(("truth", _image(truth, "truth", mean.shape)))
+    if data is not None:
+        panels.append(("data", _image(_observed(idata, data), "data")))
+    panels.append((f"posterior {what}", _image(mean, var_name)))
+    shared = len(panels)
+    if f"{var_name}_sd" in fit:
+        panels.append(("posterior sd", _image(fit[f"{var_name}_sd"], var_name)))
+    size = (_PANEL[0] * len(panels), _PANEL[1]) if figsize is None else figsize
+    axes = axes_for(len(panels), ax, size, columns=len(panels))
+    # Noise would stretch the range of colours, and leave little of it to the image.
+    leading = panels[0 if truth is not None else shared - 1][1]
+    low, high = np.nanmin(leading), np.nanmax(leading)
+    for k, (panel, (title, image)) in enumerate(zip(axes, panels)):
+        # An image of other pixels, as data may be, is not in the variable's coordinates.
+        extent = _extent(mean) if image.shape == mean.shape else None
+        colours = {"cmap": cmap, "vmin": low, "vmax": high} if k < shared else {"cmap": "viridis"}
+        shown = panel.imshow(image, extent=extent, interpolation="nearest", **colours)
+        panel.figure.colorbar(shown, ax=panel, extend=_beyond(image, low, high) if k < shared else "neither")
+        panel.set(title=title, facecolor=_MISSING)
+    return axes
+
+
+def plot_coverage(
+    idata: Any, truth: Any, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
+) -> Any:
+    """Plot how often central intervals contain the truth, against how often they should.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    truth : array
+        Of the variable's shape; elements that are NaN are not counted.
+    var_name : str
+        A variable whose mean and standard deviation the fit has; its elements are counted together.
+    ax : matplotlib.axes.Axes, optional
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The share of elements whose truth lies in the central interval of their Gaussian marginal, by the interval's
+        probability: above the diagonal where intervals are too wide. Were elements independent, each point would lie
+        in the band in 95% of calibrated cases; neighbours in an image are not, and their shares scatter more.
+
+    Raises
+    ------
+    ValueError
+        Where the fit has no moments of `var_name`, and for a truth of another shape or without a number.
+    """
+    fit = fit_group(idata)
+    mean, sd = (_moment(fit, var_name, what).to_numpy() for what in ("mean", "sd"))
+    truth = np.asarray(truth, dtype=float)
+    if truth.shape != mean.shape:
+        raise ValueError(
+            f"truth= has the shape {truth.shape}, but {var_name!r} has {mean.shape}; give one of its shape."
+        )
+    counted = ~np.isnan(truth)
+    if not counted.any():
+        raise ValueError("truth= holds no number; give at least one element that is not NaN.")
+    distance, sd = np.abs(truth - mean)[counted], sd[counted]
+    # What is known exactly is in all intervals or in none.
+    scaled = np.divide(distance, sd, out=np.where(distance > 0, np.inf, 0.0), where=sd > 0)
+    least = np.sort(erf(scaled / np.sqrt(2.0)))
+    share = np.searchsorted(least, _LEVELS, side="right") / least.size
+    band = [binom.ppf(q, least.size, _LEVELS) / least.size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2)]
+    (panel,) = axes_for(1, ax, figsize)
+    panel.fill_between(_LEVELS, *band, color="gray", alpha=0.3, linewidth=0)
+    panel.plot([0, 1], [0, 1], color="gray", linestyle="--")
+    panel.plot(_LEVELS, share)
+    panel.set(xlabel="probability of the interval", ylabel="share that contains the truth", title=var_name)
+    panel.set(xlim=(0, 1), ylim=(-0.02, 1.02))
+    return panel
+
+
+def _moment(fit: xr.Dataset, name: str, what: str) -> xr.DataArray:
+    if f"{name}_{what}" not in fit:
+        known = [str(key).removesuffix(f"_{what}") for key in fit if str(key).endswith(f"_{what}")]
+        found = ", ".join(map(repr, known)) or "none"
+        raise ValueError(f"The fit has no {name}_{what}; variables with this moment: {found}.")
+    return fit[f"{name}_{what}"]
+
+
+def _observed(idata: Any, data: Any) -> Any:
+    """Return the observed variable that `data` names, or `data` itself."""
+    if not isinstance(data, str):
+        return data
+    observed = group(idata, "observed_data") if has_group(idata, "observed_data") else {}
+    if data not in observed:
+        found = ", ".join(repr(str(name)) for name in observed) or "none"
+        raise ValueError(f"data={data!r} is no observed variable of the container; there are: {found}.")
+    return observed[data]
+
+
+def _image(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    image = np.asarray(values, dtype=float)
+    if image.ndim != 2:
+        raise ValueError(
+            f"{name} has the shape {image.shape}, and an image has two axes; of observed pixels make an image with NaN "
+            f"where there are none."
+        )
+    if shape is not None and image.shape != shape:
+        raise ValueError(f"{name}= has the shape {image.shape}, but the variable has {shape}; give one of its shape.")
+    return image
+
+
+def _beyond(image: np.ndarray, low: float, high: float) -> str:
+    """Return at which ends of a colour bar there are values beyond, as Matplotlib calls them."""
+    return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[
+        bool(np.nanmin(image) < low), bool(np.nanmax(image) > high)
+    ]
+
+
+def _extent(image: xr.DataArray) -> tuple[float, ...] | None:
+    """Return left, right, bottom and top edges of an image in its coordinates; None where these are no even numbers."""
+    ends = []
+    for dim in reversed(image.dims):
+        at = np.asarray(image.coords[dim]) if dim in image.coords else np.arange(image.sizes[dim])
+        if at.dtype.kind not in "iuf":
+            return None
+        steps = np.diff(at.astype(float))
+        step = steps.mean() if steps.size else 1.0
+        if step == 0 or not np.allclose(steps, step, rtol=1e-3):
+            return None
+        ends.append((float(at[0] - step / 2), float(at[-1] + step / 2)))
+    (left, right), (top, bottom) = ends
+    return left, right, bottom, top
