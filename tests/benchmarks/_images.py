@@ -196,7 +196,7 @@ class Store:
     def _read(self) -> dict[str, Any]:
         return json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def get(self, key: str, measure: Callable[[], Any]) -> Any:
+    def get(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """Return a row, measured now unless it is there; what `measure` raises is reported and not stored."""
         if key not in self.rows:
             try:
@@ -210,7 +210,7 @@ class Store:
             temporary = self.path.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(self.rows))
             temporary.replace(self.path)
-            print(key, {k: v for k, v in row.items() if np.ndim(v) == 0} if isinstance(row, dict) else row, flush=True)
+            print(key, {k: v for k, v in row.items() if isinstance(v, (int, float, str))}, flush=True)
         return self.rows[key]
 
 
