@@ -30,7 +30,7 @@ NOISE = {"denoising": 0.1, "inpainting": 10**-2.5}
 KEPT = 0.25
 """Share of the pixels that inpainting is given."""
 SAMPLES, OUTER, LEVELS = 30, 15, 5
-TAU = {"denoising": 15.0, "inpainting": 15.0}
+TAU = {"denoising": 6.0, "inpainting": 9.0}
 SECONDS, STRETCH, GIGABYTES = 90.0, 40.0, 4.0
 MODES = {"C": "CVM", "Numba": "NUMBA", "JAX": "JAX"}
 
