@@ -115,7 +115,10 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
 
 
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:
-    """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`."""
+    """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`.
+
+    With `rng` None it has a generator of its own, which PyTensor 3 no longer makes unasked.
+    """
     if PYMC_6:
         rng = random.shared_rng(seed=None) if rng is None else rng
         next_rng, draws = rv_op(*parameters, size=size, rng=rng, return_next_rng=True)

@@ -68,8 +68,8 @@ def fit(
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
         ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
-        ``n_samples=30``, ``outer=50`` loops at most, ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``,
-        ``cg_tol``, ``cg_max_iter``, ``seed=0`` of the sampled variances.
+        ``n_samples=30``, ``seed=0``, ``outer`` loops at most (by default 50 with exact variances, 15 with others),
+        ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``.
 
     Returns
     -------

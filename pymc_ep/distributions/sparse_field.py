@@ -79,7 +79,9 @@ class SparseFieldRV(RandomVariable):
         """Return a random variable with the distribution of one coefficient, or of each."""
         location, _ = _POSITIONS[type(self.potential)]
         groups = self.linear_map.groups
-        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(parameters, self.ndims_params)]
+        # A number such as 0.5 comes in single precision, which would show in its logarithm.
+        double = [p.astype("float64") for p in parameters]
+        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(double, self.ndims_params)]
         return random_draw(self.potential, *own[:location], 0.0, *own[location:], size=None, rng=None)[1]
 
     def log_excess(self, parameters: Sequence[Any]) -> Any:
@@ -90,7 +92,7 @@ class SparseFieldRV(RandomVariable):
         """
         scale = self.scale(parameters)
         surplus = self.coefficients - self.rank
-        return surplus * pt.log(scale) if surplus and not scale.ndim else pt.zeros(())
+        return surplus * pt.log(scale.astype("float64")) if surplus and not scale.ndim else pt.zeros(())
 
     def scale(self, parameters: Sequence[Any]) -> Any:
         """Return the scale among the parameters."""
@@ -159,10 +161,11 @@ class SparseField(Continuous):
     @classmethod
     def dist(cls, *, operator: Any, potential: Any, shape: Any = None, rank: int | None = None, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
-        linear_map = as_linear_map(operator, _input_shape(operator, shape))
+        own_shape = isinstance(operator, LinearMap) or shape is None
+        linear_map = as_linear_map(operator, None if own_shape else _static(shape))
         _check_shape(linear_map, shape)
         parameters = _parameters(potential)
-        rank = _rank(linear_map) if rank is None else int(rank)
+        rank = _rank(linear_map) if rank is None else _checked_rank(linear_map, rank)
         op = SparseFieldRV(linear_map, potential.owner.op, rank, tuple(p.type.ndim for p in parameters))
         _check_parameters(op, parameters)
         return super().dist(parameters, op=op, **kwargs)
@@ -174,15 +177,6 @@ class SparseField(Continuous):
 
 def _static(shape: Any) -> tuple[int, ...]:
     return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
-
-
-def _input_shape(operator: Any, shape: Any) -> tuple[int, ...]:
-    """Return the shape of what an operator acts on: its own, that given, or the number of its columns."""
-    if isinstance(operator, LinearMap):
-        return operator.input_shape
-    if shape is not None:
-        return _static(shape)
-    return (int(getattr(operator, "shape", (0, 0))[-1]),)
 
 
 def _check_shape(linear_map: LinearMap, shape: Any) -> None:
@@ -200,6 +194,11 @@ def _parameters(potential: Any) -> list[Any]:
         raise UnsupportedModelError(
             f"potential={potential!r} of a SparseField is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
             f"and pm.Normal.dist(0, b); use one of these."
+        )
+    if potential.name is not None:
+        raise UnsupportedModelError(
+            f"The potential of a SparseField is {potential.name!r}, a variable of the model; give the distribution "
+            f"alone, by its dist, such as pm.Laplace.dist(0, b)."
         )
     parameters = list(op.dist_params(potential.owner))
     location = parameters.pop(_POSITIONS[type(op)][0])
@@ -236,6 +235,16 @@ def _rank(linear_map: LinearMap) -> int:
     return int(np.linalg.matrix_rank(matrix.toarray()))
 
 
+def _checked_rank(linear_map: LinearMap, rank: Any) -> int:
+    most = min(int(np.prod(linear_map.input_shape)), int(np.prod(linear_map.output_shape)))
+    if not (isinstance(rank, int | np.integer) and 1 <= rank <= most):
+        raise InvalidDataError(
+            f"A SparseField has rank={rank}, which is no whole number between 1 and {most}, the most that its operator "
+            f"of {int(np.prod(linear_map.output_shape))} coefficients can have."
+        )
+    return int(rank)
+
+
 def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
     groups = op.linear_map.groups
     allowed = op.coefficients if groups is None else int(np.max(groups)) + 1
@@ -255,7 +264,8 @@ def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
                 f"{op.rank}, whose density has no known normaliser. Share one scale, hold these values fixed, or use "
                 f"an operator with independent rows, such as Wavelet2D."
             )
-    if isinstance(scale, Constant) and not np.all(scale.data > 0):
-        raise InvalidDataError(
-            f"The potential of a SparseField has the scale {np.min(scale.data)}; scales must be positive."
-        )
+        if isinstance(parameter, Constant) and not np.all(parameter.data > 0):
+            what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
+            raise InvalidDataError(
+                f"The potential of a SparseField has the {what} {np.min(parameter.data)}; {plural} must be positive."
+            )

@@ -12,6 +12,10 @@ from pymc_ep.linalg.variances import lanczos, perturb_and_map
 __all__ = ["Exact", "Iterative", "PrecisionSolver", "Variances"]
 
 
+_SAMPLED = 3e-3
+"""Residual of a draw beyond which nothing is gained: that of 30 draws' variances by sampling is 20 times larger."""
+
+
 class Variances(NamedTuple):
     """Variances of the predictors under the precision A.
 
@@ -155,9 +159,8 @@ class Iterative:
         if self._variance == "lanczos":
             bound = lanczos(*self._maps, precision, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
-        found = perturb_and_map(
-            *self._maps, precision, self._n_samples, rng, self._solution(precision), start=self._samples
-        )
+        solution = self._solution(precision, _SAMPLED)
+        found = perturb_and_map(*self._maps, precision, self._n_samples, rng, solution, start=self._samples)
         self._samples = found.samples
         return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
 
@@ -171,18 +174,21 @@ class Iterative:
 
     def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N), up to the tolerance of the solutions."""
-        return perturb_and_map(*self._maps, precision, size, rng, self._solution(precision)).samples
+        return perturb_and_map(*self._maps, precision, size, rng, self._solution(precision, _SAMPLED)).samples
 
     @property
     def _maps(self) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
         return self._linear.forward, self._linear.adjoint
 
-    def _solution(self, precision: np.ndarray) -> Callable[[Any, np.ndarray, np.ndarray | None], Solution]:
+    def _solution(
+        self, precision: np.ndarray, least: float = 0.0
+    ) -> Callable[[Any, np.ndarray, np.ndarray | None], Solution]:
+        """Return what solves a system, to no smaller a residual than `least`."""
         precondition = self._linear.preconditioner(precision)
 
         def solve(apply: Any, b: np.ndarray, start: np.ndarray | None) -> Solution:
             return conjugate_gradients(
-                apply, b, start=start, precondition=precondition, tol=self._tol, max_iter=self._max_iter
+                apply, b, start=start, precondition=precondition, tol=max(self._tol, least), max_iter=self._max_iter
             )
 
         return solve
