@@ -244,7 +244,8 @@ def panels(name: str, rows: list[list[tuple[str, np.ndarray, float | None]]]) ->
         axis.set_axis_off()
     for line, shown in zip(axes, rows):
         for axis, (title, image, white) in zip(line, shown):
-            drawn = axis.imshow(image, cmap="gray" if white is not None else "viridis", vmin=0, vmax=white)
+            colours = "viridis" if white is None or title.endswith("sd") else "gray"
+            drawn = axis.imshow(image, cmap=colours, vmin=0, vmax=white)
             axis.set_title(title, fontsize=9)
             figure.colorbar(drawn, ax=axis, shrink=0.7)
     figure.savefig(PAGES / f"{name}.png", dpi=100)

@@ -346,7 +346,8 @@ def nuts_part(name: str, r: dict[str, Any]) -> list[str]:
     head = ["", "error of means, sd", "sd ratio", "its 90% range", "NUTS's draws inside", "truth inside", "seconds"]
     truth, y = np.array(r["truth"]), np.array(r["y"])
     shown = [[("truth", truth, 1.0), *((f"{w}: mean", np.array(f["mean"]), 1.0) for w, f in r["fits"].items())]]
-    shown += [[("data", y, 1.0), *((f"{w}: sd", np.array(f["sd"]), None) for w, f in r["fits"].items())]]
+    white = float(max(np.max(f["sd"]) for f in r["fits"].values()))
+    shown += [[("data", y, 1.0), *((f"{w}: sd", np.array(f["sd"]), white) for w, f in r["fits"].items())]]
     panels("double_loop", shown)
     return [
         NUTS.format(name=name, **nuts),
@@ -386,11 +387,12 @@ stopped; the least step is the smallest change of the bound from one outer loop 
 """
 TIME = """## Time at 32 x 32
 
-Fifteen outer loops with exact variances; EP to its own tolerance. With compilation, and without.
+Up to fifteen outer loops with exact variances, fewer where they converge; EP to its own tolerance. With compilation,
+and without.
 """
 VARIANCES = """## Variances by sampling
 
-Fifteen outer loops at 32 x 32 with each estimator throughout: the ratio of the pixels' variances to those with exact
+Up to fifteen outer loops at 32 x 32 with each estimator throughout: the ratio of the pixels' variances to those with exact
 ones, its mean less one (bias), its standard deviation and worst distance from one; the difference of the means, root
 mean square in standard deviations.
 """

@@ -100,6 +100,7 @@ def run(task: str, prior: str, size: int, outer: int, keep: bool) -> dict[str, A
                 variance="perturb-and-map",
                 n_samples=SAMPLES,
                 outer=loops,
+                tol=1e-12,
                 draws=0,
                 random_seed=1,
                 progressbar=False,
@@ -263,7 +264,7 @@ that of the whole process, Python and compiler included.
 """
 INPAINTING = f"""## Inpainting, 256 x 256
 
-{OUTER} outer loops. Total variation with tau {TAU["inpainting"]:g} known and with tau learned; a Student-t potential
+{OUTER} outer loops, whether fewer would do or not. Total variation with tau {TAU["inpainting"]:g} known and with tau learned; a Student-t potential
 (nu = 2.1) on db2 wavelet coefficients with a learned scale for each of {LEVELS} levels.
 """
 COMPILED = """## The same model under C, Numba and JAX
