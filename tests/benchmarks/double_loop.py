@@ -392,9 +392,10 @@ and without.
 """
 VARIANCES = """## Variances by sampling
 
-Up to fifteen outer loops at 32 x 32 with each estimator throughout: the ratio of the pixels' variances to those with exact
-ones, its mean less one (bias), its standard deviation and worst distance from one; the difference of the means, root
-mean square in standard deviations.
+Up to fifteen outer loops at 32 x 32 with each estimator throughout: the ratio of the pixels' variances to those with
+exact ones, its mean less one (bias), its standard deviation and worst distance from one; the difference of the means,
+root mean square in standard deviations. Lanczos' method finds variances that are too small (Schneider and Willsky
+2001), at any number of steps short of the number of unknowns.
 """
 NUTS = """## NUTS on the same model block, {name}
 
