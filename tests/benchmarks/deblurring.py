@@ -452,10 +452,11 @@ evidence chooses.
 """
 COST = """## What EP found, and what it took
 
-Tau by evidence; the share of pixels whose true intensity is in the 90% interval of the marginal; seconds of a fit
-without compilation, and its evaluations of the evidence: first draw, whose search begins at the prior (at 128 x 128 at
-what 64 x 64 found) / median of the others, whose searches begin at what the first found. One thread of BLAS; other work ran on the machine, so that seconds
-are upper bounds.
+Tau by evidence; the share of pixels whose true intensity is in the 90% interval of the marginal (near zero where the
+Gaussian likelihood's evidence is highest without noise); seconds of a fit without compilation, and its evaluations of
+the evidence: first draw, whose search begins at the prior (at 128 x 128 at what 64 x 64 found) / median of the others,
+whose searches begin at what the first found. One thread of BLAS; other work ran on the machine, so that seconds are
+upper bounds.
 """
 BOUND = """## The double loop on the same pictures
 
