@@ -9,11 +9,12 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import Continuous
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.utils import MissingInputError
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_ep.compat import random_draw
+from pymc_ep.compat import quick_mode, random_draw
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.operators import LinearMap, apply_operator, as_linear_map
 
@@ -245,12 +246,24 @@ def _checked_rank(linear_map: LinearMap, rank: Any) -> int:
     return int(rank)
 
 
+def _length(parameter: Any) -> int | None:
+    """Return the length of a parameter, for which that of its dims is looked up; None for one value, or if unknown."""
+    if not parameter.type.ndim:
+        return None
+    if parameter.type.shape[0] is not None:
+        return int(parameter.type.shape[0])
+    try:
+        return int(parameter.shape[0].eval(mode=quick_mode()))
+    except (MissingInputError, NotImplementedError):
+        return None
+
+
 def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
     groups = op.linear_map.groups
     allowed = op.coefficients if groups is None else int(np.max(groups)) + 1
     scale = op.scale(parameters)
     for parameter in parameters:
-        length = parameter.type.shape[0] if parameter.type.ndim else None
+        length = _length(parameter)
         if length not in (None, allowed):
             raise UnsupportedModelError(
                 f"A parameter of the potential of a SparseField has {length} values, but its operator has {allowed} "

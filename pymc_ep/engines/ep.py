@@ -24,10 +24,8 @@ _DEPTH = 5
 """Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
 _NEAR = 1.0
 """Change, in posterior standard deviations, below which steps are extrapolated."""
-_CAREFUL = 0.5
-"""Damping of the first steps from sites that are far from the fixed point."""
-_CLOSE = 0.3
-"""Change below which full steps follow careful ones."""
+_CAREFUL, _CLOSE = 0.5, 0.3
+"""Damping of careful steps, and the change below which full ones follow them."""
 _GROWTH = 3.0
 """Factor by which the change may grow in one accepted step."""
 _HARMLESS = 1e-2
@@ -65,6 +63,9 @@ class State(NamedTuple):
         Least change so far.
     stale : int
         Steps since then.
+    careful : bool
+        Whether steps are plain and damped since full ones from far away overshoot together, where nothing but sites
+        holds the predictors.
     """
 
     shift: np.ndarray
@@ -75,6 +76,7 @@ class State(NamedTuple):
     damping: float
     best: float
     stale: int
+    careful: bool = False
 
 
 class EP:
@@ -131,10 +133,9 @@ class EP:
         if start is not None:
             shift, precision = (np.array(part) for part in start)
             first = self.sweep(problem, shift, precision, self.inner)
-            if bool(first.proper) and self.automatic and float(first.change) > _CLOSE:
-                # Full steps from far away overshoot together where nothing but sites holds the predictors.
-                careful = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
-                return careful._replace(damping=_CAREFUL)
+            if bool(first.proper) and self.automatic and float(first.change) > _CLOSE and not _holds(problem.prior):
+                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
+                return unmatched._replace(damping=_CAREFUL, careful=True)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
@@ -163,7 +164,7 @@ class EP:
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None where they do not give a proper posterior."""
-        at = self.sweep(problem, shift, precision, 0 if before.damping < 1.0 else self.inner)
+        at = self.sweep(problem, shift, precision, 0 if before.careful else self.inner)
         if not bool(at.proper):
             return None
         return self._accept(shift, precision, at, before)
@@ -267,20 +268,22 @@ class EP:
         point = np.concatenate([shift, precision])
         residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
         points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
+        careful = before is not None and before.careful
         if before is not None:
             points = np.concatenate([before.points, points])[-_DEPTH:]
             residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
             damping, best, stale = before.damping, before.best, before.stale + 1
         if float(at.change) < best:
             best, stale = float(at.change), 0
+        careful = careful and best >= _CLOSE
         if self.automatic:
             if stale > 0 and stale % _PATIENCE == 0:
                 points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _SHORT))
-            elif stale == 0 and (best < _CLOSE or damping < _CAREFUL):
+            elif stale == 0 and not careful:
                 damping = min(1.0, 2.0 * damping)
         else:
             damping = self.damping
-        return State(shift, precision, at, points, residuals, damping, best, stale)
+        return State(shift, precision, at, points, residuals, damping, best, stale, careful)
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""
@@ -292,6 +295,11 @@ class EP:
                 at.cavity_variance[here],
                 site.site.name,
             )
+
+
+def _holds(prior: Any) -> bool:
+    """Whether the prior alone holds some of the predictors: it is proper, or flat in some coefficients only."""
+    return prior.regular() is prior or bool(np.any(np.asarray(prior.precision)))
 
 
 def _without_history(state: State) -> State:

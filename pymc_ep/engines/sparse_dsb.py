@@ -13,7 +13,6 @@ from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.linalg.precision import require_memory
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 
@@ -240,8 +239,6 @@ def _start(form: Any, theta: np.ndarray, start: dict[str, np.ndarray] | None) ->
 def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
     """Return the exact solver where it is asked for or can be afforded."""
     wanted = settings["variance"]
-    if wanted == "exact":
-        require_memory(form.linear.algebra)
     if wanted == "exact" or (wanted == "auto" and _affordable(form)):
         return Exact(form.linear)
     if wanted == "auto":
@@ -252,11 +249,10 @@ def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
 
 def _affordable(form: Any) -> bool:
     try:
-        require_memory(form.linear.algebra)
+        return form.linear.algebra.flops <= _AFFORDABLE
     except (InvalidDataError, UnsupportedModelError):
         # It would not fit the memory, or a map has no entries.
         return False
-    return form.linear.algebra.flops <= _AFFORDABLE
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
-from pymc_ep.linalg.precision import Algebra, plan_algebra
+from pymc_ep.linalg.precision import Algebra, plan_algebra, require_memory
 from pymc_ep.operators import LinearMap
 
 __all__ = ["LinearPredictors"]
@@ -104,9 +104,21 @@ class LinearPredictors:
 
     @property
     def algebra(self) -> Algebra:
-        """How D^T diag(pi) D is factorised."""
-        shape = self._shapes[0] if len(self._shapes) == 1 else None
-        return self._of_present_data("algebra", lambda: plan_algebra(self.matrix, shape))
+        """How D^T diag(pi) D is factorised.
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map has no entries.
+        InvalidDataError
+            Where a factor would not fit the memory; says how much it needs, and what does without.
+        """
+        return self._of_present_data("algebra", self._planned)
+
+    def _planned(self) -> Algebra:
+        algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
+        require_memory(algebra)
+        return algebra
 
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).

@@ -15,6 +15,7 @@ from pymc_ep.forms.moments import deviations_of
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.operators import apply_operator
 from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.graph import depends_on
 from pymc_ep.recognise.noise import NoiseGraphs
 from pymc_ep.recognise.random_nodes import parameters_of
 from pymc_ep.sites.base import Site, get_site
@@ -30,16 +31,33 @@ def with_potentials(
         return form
     blocks, potentials, maps = [], [], []
     for rv, block in zip(latents, form.blocks):
+        _require_observed(rv, block, form)
         if isinstance(rv.owner.op, SparseFieldRV):
             potentials.append(_of_field(rv, block, graphs))
             maps.append((len(blocks), rv.owner.op.linear_map))
         elif not block.flat:
-            block, potential = _of_gaussian(block)
+            block, potential = _of_gaussian(block, rv.type.shape)
             potentials.append(potential)
             maps.append(None)
         blocks.append(block)
     parts = {f.name: getattr(form, f.name) for f in fields(form)}
     return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+
+
+def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a variable that is there to be predicted, which has no site among those of a fit."""
+    if depends_on([group.predictor for group in form.groups], [block.noise]):
+        return
+    if isinstance(rv.owner.op, SparseFieldRV):
+        raise UnsupportedModelError(
+            f"{rv.name!r} is a SparseField that no observation depends on; its prior is improper, so that there is "
+            f"nothing to predict. Leave it out."
+        )
+    raise UnsupportedModelError(
+        f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
+        f"in closed form. Draw it by pm.sample_posterior_predictive(idata, var_names=[{rv.name!r}]), or predict a "
+        f"Deterministic of variables of the fit."
+    )
 
 
 def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
@@ -52,8 +70,8 @@ def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Sit
     return _potential(rv.name, site, coefficients, parameters, op.coefficients)
 
 
-def _of_gaussian(block: NoiseBlock) -> tuple[NoiseBlock, SiteGroup]:
-    """Return a block of independent Gaussian noise as a flat one with normal sites."""
+def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
+    """Return a block of independent Gaussian noise, with the sides that are known, as a flat one with normal sites."""
     deviations = deviations_of(block)
     if block.factor is not None or deviations is None:
         raise UnsupportedModelError(
@@ -61,7 +79,9 @@ def _of_gaussian(block: NoiseBlock) -> tuple[NoiseBlock, SiteGroup]:
             f"a SparseField. Give it independent values (pm.Normal), or write its prior as a SparseField with "
             f"potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
         )
-    size = deviations.shape[0]
+    # Not the length of the deviations: hyperparameters may take part in these, and never do in observations.
+    known = [side if n is None else n for n, side in zip(sides, block.shape)]
+    size = pt.prod(pt.stack(known)) if known else pt.constant(1)
     excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
     flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
     return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)

@@ -266,6 +266,17 @@ def test_potentials_that_do_not_fit(options, message):
         laplace_of(**options)
 
 
+@pytest.mark.parametrize("levels", [1, 3])
+def test_scales_whose_length_is_that_of_dims(levels):
+    """Of more values than groups some would be learned from nothing."""
+    operator = Wavelet2D((8, 8), "haar", 2)
+    with pm.Model(coords={"level": range(levels), "two": range(2)}):
+        wrong, right = pm.HalfNormal("wrong", dims="level"), pm.HalfNormal("right", dims="two")
+        pmep.SparseField("u", operator=operator, potential=pm.Laplace.dist(0, right))
+        with pytest.raises(UnsupportedModelError, match=rf"{levels} values, but its operator has 2 groups"):
+            pmep.SparseField("v", operator=operator, potential=pm.Laplace.dist(0, wrong))
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
 def test_scale_that_is_not_positive(scale):
     with pytest.raises(InvalidDataError, match=rf"scale {scale}.*must be positive"):

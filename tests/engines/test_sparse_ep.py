@@ -11,6 +11,7 @@ import pymc_ep as pmep
 from pymc_ep.compat import PYMC_6, group, numpy_mode
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.evidence import Evidence
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group
@@ -518,6 +519,22 @@ def test_saved_and_read_back(deblurred, tmp_path):
     np.testing.assert_allclose(density["y_new"][4, 4], np.log(mass.sum() * (eta[1] - eta[0])), rtol=1e-6)
 
 
+def test_new_variables_of_the_prior_have_no_closed_form():
+    """They would need sites that the fit has not; drawing them does not."""
+    with deblurring(shape=(4, 4)) as model:
+        idata = pmep.fit(method="ep", draws=200, chains=1, **QUIET)
+        pm.Normal("weighed", model["u"].sum(), 2.0)
+        pmep.SparseField("other", operator=np.eye(4), potential=pm.Laplace.dist(0, 1.0))
+        with pytest.raises(UnsupportedModelError, match=r"'weighed'.*no observation depends.*posterior_predictive"):
+            pmep.predict(idata, var_names=["weighed"])
+        with pytest.raises(UnsupportedModelError, match=r"'other'.*no observation depends.*improper"):
+            pmep.predict(idata, var_names=["other"])
+        drawn = pm.sample_posterior_predictive(idata, var_names=["weighed"], progressbar=False, random_seed=1)
+    drawn = np.asarray(group(drawn, "posterior_predictive")["weighed"])
+    total = np.asarray(group(idata, "posterior")["u"]).sum(axis=(2, 3))
+    np.testing.assert_allclose((drawn - total).std(), 2.0, rtol=0.2)
+
+
 def test_sum_of_all_pixels_against_draws(deblurred):
     """The joint posterior, not its margins: the sum's sd is not that of independent pixels."""
     model, idata = deblurred
@@ -572,6 +589,51 @@ def test_gaussian_coefficients_beside_a_field():
     total = np.eye(2 * n) + design @ np.diag(prior_sd**2) @ design.T
     log_z = scipy.stats.multivariate_normal.logpdf(data.ravel(), design @ prior_mean, total)
     np.testing.assert_allclose(float(fit["log_evidence"]), log_z, rtol=1e-10)
+
+
+def test_level_that_its_prior_alone_determines(deblurred):
+    """Total variation is blind to a level: only its prior tells a level of its own from that of the field."""
+    _, idata = deblurred
+    tau = float(fit_group(idata)["hyper_mode_tau"])
+    options = {"hyper": "fixed", "start": {"tau": tau}, "tol": 1e-9}
+    plain = moments_of(deblurring(), **options)
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 5.0)
+        u = pmep.SparseField("u", operator=Gradient2D(SHAPE), potential=pm.Laplace.dist(0, 1 / tau))
+        level = pm.Normal("level", 0.3, 0.5)
+        pmep.RectifiedPoisson("y", pmep.apply_operator(KERNEL, u) + level, observed=counts_of())
+    both = moments_of(model, **options)
+    np.testing.assert_allclose(float(both["log_evidence"]), float(plain["log_evidence"]), atol=1e-6)
+    np.testing.assert_allclose([both["level_mean"], both["level_sd"]], [0.3, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(both["u_mean"], plain["u_mean"] - 0.3, atol=1e-5)
+    np.testing.assert_allclose(both["u_sd"], np.sqrt(plain["u_sd"] ** 2 + 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("b", "s"), [(0.7, 0.4), (0.2, 1.5)])
+def test_effects_with_learned_deviations(b, s):
+    """Beside a field; all Gaussian, so that the evidence is that of a normal vector."""
+    n = 12
+    groups = np.arange(n) % 3
+    data = np.random.default_rng(9).normal(size=n)
+    with pm.Model() as model:
+        scale, deviation = pm.HalfNormal("b"), pm.HalfNormal("s")
+        u = pmep.SparseField("u", operator=np.eye(n), potential=pm.Normal.dist(0, scale))
+        effect = pm.Normal("effect", 0.5, deviation, shape=3)
+        pm.Normal("y", u + effect[groups], np.array(0.3), observed=data)
+    total = (b**2 + 0.09) * np.eye(n) + s**2 * np.equal.outer(groups, groups)
+    expected = scipy.stats.multivariate_normal.logpdf(data, np.full(n, 0.5), total)
+    np.testing.assert_allclose(log_evidence(model, b=b, s=s), expected, rtol=1e-9)
+    form = compiled_form(model)
+    evidence = Evidence(form, EP(form.sites, tol=1e-12), max_iter=400, density="none")
+    at = {"b": b, "s": s}
+    found = evidence.gradient(evidence.at(np.log([at[name] for name in form.form.hyper_names])))
+    whitened = np.linalg.solve(total, data - 0.5)
+
+    def slope(derivative):
+        return 0.5 * whitened @ derivative @ whitened - 0.5 * np.trace(np.linalg.solve(total, derivative))
+
+    slopes = {"b": slope(2 * b**2 * np.eye(n)), "s": slope(2 * s**2 * np.equal.outer(groups, groups))}
+    np.testing.assert_allclose(found, [slopes[name] for name in form.form.hyper_names], rtol=1e-7)
 
 
 def test_two_fields(reference):
