@@ -133,13 +133,13 @@ def test_pullback_by_finite_differences(made):
     theta = theta_of(form, 0.7, 1.1)
     prior = form.prior(theta)
     to_mean = RNG.normal(size=prior.mean.size)
-    to_parameters = [tuple(RNG.normal(size=np.shape(p)) for p in group) for group in prior.parameters]
+    to_parameters = [tuple(RNG.normal(size=np.shape(p)) for p in values) for values in prior.parameters]
 
     def value(at):
         here = form.prior(at)
         out = here.log_prior + here.log_excess + to_mean @ here.mean
-        for weights, group in zip(to_parameters, here.parameters):
-            out += sum(float(np.sum(w * p)) for w, p in zip(weights, group))
+        for weights, values in zip(to_parameters, here.parameters):
+            out += sum(float(np.sum(w * p)) for w, p in zip(weights, values))
         return out
 
     found = form.pullback(theta, to_mean, None, to_parameters, density="natural")
