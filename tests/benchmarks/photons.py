@@ -269,14 +269,17 @@ def table(store: Store, case: str) -> str:
 
 
 def verdict(store: Store, case: str) -> str:
-    """Say which likelihood predicts best."""
+    """Say what predicts best, and how far the rectified Poisson likelihood is behind."""
     rows = {model: rows_of(store, case, model) for model in (*MODELS, RL, SMOOTHED)}
     means = {m: float(np.mean([np.mean(row["log_density"]) for row in found])) for m, found in rows.items() if found}
-    best = max(means, key=lambda m: means[m])
-    if best == POISSON:
-        return "The rectified Poisson likelihood predicts best.\n"
-    behind = means[best] - means[POISSON]
-    return f"Best is {best}; the rectified Poisson likelihood falls short of it by {behind:.4f} nats a pixel.\n"
+    sentences = []
+    for among, candidates in (("Without an oracle", MODELS), ("With one", (RL, SMOOTHED))):
+        best = max((m for m in candidates if m in means), key=lambda m: means[m])
+        behind = means[best] - means[POISSON]
+        how = f"falls short of it by {behind:.4f}" if behind > 0 else f"is ahead of it by {-behind:.4f}"
+        told = "" if best == POISSON else f"; the rectified Poisson likelihood {how} nats a pixel"
+        sentences.append(f"{among}, the best is {best}{told}.")
+    return " ".join(sentences) + "\n"
 
 
 def picture(store: Store, cases: list[str]) -> bool:
