@@ -150,3 +150,20 @@ def test_explained(noisy_model):
     said = pmep.explain(noisy_model)
     assert "potential        u: 218 coefficients, site laplace" in said
     assert "ep, dsb, map" in said
+
+
+def test_sampled_variances_learn_scales_beside_precise_observations():
+    """Draws that start from those of the loop before must move, however small the potentials are beside the data."""
+    rng = np.random.default_rng(2)
+    picture = np.cumsum(np.cumsum(rng.normal(0, 0.05, (16, 16)), axis=0), axis=1)
+    seen = rng.random((16, 16)) < 0.4
+    with pm.Model() as model:
+        b = pm.HalfNormal("b", 1, shape=2)
+        u = pmep.SparseField(
+            "u", operator=pmep.operators.Wavelet2D((16, 16), "db2", 2), potential=pm.Laplace.dist(0, b)
+        )
+        pm.Normal("y", u[seen], 0.003, observed=picture[seen])
+    exact = group(fitted(model, "dsb", draws=0), "fit")
+    with pytest.warns(pmep.ConvergenceWarning, match="outer"):
+        sampled = group(fitted(model, "dsb", variance="perturb-and-map", n_samples=100, tol=1e-6, draws=0), "fit")
+    np.testing.assert_allclose(sampled["hyper_mode_b"], exact["hyper_mode_b"], rtol=0.25)
