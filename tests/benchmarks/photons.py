@@ -323,9 +323,9 @@ in nats a pixel, averaged over up to {SPLITS} splits; differences are paired by 
 pixels of one split were the sample. The rate is exposure times blurred sky plus background; the sky has a
 total-variation prior (reflecting boundaries, a margin around the map) whose tau is fitted by evidence. "Cut" is
 `zero_mass=False`. Under Gaussian noise, with a learned sd, a count has the probability of the unit interval around it,
-and zero all below as well. Richardson and Lucy's iteration starts flat, knows blur, exposure and background, and is stopped where **the
-held-out half** likes it best: an oracle. Its prediction is a Poisson count at its rate, and so is that of the counts
-smoothed by a Gaussian, whose width is such an oracle too.
+and zero all below as well. Richardson and Lucy's iteration starts flat, knows blur, exposure and background, and is
+stopped where **the held-out half** likes it best: an oracle. Its prediction is a Poisson count at its rate, and so is
+that of the counts smoothed by a Gaussian, whose width is such an oracle too.
 """
 HEADINGS = {
     "fermi": f"""## Fermi-LAT, Galactic Centre
