@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
@@ -130,9 +132,9 @@ class CompiledSparseLinear(CompiledLatentGaussian):
 
     def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, scipy.sparse.csr_array]:
         """Return what an affine variable is at x = 0, and its map from x with entries, (size, N)."""
-        mean, push, moves, known = self._affine(variable)
+        mean, push, changes, known = self._affine(variable)
         own = self.unpack(theta)
-        if moves or "map" not in known:
+        if changes or "map" not in known:
             known["map"] = self.linear.matrix_of(lambda x: np.ravel(push(*own, *self.linear.split(x))))
         return np.asarray(mean(*own)), known["map"]
 
@@ -145,12 +147,14 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         base = np.asarray(mean(*own))
         return [base + push(*own, *self.linear.split(x)) for x in unknowns]
 
-    def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
-        """Compile an affine variable at x = 0 and its linear part; name hyperparameters in this; keep its entries."""
+    def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
+        """Compile an affine variable at x = 0 and its linear part; say whether this may change; keep its entries."""
 
-        def build() -> tuple[Callable[..., Any], Callable[..., Any], list[str], dict]:
+        def build() -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
             mean = self.form.at_zero_noise(variable.expression)
-            return self._function(self.form.hyper_values, mean), *self.linear.compile(variable.expression), {}
+            push, moving = self.linear.compile(variable.expression)
+            data = any(isinstance(v, SharedVariable) for v in ancestors([variable.expression]))
+            return self._function(self.form.hyper_values, mean), push, bool(moving) or data, {}
 
         return self._for_solver(variable, build)
 

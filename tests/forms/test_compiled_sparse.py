@@ -10,7 +10,7 @@ import scipy.sparse
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import numpy_mode
+from pymc_ep.compat import group, numpy_mode
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D, stack
@@ -255,3 +255,19 @@ def test_a_map_with_a_hyperparameter():
         compiled_form(model).linear.forward(np.zeros(20))
     with pytest.raises(UnsupportedModelError, match="'tau' takes part in a linear map of 'u'"):
         _ = compiled_form(model).linear.matrix
+
+
+def test_a_deterministic_follows_its_data():
+    with pm.Model() as model:
+        weights = pm.Data("weights", np.array([1.0, 0.0, 0.0]))
+        u = pmep.SparseField("u", operator=np.diff(np.eye(3), axis=0), potential=pm.Laplace.dist(0, 1.0))
+        pm.Deterministic("seen", weights @ u)
+        pm.Normal("y", u, 0.1, observed=[1.0, 2.0, 5.0])
+    result = pmep.fit("ep", model=model, draws=0, progressbar=False)
+    fit = group(result, "fit")
+    for place in range(3):
+        with model:
+            pm.set_data({"weights": np.eye(3)[place]})
+        found = pmep.predict(result, model, var_names=["seen"])
+        np.testing.assert_allclose(found["seen_mean"], fit["u_mean"][place], rtol=1e-9)
+        np.testing.assert_allclose(found["seen_sd"], fit["u_sd"][place], rtol=1e-9)
