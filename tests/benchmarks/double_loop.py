@@ -200,6 +200,8 @@ def measure_time(name: str) -> dict[str, Any]:
 def measure_variances(name: str) -> dict[str, Any]:
     """Fit with every estimator of variances, and compare means and standard deviations with those of the exact ones."""
     model = build(problem(name))
+    # What the first fit compiles and loads is no estimator's cost.
+    pmep.fit("dsb", model=model, variance="exact", draws=0, progressbar=False)
     out: dict[str, Any] = {}
     exact: tuple[np.ndarray, np.ndarray] | None = None
     for what, options in ESTIMATORS.items():
