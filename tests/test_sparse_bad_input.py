@@ -145,7 +145,9 @@ def test_operators_without_an_adjoint():
     refused(lambda: pmep.apply_operator(wrong, field()), pmep.UnsupportedModelError, "wrong adjoint")
 
 
-@pytest.mark.parametrize("operator", [lambda x: x**2, [[1.0, 2.0]], "gradient", None], ids=str)
+@pytest.mark.parametrize(
+    "operator", [lambda x: x**2, [[1.0, 2.0]], "gradient", None], ids=["function", "list", "name", "nothing"]
+)
 def test_operators_that_are_none(operator):
     refused(lambda: pmep.apply_operator(operator, field()), pmep.UnsupportedModelError, "no linear map; give")
 
