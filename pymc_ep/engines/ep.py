@@ -205,7 +205,8 @@ class EP:
             posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
             moved = posterior.mean - eta
             eta = posterior.mean
-            if not bool(posterior.proper) or np.abs(moved).max() <= _ARRIVED * np.sqrt(np.abs(posterior.variance)).max():
+            spread = np.sqrt(np.abs(posterior.variance)).max()
+            if not bool(posterior.proper) or np.abs(moved).max() <= _ARRIVED * spread:
                 break
         first = self.sweep(problem, shift, precision, self.inner)
         return self._accept(shift, precision, first, None) if bool(first.proper) else None
