@@ -245,7 +245,7 @@ def test_sites_give_the_posterior_back():
 def test_sampled_variances_come_near_the_exact_ones(hyper):
     form = image(12, LEARN[0], LEARN[1], theta=np.log([0.1, 0.05]))
     exact = bounds(form, hyper, variance="exact")
-    options = {"variance": "perturb-and-map", "n_samples": 200, "tol": 1e-3}
+    options = {"variance": "perturb-and-map", "n_samples": 200, "tol": 1e-3, "outer": 50}
     found, again = (bounds(form, hyper, **options) for _ in range(2))
     assert exact.status.converged
     assert found.status.converged
