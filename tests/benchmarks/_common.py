@@ -18,6 +18,7 @@ __all__ = [
     "GPY",
     "PAGES",
     "header",
+    "hyper_modes",
     "markdown_table",
     "mean_se",
     "processor",
@@ -80,6 +81,12 @@ def versions(*more: str) -> str:
 def header(title: str, script: str, *more: str) -> str:
     """Return the first lines of a page: title, script, date, machine and versions."""
     return f"# {title}\n\nWritten by `{script}` on {date.today()}: {processor()}; {versions(*more)}.\n"
+
+
+def hyper_modes(fit: Any) -> dict[str, float]:
+    """Return the scalar hyperparameters that a fit found, from its group ``fit``."""
+    prefix = "hyper_mode_"
+    return {name.removeprefix(prefix): float(fit[name]) for name in fit.data_vars if name.startswith(prefix)}
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_ep as pmep
+from tests.benchmarks._common import hyper_modes
 
 __all__ = [
     "FOLDS",
@@ -83,10 +84,10 @@ def _fit(
 
 def _scored(found: Any, log_density: np.ndarray, seconds: float) -> Scored:
     fit = found["fit"]
-    prefix = "hyper_mode_"
-    modes = {name.removeprefix(prefix): float(fit[name]) for name in fit.data_vars if name.startswith(prefix)}
     evaluations = fit.sizes["hyper_iteration"]
-    return Scored(log_density, float(fit["log_evidence"]), modes, bool(fit["converged"]), seconds, evaluations)
+    return Scored(
+        log_density, float(fit["log_evidence"]), hyper_modes(fit), bool(fit["converged"]), seconds, evaluations
+    )
 
 
 def fit_all(model: pm.Model, counts: np.ndarray, start: Any = None, hyper: str = "optimize") -> Scored:

@@ -16,7 +16,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_ep as pmep
-from tests.benchmarks._common import header, markdown_table, write_page
+from tests.benchmarks._common import header, hyper_modes, markdown_table, write_page
 from tests.benchmarks._images import (
     BLUR,
     Reconstruction,
@@ -152,16 +152,13 @@ def measure(
     fit = found["fit"]
     mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
     estimate, inside = summary(model, mean, sd, shot.truth)
-    prefix = "hyper_mode_"
     return {
         "error": relative_error(estimate, shot.truth),
         "mean_error": relative_error(mean, shot.truth),
         "psnr": psnr(estimate, shot.truth, u_max),
         "coverage": inside,
         "sd": float(np.median(sd)),
-        "hyper": start
-        if hyper == "fixed"
-        else {v.removeprefix(prefix): float(fit[v]) for v in fit.data_vars if v.startswith(prefix)},
+        "hyper": start if hyper == "fixed" else hyper_modes(fit),
         "log_evidence": float(fit["log_evidence"]) if "log_evidence" in fit else None,
         "seconds": seconds,
         "run_seconds": float(fit.attrs["run_time"]),
@@ -473,12 +470,14 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--draws", type=int, default=DRAWS, choices=range(1, DRAWS + 1), help="of the noise")
     parser.add_argument("--levels", nargs="*", type=int, default=list(U_MAX), choices=U_MAX)
-    parser.add_argument("--quick", action="store_true", help="the astronaut, one draw, one level")
+    parser.add_argument("--quick", action="store_true", help="the astronaut, one draw, one level; no page")
     options = parser.parse_args()
     store = Store("deblurring")
     if options.quick:
         options.cases, options.draws, options.levels = ["astronaut"], 1, [20]
     measure_all(store, options.cases, options.levels, options.draws)
+    if options.quick:
+        return
     if ("astronaut", 20) in measured(store, POISSON):
         picture(store)
     print(write_page("deblurring", page(store)))

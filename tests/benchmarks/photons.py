@@ -18,7 +18,7 @@ import pymc as pm
 from scipy import ndimage, stats
 
 import pymc_ep as pmep
-from tests.benchmarks._common import header, markdown_table, write_page
+from tests.benchmarks._common import header, hyper_modes, markdown_table, write_page
 from tests.benchmarks._images import Store, panels, richardson_lucy
 
 NAME = "tests/benchmarks/photons.py"
@@ -140,12 +140,6 @@ def score(model: str, built: pm.Model, found: Any, held_out: np.ndarray) -> np.n
     return np.where(held_out == 0, upper, np.where(upper < above, left, right))
 
 
-def modes(fit: Any) -> dict[str, float]:
-    """Return the hyperparameters that a fit found."""
-    prefix = "hyper_mode_"
-    return {v.removeprefix(prefix): float(fit[v]) for v in fit.data_vars if v.startswith(prefix)}
-
-
 def measure(scene: Scene, model: str, split: int) -> dict[str, Any]:
     """Fit one half, score the other."""
     train, held_out = thinned(scene, split)
@@ -154,11 +148,9 @@ def measure(scene: Scene, model: str, split: int) -> dict[str, Any]:
     found = pmep.fit(method="ep", model=built, tol=TOLERANCE, draws=0, progressbar=False)
     seconds = time.perf_counter() - began
     fit = found["fit"]
-    prefix = "hyper_mode_"
-    hyper = {v.removeprefix(prefix): float(fit[v]) for v in fit.data_vars if v.startswith(prefix)}
     row = {
         "log_density": score(model, built, found, held_out).ravel().tolist(),
-        "hyper": hyper,
+        "hyper": hyper_modes(fit),
         "log_evidence": float(fit["log_evidence"]),
         "seconds": seconds,
         "evaluations": int(fit.sizes["hyper_iteration"]),
