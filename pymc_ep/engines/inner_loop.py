@@ -112,15 +112,17 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
     return Inner(unknowns, fitted, found, solved)
 
 
-def _by_scipy(method: str) -> Callable[[InnerProblem, np.ndarray, PrecisionSolver, int, float], Inner]:
+def _by_scipy(
+    method: str, stop: Callable[[float], dict[str, float]]
+) -> Callable[[InnerProblem, np.ndarray, PrecisionSolver, int, float], Inner]:
+    """Return a minimiser of SciPy's; `stop` turns the tolerance into its options."""
+
     def run(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
         def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
             found = problem.bounded(problem.offset + problem.forward(x))
             return -float(found.value.sum()), -problem.adjoint(found.gradient)
 
-        options = {"maxiter": max_iter} | (
-            {"ftol": _STRICTER * tol, "gtol": 0.0} if method == "L-BFGS-B" else {"xtol": tol}
-        )
+        options = {"maxiter": max_iter, **stop(tol)}
         before, _ = evaluate(unknowns)
         found = scipy.optimize.minimize(evaluate, unknowns, jac=True, method=method, options=options)
         best = found.x if found.fun <= before else unknowns
@@ -130,5 +132,9 @@ def _by_scipy(method: str) -> Callable[[InnerProblem, np.ndarray, PrecisionSolve
     return run
 
 
-INNER = {"irls": _irls, "lbfgs": _by_scipy("L-BFGS-B"), "newton-cg": _by_scipy("Newton-CG")}
+INNER = {
+    "irls": _irls,
+    "lbfgs": _by_scipy("L-BFGS-B", lambda tol: {"ftol": _STRICTER * tol, "gtol": 0.0}),
+    "newton-cg": _by_scipy("Newton-CG", lambda tol: {"xtol": tol}),
+}
 """Ways to minimise, by the name users give."""

@@ -127,13 +127,13 @@ class LinearPredictors:
         `splitting`; otherwise the diagonal. An orthonormal map whose entries are not held has the mean weight on it.
         """
         factors = np.split(weights, self._factor_ends[:-1])
-        diagonals = [
-            np.full(self.size, w.mean()) if rows.squares is None else rows.squares @ w
-            for rows, w in zip(self._rows, factors)
-        ]
+        on_diagonal = zip(self._rows[:-1] if self._splits else self._rows, factors)
+        diagonal = sum(
+            np.full(self.size, w.mean()) if rows.squares is None else rows.squares @ w for rows, w in on_diagonal
+        )
         if not self._splits:
-            return jacobi(sum(diagonals))
-        return splitting(sum(diagonals[:-1]), self._rows[-1].forward, self._rows[-1].adjoint, factors[-1])
+            return jacobi(diagonal)
+        return splitting(diagonal, self._rows[-1].forward, self._rows[-1].adjoint, factors[-1])
 
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).

@@ -54,8 +54,8 @@ class SampledPosterior:
         wanted = self.form.form.affine if variables is None else tuple(variables)
         out = {}
         for variable in wanted:
-            mean, *samples = self.form.affine_values(self.theta, variable, [self.unknowns, *self._samples])
-            base = self.form.affine_values(self.theta, variable, [np.zeros_like(self.unknowns)])[0]
+            points = [np.zeros_like(self.unknowns), self.unknowns, *self._samples]
+            base, mean, *samples = self.form.affine_values(self.theta, variable, points)
             out[variable.name] = Moments(mean, np.sqrt(np.mean([(s - base) ** 2 for s in samples], axis=0)))
         return out
 
