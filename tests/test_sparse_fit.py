@@ -164,6 +164,6 @@ def test_sampled_variances_learn_scales_beside_precise_observations():
         )
         pm.Normal("y", u[seen], 0.003, observed=picture[seen])
     exact = group(fitted(model, "dsb", draws=0), "fit")
-    with pytest.warns(pmep.ConvergenceWarning, match="outer"):
-        sampled = group(fitted(model, "dsb", variance="perturb-and-map", n_samples=100, tol=1e-6, draws=0), "fit")
+    sampled = group(fitted(model, "dsb", variance="perturb-and-map", n_samples=100, draws=0), "fit")
+    assert bool(sampled["converged"])
     np.testing.assert_allclose(sampled["hyper_mode_b"], exact["hyper_mode_b"], rtol=0.25)

@@ -205,7 +205,8 @@ class DoubleLoop:
 
         The largest of: moves of predictors in units of their standard deviations, changes of these standard
         deviations relative to them, and moves of hyperparameters. For a mode, the move of predictors relative to the
-        largest of them.
+        largest of them. Where variances are estimates, root mean squares over the predictors stand for the largest
+        ones: of thousands of potentials that are not log-concave, in each loop some go to another maximum.
         """
         return state.change
 
@@ -283,8 +284,9 @@ class DoubleLoop:
         if self.smoothing is not None:
             size = np.abs(self.linear.forward(state.unknowns)).max()
             return float(moved.max() / max(size, np.finfo(float).tiny))
-        sizes = [moved / np.sqrt(state.variance), 0.5 * np.abs(np.log(state.variance / before.variance))]
-        return float(max(np.max(size, initial=0.0) for size in (*sizes, np.abs(state.theta - before.theta))))
+        of_predictors = moved / np.sqrt(state.variance), 0.5 * np.abs(np.log(state.variance / before.variance))
+        measure = np.max if self.solver.exact else _root_mean_square
+        return float(max(*map(measure, of_predictors), np.abs(state.theta - before.theta).max(initial=0.0)))
 
     @property
     def _bounds(self) -> bool:
@@ -315,6 +317,10 @@ def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
     unknowns, log_variance, theta = np.split(anderson(points, moves, weights), [n, n + len(state.variance)])
     variance = np.exp(np.clip(log_variance, *_LOG_VARIANCE))
     return state._replace(unknowns=unknowns, variance=variance, theta=theta, points=points, moves=moves)
+
+
+def _root_mean_square(size: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(size**2)))
 
 
 def _joined(state: State) -> np.ndarray:

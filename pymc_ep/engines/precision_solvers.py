@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.linalg.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
+from pymc_ep.linalg.conjugate_gradients import NormalEquations, Solution, conjugate_gradients, newton_step
 from pymc_ep.linalg.variances import lanczos, perturb_and_map
 
 __all__ = ["Exact", "Iterative", "PrecisionSolver", "Variances"]
@@ -50,7 +50,7 @@ class PrecisionSolver(Protocol):
     """Whether variances are exact and log |A| is known."""
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return A^{-1} b, (N,), and whether the system was solved to its tolerance."""
+        """Return A^{-1} b, (N,), as far as it pays for a step of a Newton method, and whether that was reached."""
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the variances of the predictors."""
@@ -154,9 +154,10 @@ class Iterative:
         self._samples: np.ndarray | None = None
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return an approximate A^{-1} b, (N,), and whether its residual meets the tolerance."""
-        found = self._solution(precision)(NormalEquations(*self._maps, precision).apply, b, None)
-        return found.x, found.converged
+        """Return a step, (N,), near A^{-1} b, and whether conjugate gradients got there."""
+        equations = NormalEquations(*self._maps, precision)
+        precondition = self._linear.preconditioner(precision)
+        return newton_step(equations.apply, b, precondition=precondition, tol=self._tol, max_iter=self._max_iter)
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return estimated variances of the predictors."""

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "splitting"]
+__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
 """How often an iteration is begun anew because its recursion has lost the true residual."""
+_TRUNCATION = 0.5
+"""The value of Nash and Sofer."""
 _RATIO = 4.0
 """Shift of the observations over that of the potentials in `splitting`; measured optima were 1 to 10."""
 
@@ -147,7 +149,7 @@ def conjugate_gradients(
     for _ in range(_RESTARTS):
         if not true > goal or spent >= max_iter:
             break
-        candidate, used = _iterate(apply, precondition, x, residual, goal, max_iter - spent)
+        candidate, used, _ = _iterate(apply, precondition, x, residual, goal, max_iter - spent)
         spent += used
         remaining = b - apply(candidate)
         reached = _norm(remaining)
@@ -157,26 +159,65 @@ def conjugate_gradients(
     return Solution(x, true / size, spent, true <= goal)
 
 
+def newton_step(
+    apply: Callable[[Any], Any],
+    b: Any,
+    *,
+    precondition: Callable[[Any], Any] | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+) -> tuple[Any, bool]:
+    """Solve A x = b as far as it pays for x that is a step of a Newton method, whose next step has other A and b.
+
+    Of x^T A x / 2 - b^T x, k products have gained g_1 + ... + g_k. They end once k g_k is no more than half of that
+    (Nash and Sofer 1990), or where `conjugate_gradients` would. That rule is the same in any basis, whereas a few
+    precise observations make up most of a residual and hide all others.
+
+    Parameters
+    ----------
+    apply, b, precondition, tol, max_iter
+        As for `conjugate_gradients`.
+
+    Returns
+    -------
+    array, (N,)
+    bool
+        Whether one of the rules ended it, rather than `max_iter`.
+    """
+    if not b.any():
+        return b * 0.0, True
+    x, _, ended = _iterate(apply, precondition or _identity, b * 0.0, b, tol * _norm(b), max_iter, _TRUNCATION)
+    return x, ended
+
+
 def _iterate(
-    apply: Callable[[Any], Any], precondition: Callable[[Any], Any], x: Any, residual: Any, goal: float, most: int
-) -> tuple[Any, int]:
-    """Run the recursion until its residual meets the goal; return the iterate and the number of products."""
+    apply: Callable[[Any], Any],
+    precondition: Callable[[Any], Any],
+    x: Any,
+    residual: Any,
+    goal: float,
+    most: int,
+    truncation: float = 0.0,
+) -> tuple[Any, int, bool]:
+    """Run the recursion; return the iterate, the number of products and whether a rule, not the limit, ended it."""
     ahead = precondition(residual)
-    direction, power = ahead, _dot(residual, ahead)
+    direction, power, gained = ahead, _dot(residual, ahead), 0.0
     for used in range(1, most + 1):
         image = apply(direction)
         curvature = _dot(direction, image)
         if not curvature > 0.0:
-            return x, used
+            return x, used, False
         step = power / curvature
         x = x + step * direction
         residual = residual - step * image
-        if _norm(residual) <= goal:
-            return x, used
+        gain = 0.5 * step * power
+        gained += gain
+        if used * gain <= truncation * gained or _norm(residual) <= goal:
+            return x, used, True
         ahead = precondition(residual)
         power, before = _dot(residual, ahead), power
         direction = ahead + (power / before) * direction
-    return x, most
+    return x, most, False
 
 
 def _identity(vector: Any) -> Any:

@@ -19,7 +19,10 @@ from pymc_ep.sites.base import Site
 __all__ = ["BoundFunctions", "Bounded"]
 
 _LEAST_WEIGHT = 0.01
-"""Least weight in reweighted least squares, relative to pi, where the value is flat or convex."""
+"""Least weight in reweighted least squares, relative to pi, of log-concave sites: they have one maximum."""
+_SAFE_WEIGHT = 0.5
+"""Least weight of other sites, relative to pi. Steps are up to twice those of the quadratic below the value that pi
+belongs to, along which the value does not fall; longer ones would leave for maxima far away."""
 
 
 class Bounded(NamedTuple):
@@ -34,7 +37,7 @@ class Bounded(NamedTuple):
     precision : array
         pi of the Gaussian.
     weight : array
-        ``-d^2 value / d eta^2``, which pi exceeds, but no less than a hundredth of pi: for reweighted least squares.
+        ``-d^2 value / d eta^2``, which pi exceeds, but no less than a part of pi: for reweighted least squares.
     """
 
     value: Any
@@ -104,5 +107,6 @@ class BoundFunctions:
             value, gradient = log_t - 0.5 * precision * z, pytensor.grad(log_t.sum(), eta)
         else:
             raise TypeError(f"No Gaussians below a {self.site.name} site are known.")
-        weight = pt.maximum(-pytensor.grad(gradient.sum(), eta), _LEAST_WEIGHT * precision)
+        least = _LEAST_WEIGHT if self.site.log_concave else _SAFE_WEIGHT
+        weight = pt.maximum(-pytensor.grad(gradient.sum(), eta), least * precision)
         return Bounded(value, gradient, precision, weight)

@@ -10,10 +10,11 @@ import scipy.stats
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.dsb import DoubleLoop, Start
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.precision_solvers import Exact
+from pymc_ep.engines.precision_solvers import Exact, Iterative
 from pymc_ep.engines.sparse_dsb import find_mode, solve_by_bounds
 from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.linalg.cholesky import counts
+from pymc_ep.operators import Wavelet2D
 
 from .sparse_forms import SparseForm, differences, steps
 
@@ -241,6 +242,24 @@ def test_sites_give_the_posterior_back():
     np.testing.assert_allclose(variance, state.variance, rtol=1e-6)
 
 
+def test_unknowns_stay_near_the_data_where_potentials_are_narrow_and_not_log_concave():
+    """Steps as long as those for log-concave sites ran off to 1e7 here, along what is not observed."""
+    rng = np.random.default_rng(0)
+    row, column = np.mgrid[:16, :16] / 16
+    truth = 0.5 + 0.3 * np.sin(5 * row + 2 * column) + 0.4 * ((row - 0.4) ** 2 + (column - 0.5) ** 2 < 0.06)
+    seen = np.sort(rng.choice(256, 64, replace=False))
+    y = truth.ravel()[seen] + 0.003 * rng.standard_normal(64)
+    eye, rows = scipy.sparse.eye_array(256, format="csr"), Wavelet2D((16, 16), "db2", 3).matrix()
+    width = np.exp(-5.0)
+    form = SparseForm(
+        [("normal", y, eye[seen], (0.003,)), ("student_t", np.zeros(len(rows.indptr) - 1), rows, (2.1, width))]
+    )
+    found = bounds(form)
+    assert found.status.converged
+    assert np.abs(found.state.unknowns).max() < 3.0
+    assert (np.diff(found.objective) >= -1e-9 * np.abs(found.objective[1:])).all()
+
+
 @pytest.mark.parametrize("hyper", ["fixed", "optimize"])
 def test_sampled_variances_come_near_the_exact_ones(hyper):
     form = image(12, LEARN[0], LEARN[1], theta=np.log([0.1, 0.05]))
@@ -264,6 +283,20 @@ def test_lanczos_variances_are_the_exact_ones_in_the_whole_space():
     one, other = bounds(form, variance="exact"), bounds(form, variance="lanczos", lanczos_steps=24, cg_tol=1e-10)
     np.testing.assert_allclose(other.state.unknowns, one.state.unknowns, atol=1e-3)
     np.testing.assert_allclose(other.state.variance, one.state.variance, rtol=1e-3)
+
+
+def test_change_of_estimated_variances_is_a_root_mean_square():
+    form = image(12, 0.1, 0.05)
+    solver = Iterative(form.linear, n_samples=10)
+    engine = DoubleLoop(form.linear, solver, inner="irls", inner_max_iter=20, tol=1e-3, outer=5)
+    problem = BoundedSites(form)
+    before = engine.init(problem)
+    after = engine.step(problem, before)
+    moved = form.linear.matrix @ (after.unknowns - before.unknowns) / np.sqrt(after.variance)
+    widened = np.log(after.variance / before.variance) / 2
+    expected = np.sqrt(max(np.mean(moved**2), np.mean(widened**2)))
+    np.testing.assert_allclose(engine.change(after), expected, rtol=1e-12)
+    assert expected < 0.5 * np.abs(moved).max()
 
 
 def test_few_conjugate_gradients_are_told_of():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import pywt
 
-from pymc_ep.linalg.conjugate_gradients import NormalEquations, conjugate_gradients, jacobi, splitting
+from pymc_ep.linalg.conjugate_gradients import NormalEquations, conjugate_gradients, jacobi, newton_step, splitting
 
 SIDE, LEVELS = 32, 3
 _, SLICES = pywt.coeffs_to_array(pywt.wavedec2(np.zeros((SIDE, SIDE)), "db2", mode="periodization", level=LEVELS))
@@ -59,6 +59,36 @@ def test_a_solution_needs_no_iterations_and_a_limit_is_kept(system):
     nothing = conjugate_gradients(equations.apply, np.zeros(40), start=exact)
     assert nothing.converged
     assert not nothing.x.any()
+
+
+def test_a_newton_step_gains_most_of_what_there_is_in_few_products():
+    """A few precise observations: their residual falls at once, and the rest is hidden behind it."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(5, 60))
+    precision = 1e5 * rows.T @ rows + np.diag(rng.uniform(0.5, 2.0, 60))
+    right = 1e5 * rows.T @ rng.normal(size=5) + rng.normal(size=60)
+
+    products = []
+
+    def apply(v):
+        products.append(v)
+        return precision @ v
+
+    def value(x):
+        return right @ x - 0.5 * x @ precision @ x
+
+    step, ended = newton_step(apply, right)
+    assert ended
+    assert len(products) < 12
+    assert value(step) > 0.9 * value(np.linalg.solve(precision, right))
+    # In another unit of each unknown, with the preconditioner that undoes it, it is the same step.
+    unit = rng.uniform(0.1, 10.0, 60)
+    other, _ = newton_step(lambda v: unit * (precision @ (unit * v)), unit * right, precondition=jacobi(unit**2))
+    np.testing.assert_allclose(unit * other, step, rtol=1e-6, atol=1e-8 * np.abs(step).max())
+    products.clear()
+    assert not newton_step(apply, right, max_iter=1)[1]
+    assert len(products) == 1
+    assert not newton_step(apply, 0.0 * right)[0].any()
 
 
 def test_what_cannot_be_solved_is_said_not_to_be():
