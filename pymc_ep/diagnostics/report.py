@@ -186,7 +186,7 @@ def _why_no_correction(fit: xr.Dataset, chosen: Mapping[str, Any], n: int) -> st
     if chosen.get("power", 1.0) != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     if not bool(fit["converged"]):
-        return "EP did not converge, and the expansion is about its fixed point"
+        return "the fit did not converge, and the expansion is about what it converges to"
     return f"over {_LARGEST} predictors, for all pairs of which there is no room" if n > _LARGEST else ""
 
 
