@@ -95,15 +95,6 @@ def test_a_mask_that_removes_everything():
     refused(lambda: pmep.apply_operator(Mask(SHAPE, nothing), field()), pmep.InvalidDataError, "at least one")
 
 
-def test_observations_of_another_shape():
-    with pm.Model() as model:
-        counts = pm.Data("counts", COUNTS)
-        pmep.RectifiedPoisson("y", blurred(), observed=counts)
-        pm.set_data({"counts": COUNTS[:5]})
-    with pytest.raises(pmep.InvalidDataError, match=r"'y' with 30.*as many values as its predictor"):
-        pmep.fit(model=model, **QUIET)
-
-
 @pytest.mark.parametrize("value", [np.nan, 0.0, -1.0])
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_noise_that_is_not_positive(value):
