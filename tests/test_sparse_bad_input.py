@@ -339,6 +339,19 @@ def test_memory_is_foreseen(monkeypatch):
     assert "products with vectors only" in pmep.explain(model)
 
 
+def test_dense_memory_under_jax_is_foreseen(monkeypatch):
+    """Where the sparse factor still fits, which the cure leads to."""
+    pytest.importorskip("jax")
+    monkeypatch.setattr(precision, "_free_memory", lambda: 120_000)
+    with pm.Model() as model:
+        pm.Normal("y", blurred(), 1.0, observed=np.ones(SHAPE))
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"JAX 36 unknowns need .* GB.*are free.*96 x 36.*Leave compile_kwargs=.*JAX.*out"
+    ):
+        pmep.fit(model=model, compile_kwargs={"mode": "JAX"}, **QUIET)
+    assert bool(fit_group(pmep.fit(model=model, **QUIET))["converged"])
+
+
 def test_maps_without_entries(monkeypatch):
     """Beyond a size, a map that is not local has too many entries to find or to hold."""
     monkeypatch.setattr(probing, "MOST_UNKNOWNS", 20)

@@ -16,7 +16,8 @@ from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
-from pymc_ep.linalg.precision import Algebra, plan_algebra, require_memory
+from pymc_ep.linalg.namespace import to_jax
+from pymc_ep.linalg.precision import Algebra, plan_algebra, require_dense_memory, require_memory
 from pymc_ep.operators import LinearMap
 
 __all__ = ["LinearPredictors"]
@@ -114,6 +115,24 @@ class LinearPredictors:
             Where a factor would not fit the memory; says how much it needs, and what does without.
         """
         return self._of_present_data("algebra", self._planned)
+
+    @property
+    def rows_on_jax(self) -> Any:
+        """D^T as a dense array of JAX, (N, n).
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map has no entries.
+        InvalidDataError
+            Where dense algebra would not fit the memory; says how much it needs.
+        """
+
+        def build() -> Any:
+            require_dense_memory(self.matrix)
+            return to_jax(self.matrix.toarray().T)
+
+        return self._of_present_data("rows on jax", build)
 
     def _planned(self) -> Algebra:
         algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
