@@ -92,4 +92,6 @@ def progress(name: str, enabled: bool) -> Iterator[Callable[[float, float], None
 def warn_unless_converged(engine: EngineEntry, solution: Solution) -> None:
     """Warn the caller's caller of a fit that did not converge."""
     if not solution.converged:
-        warnings.warn(f"{engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3)
+        warnings.warn(
+            f"The fit by {engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3
+        )

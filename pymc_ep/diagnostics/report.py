@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import ndtr
 
 from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
@@ -20,6 +21,8 @@ __all__ = ["diagnose"]
 _LARGEST = 5000
 """Most predictors for which all pairs are formed: three matrices of that size, 0.6 GB."""
 _WORST = 10
+_MOSTLY = 0.5
+"""Part of rectified counts without a rate above which there is a warning."""
 _DRAWS = 1000
 """Draws made here where the fit stored no densities of its own."""
 _BUDGET = 5e10
@@ -73,11 +76,15 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             Its divergence from the Gaussian that replaces it, in nats, to leading order in these.
         ``<y>_evidence_share``
             The site's part of ``cumulant_correction``.
+        ``<y>_dark``
+            Only of rectified counts: posterior probability that the predictor is below zero, where all of its values
+            explain a count of zero equally well.
         ``worst_variable``, ``worst_index``, ``worst_observed``, ``worst_non_gaussianity`` (worst_site)
             The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
             observation, and divergence.
 
-        What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence.
+        What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence, and
+        ``warning`` says of which variables the data tell next to nothing, if that was seen.
 
     Raises
     ------
@@ -92,12 +99,13 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
     weights, absent = _weights(fit, posterior)
     sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
+    dark, warning = _dark(model, posterior)
     if correction is not None:
         scalars["cumulant_correction"] = xr.DataArray(correction)
         if "log_evidence" in fit:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
-    attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs)}
-    return xr.merge([xr.Dataset({**scalars, **weights}), sites], combine_attrs="drop").assign_attrs(attrs)
+    attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs), "warning": warning}
+    return xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop").assign_attrs(attrs)
 
 
 def _sentence(absent: Mapping[str, str]) -> str:
@@ -176,6 +184,29 @@ def _sites(
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 
 
+def _dark(model: pm.Model, posterior: LatentPosterior | PosteriorMixture) -> tuple[xr.Dataset, str]:
+    """Return where rectified counts probably see no rate at all, and say where that is most of them."""
+    form, (_, _, gaussian) = posterior.form, posterior.mode
+    # A predictor that is known has no variance, or one that rounding made negative.
+    sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))
+    below = ndtr(-np.asarray(gaussian.mean) / sd)
+    observed = form.observed()
+    variables, sentences = {}, []
+    for group, y, here in zip(form.form.groups, observed, group_slices([y.ravel() for y in observed])):
+        if group.options.get("zero_mass"):
+            variables[f"{group.name}_dark"] = group.name, below[here].reshape(y.shape)
+            count = int(np.count_nonzero(below[here] > 0.5))
+            if count > _MOSTLY * y.size:
+                sentences.append(
+                    f"the predictor of {group.name!r} is more likely below zero than above at {count} of {y.size} "
+                    f"observations, where any such value explains a count of zero: what is said of "
+                    f"{', '.join(map(repr, form.form.latent_names))} there, of its level and of its scales, is mostly "
+                    f"the prior. Look at {group.name}_intensity, use zero_mass=False, add a known background, or give "
+                    f"level and scales informative priors"
+                )
+    return labelled(model, variables), "; ".join(sentences)
+
+
 def _covariance_rows(posterior: LatentPosterior | PosteriorMixture) -> Callable[[slice], np.ndarray]:
     """Return a function of a slice that returns those rows of the predictors' posterior covariance."""
     _, prior, gaussian = posterior.mode
@@ -186,7 +217,7 @@ def _why_no_correction(fit: xr.Dataset, chosen: Mapping[str, Any], n: int) -> st
     if chosen.get("power", 1.0) != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     if not bool(fit["converged"]):
-        return "EP did not converge, and the expansion is about its fixed point"
+        return "the fit did not converge, and the expansion is about what it converges to"
     return f"over {_LARGEST} predictors, for all pairs of which there is no room" if n > _LARGEST else ""
 
 

@@ -14,6 +14,7 @@ from pytensor.scalar import upcast
 from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_ep.compat import random_draw
+from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError
 
 __all__ = [
@@ -66,13 +67,18 @@ def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any
 
 
 class CountDistribution(Discrete):
-    """A discrete distribution that refuses fractional observations, which PyMC would cut to integers silently.
+    """A discrete distribution of a predictor eta, its first parameter, that looks at its observations.
 
-    Missing values (NaN or masked) are PyMC's to impute, and symbolic observations are not looked into.
+    It refuses fractional ones, which PyMC would cut to integers silently, and a shape that eta cannot have. Missing
+    values (NaN or masked) are PyMC's to impute, and of symbolic observations only the shape is looked at.
     """
 
     def __new__(cls, name: str, *args: Any, observed: Any = None, **kwargs: Any) -> Any:
         """Check the observations, then add the variable to the model as PyMC does."""
+        eta = args[0] if args else kwargs.get("eta")
+        if observed is not None and eta is not None:
+            shape = observed.type.shape if isinstance(observed, Variable) else np.shape(observed)
+            require_shape(name, shape, pt.as_tensor_variable(eta).type.shape)
         if observed is not None and not isinstance(observed, Variable):
             values = np.ma.filled(np.ma.asarray(observed).astype(float), np.nan)
             fractional = np.isfinite(values) & (values != np.floor(values))

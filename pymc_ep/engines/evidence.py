@@ -204,13 +204,6 @@ class Evidence:
         return out
 
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
-        n = sum(len(y) for y in self.observed)
-        if prior.mean.shape[0] != n:
-            names = ", ".join(f"{g.name!r} with {len(y)}" for g, y in zip(self.form.form.factors, self.observed))
-            raise InvalidDataError(
-                f"The predictors have {prior.mean.shape[0]} values but the observations are {names}; give each "
-                f"observed variable as many values as its predictor."
-            )
         for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))

@@ -82,45 +82,40 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
     endless = search(objective, theta)
     best = objective.at
     trace = np.array(objective.trace)
-    if endless and (sentence := _why_not_settled(evidence, best, objective.slope, theta, 1.0)):
+    if endless and (sentence := _why_not_settled(objective, theta, 1.0)):
         return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding in a large value hides a small slope.
     size = max(1.0, abs(best.value))
-    sentence = _why_not_settled(evidence, best, objective.slope, theta, size, None if why else hessian)
+    sentence = _why_not_settled(objective, theta, size, None if why else hessian)
     if why:
         return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
 
 
-def _why_not_settled(
-    evidence: Evidence,
-    at: EvidenceAt,
-    gradient: np.ndarray,
-    start: np.ndarray,
-    size: float,
-    hessian: np.ndarray | None = None,
-) -> str:
+def _why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
     """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
+    evidence, at, gradient = objective.evidence, objective.at, objective.slope
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
         return ""
     if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
         return ""
     values = evidence.form.constrained(at.theta)
+    not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
     away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
         running = [f"{name} (now {_shortest(values[name])})" for name in _owners(evidence, away)]
         return (
-            f"hyperparameters not settled: evidence times prior still rises as {', '.join(running)} runs to a "
-            f"boundary, as a noise scale does under data without noise, or the scale of other hyperparameters; fix it, "
-            f"give it a prior that keeps away from there, or use hyper='sample', which needs no mode"
+            f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
+            f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
+            f"keeps away from there, or use hyper='sample', which needs no mode"
         )
     steepest = _owners(evidence, np.abs(gradient) == largest)[0]
     return (
-        f"hyperparameters not settled: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
+        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
         f"elsewhere with start={{...}}"
     )
 

@@ -193,11 +193,12 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
 
 
 def _outcome(at: EvidenceAt, found: Hyper | Integral) -> dict[str, Any]:
-    """Say how the fit and the search of the hyperparameters ended."""
-    return {
-        "status": "; ".join(filter(None, [at.run.status.sentence, found.sentence])),
-        "converged": at.run.status.converged and found.converged,
-    }
+    """Say how the fit and the search of the hyperparameters ended, first what did not converge."""
+    run = at.run.status
+    sentences = [run.sentence, found.sentence]
+    if run.converged and not found.converged:
+        sentences = [found.sentence, f"at the values of the result EP itself {run.sentence}"]
+    return {"status": "; ".join(filter(None, sentences)), "converged": run.converged and found.converged}
 
 
 def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:

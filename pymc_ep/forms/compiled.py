@@ -17,6 +17,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.forms.designs import Design, DesignMatrix
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
 from pymc_ep.forms.moments import scale_of, variances_of
@@ -96,13 +97,29 @@ class CompiledLatentGaussian(RowFunctions):
         return [np.asarray(y) for y in self._observed()]
 
     def prior(self, theta: np.ndarray) -> Prior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,).
+
+        Raises
+        ------
+        InvalidDataError
+            Where the observations, which may have been exchanged, are of another shape than their predictor.
+        """
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
+        self._require_shapes(theta, len(mean))
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
         if self._jax:
             mean, left = to_jax(mean), map(to_jax, left)
         return Prior(mean, self._gaussian(theta, list(left)), split, float(log_prior), float(log_excess))
+
+    def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
+        """Raise unless there are as many observations as predictors; both may change with shared data."""
+        observed = self.observed()
+        if sum(y.size for y in observed) == predictors:
+            return
+        for group, y, predictor in zip(self.form.factors, observed, self._predictor_values(*self.unpack(theta))):
+            if y.shape != predictor.shape:
+                raise shape_error(group.name, y.shape, predictor.shape)
 
     def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
         design = self._design()
@@ -238,6 +255,11 @@ class CompiledLatentGaussian(RowFunctions):
     @cached_property
     def _observed(self) -> Callable[..., Any]:
         return self._function([], [g.observed for g in self.form.factors])
+
+    @cached_property
+    def _predictor_values(self) -> Callable[..., Any]:
+        outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
+        return self._function(self.form.hyper_values, outputs)
 
     def _for_solver(self, what: Any, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """Return a function that depends on the solver, compiled once for each."""

@@ -77,8 +77,8 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
         factors = self.factors_at(theta)
         if self._jax:
-            rows = to_jax(self.linear.matrix.toarray().T)
-            return factors._replace(gaussian=FactorPrior(rows, to_jax(np.zeros(self.linear.size))))
+            flat = to_jax(np.zeros(self.linear.size))
+            return factors._replace(gaussian=FactorPrior(self.linear.rows_on_jax, flat))
         return factors._replace(gaussian=FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1]))
 
     def factors_at(self, theta: np.ndarray) -> Prior:

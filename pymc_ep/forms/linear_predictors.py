@@ -1,7 +1,8 @@
 """The linear map D from all unknowns of a sparse linear form to all its predictors, as products and as a matrix."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import matmul
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytensor.tensor as pt
 import scipy.sparse
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
@@ -16,8 +18,10 @@ from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
-from pymc_ep.linalg.precision import Algebra, plan_algebra, require_memory
+from pymc_ep.linalg.namespace import to_jax
+from pymc_ep.linalg.precision import Algebra, plan_algebra, require_dense_memory, require_memory
 from pymc_ep.operators import LinearMap
+from pymc_ep.operators.apply import ApplyLinearMap
 
 __all__ = ["LinearPredictors"]
 
@@ -115,6 +119,24 @@ class LinearPredictors:
         """
         return self._of_present_data("algebra", self._planned)
 
+    @property
+    def rows_on_jax(self) -> Any:
+        """D^T as a dense array of JAX, (N, n).
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map has no entries.
+        InvalidDataError
+            Where dense algebra would not fit the memory; says how much it needs.
+        """
+
+        def build() -> Any:
+            require_dense_memory(self.matrix)
+            return to_jax(self.matrix.toarray().T)
+
+        return self._of_present_data("rows on jax", build)
+
     def _planned(self) -> Algebra:
         algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
         require_memory(algebra)
@@ -211,6 +233,9 @@ class LinearPredictors:
         if known is not None:
             return self._of_operator(*known)
         predictor = self._form.factors[factor].predictor
+        written = self._written(predictor)
+        if written is not None:
+            return _Rows.held(written)
         push, own = self._constant(*self.compile(predictor)), self._theta()
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -236,12 +261,32 @@ class LinearPredictors:
             return self._placed(linear_map.adjoint(v.reshape(linear_map.output_shape)), block)
 
         # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.
-        local = self.matrix_of(forward) if self.size > MOST_UNKNOWNS else linear_map.matrix()
-        if local is None or local.shape[1] == self.size:
-            return _Rows(local, forward, adjoint)
-        parts = [scipy.sparse.csr_array((local.shape[0], int(np.prod(s)))) for s in self._shapes]
-        parts[block] = local
-        return _Rows(scipy.sparse.hstack(parts, format="csr"), forward, adjoint)
+        own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
+        if own is not None:
+            return _Rows(self._among_blocks(own, block), forward, adjoint)
+        return _Rows(self.matrix_of(forward) if self.size > MOST_UNKNOWNS else None, forward, adjoint)
+
+    def _written(self, predictor: TensorVariable) -> scipy.sparse.csr_array | None:
+        """Return the rows of operators that act on a block one after another, and write their entries themselves."""
+        noise, matrices = [block.noise for block in self._form.blocks], []
+        while predictor not in noise:
+            node = predictor.owner
+            if node is not None and isinstance(node.op, ApplyLinearMap) and node.op.linear_map.few_entries:
+                matrices.append(node.op.linear_map.matrix())
+            elif node is None or not isinstance(node.op, Reshape):
+                return None
+            predictor = node.inputs[0]
+        if not matrices or any(matrix is None for matrix in matrices):
+            return None
+        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), noise.index(predictor))
+
+    def _among_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
+        """Return a matrix of one block's unknowns with columns of zeros for the others', (rows, N)."""
+        if matrix.shape[1] == self.size:
+            return matrix
+        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self._shapes]
+        parts[block] = matrix
+        return scipy.sparse.hstack(parts, format="csr")
 
     def _of_present_data(self, what: str, build: Callable[[], Any]) -> Any:
         data = [v.get_value(borrow=True) for v in self._shared]

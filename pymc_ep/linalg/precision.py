@@ -14,7 +14,15 @@ from pymc_ep.linalg.cholesky import counts, mirror_lower
 from pymc_ep.linalg.dissection import dissect, pair_count, pattern
 from pymc_ep.linalg.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 
-__all__ = ["Algebra", "Dense", "DenseFactor", "PrecisionFactor", "plan_algebra", "require_memory"]
+__all__ = [
+    "Algebra",
+    "Dense",
+    "DenseFactor",
+    "PrecisionFactor",
+    "plan_algebra",
+    "require_dense_memory",
+    "require_memory",
+]
 
 _MOST_PAIRS = 2**25
 """Products of two entries of a row that nested dissection may list: 2 GB while they are sorted."""
@@ -30,6 +38,8 @@ _GAIN = 2.0
 """How many times fewer operations make up for the smaller matrices of nested dissection."""
 _FREE = 0.8
 """Part of the free memory that a factor may take."""
+_DENSE_COPIES = 4
+"""Arrays of the size of a dense design, and of the precision, that exist at a time under JAX."""
 
 
 class PrecisionFactor(Protocol):
@@ -101,12 +111,28 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
 
 def require_memory(algebra: Algebra) -> None:
     """Raise where a factor would not fit the free memory of this machine, if that is known."""
+    n = algebra.design.shape[1]
+    cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
+    _require(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
+
+
+def require_dense_memory(design: scipy.sparse.csr_array) -> None:
+    """Raise where dense algebra that knows no sparse design, (n, N), as that under JAX, would not fit the free memory.
+
+    It holds a few copies of the design, scaled and whitened, and as many (N, N) matrices. How much memory a device
+    of JAX has is not known here; the host holds these copies too.
+    """
+    n_rows, n = design.shape
+    cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
+    needed = _DENSE_COPIES * 8 * n * (n_rows + n)
+    _require(needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure)
+
+
+def _require(needed: int, what: str, how: str, cure: str) -> None:
     free = _free_memory()
-    if free is not None and algebra.bytes > _FREE * free:
+    if free is not None and needed > _FREE * free:
         raise InvalidDataError(
-            f"Exact variances of {algebra.design.shape[1]} unknowns need {algebra.bytes / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB of memory are free: {algebra.sentence}. Use method='dsb' with "
-            f"variance='perturb-and-map', which stores no matrix, or a smaller image."
+            f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"
         )
 
 

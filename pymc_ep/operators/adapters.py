@@ -60,6 +60,8 @@ class SparseMap(LinearMap):
         Of N elements.
     """
 
+    few_entries = True
+
     def __init__(self, sparse: sp.csr_array, input_shape: Sequence[int]) -> None:
         super().__init__(input_shape, sparse.shape[:1])
         self.sparse = sparse

@@ -40,7 +40,11 @@ class LinearMap:
         The group to which each C-ravelled output coefficient belongs, counted from 0; None where there is but one.
     orthonormal : bool
         Whether the map's matrix W has orthonormal rows, W W' = I.
+    few_entries : bool
+        Whether `matrix` is a quick way to few non-zeros, at any size at which it is not None.
     """
+
+    few_entries = False
 
     # An ndarray to the left of `@` would otherwise take the map for a scalar object.
     __array_ufunc__ = None
@@ -120,6 +124,7 @@ class Adjoint(LinearMap):
         square = prod(of.input_shape) == prod(of.output_shape)
         super().__init__(of.output_shape, of.input_shape, orthonormal=of.orthonormal and square)
         self.of = of
+        self.few_entries = of.few_entries
 
     def matrix(self) -> sp.csr_array | None:
         """Return the transposed matrix."""
@@ -162,6 +167,7 @@ class Composition(LinearMap):
         both = outer.orthonormal and inner.orthonormal
         super().__init__(inner.input_shape, outer.output_shape, groups=outer.groups, orthonormal=both)
         self.outer, self.inner = outer, inner
+        self.few_entries = outer.few_entries and inner.few_entries
 
     def matrix(self) -> sp.csr_array | None:
         """Return the product of the two matrices, where both maps have one."""
@@ -220,6 +226,7 @@ class Stack(LinearMap):
         sizes = [prod(member.output_shape) for member in members]
         super().__init__(members[0].input_shape, (sum(sizes),), groups=_joined_groups(members, sizes))
         self.members = tuple(members)
+        self.few_entries = all(member.few_entries for member in members)
         self.starts = [0, *np.cumsum(sizes).tolist()]
 
     def parts(self, y: Any) -> list[Any]:

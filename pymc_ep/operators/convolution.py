@@ -45,6 +45,8 @@ class Convolution2D(LinearMap):
     so its rank is far below the number of pixels.
     """
 
+    few_entries = True
+
     def __init__(self, shape: Sequence[int], kernel: Any, boundary: str = "periodic") -> None:
         shape = checked_shape(shape, "Convolution2D", sides=2)
         if boundary not in NDIMAGE_MODES:

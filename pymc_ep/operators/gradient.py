@@ -30,6 +30,8 @@ class Gradient2D(LinearMap):
     Only constant images have no differences: the rank is r c - 1.
     """
 
+    few_entries = True
+
     def __init__(self, shape: Sequence[int], boundary: str = "reflect") -> None:
         r, c = rows, columns = checked_shape(shape, "Gradient2D", sides=2)
         if boundary not in ("reflect", "periodic"):

@@ -24,6 +24,8 @@ class Mask(LinearMap):
         True where an element is kept; or indices into the C-ravelled array, of which some may occur repeatedly.
     """
 
+    few_entries = True
+
     def __init__(self, shape: Sequence[int], mask: Any) -> None:
         shape = checked_shape(shape, "Mask")
         given = np.asarray(mask)

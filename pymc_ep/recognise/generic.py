@@ -32,6 +32,7 @@ from pymc_ep.recognise.predictor import (
     Found,
     NotAffineError,
     at_zero_noise,
+    first_not_affine,
     names_of,
     operation_of,
     require_latent,
@@ -75,7 +76,7 @@ def find_generic(
     require_latent(name, parameters, affine)
     eta = _predictor(name, parameters, affine)
     dependent = value_dependent(parameters, affine.noise)
-    rebuilder = _Rebuilder(name, eta, dependent)
+    rebuilder = _Rebuilder(name, eta, dependent, affine)
     discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
     log_scale = is_log_scale(node, parameters, eta, dependent, affine)
 
@@ -146,11 +147,12 @@ class _Rebuilder:
         The affine graph after all selections.
     """
 
-    def __init__(self, name: str, eta: TensorVariable, dependent: set):
+    def __init__(self, name: str, eta: TensorVariable, dependent: set, affine: AffineTest):
         self.name = name
         self.eta = eta
         self.predictor = eta
         self.dependent = dependent
+        self.affine = affine
         self.leaves: list[TensorVariable] = []
         self._places: dict[tuple, int] = {}
         # Graphs that are made here, so that a second pass meets the leaves of the first.
@@ -242,10 +244,17 @@ class _Rebuilder:
         return value if graph.dtype.startswith("float") else pt.round(value).astype(graph.dtype)
 
     def _refusal(self, graph: TensorVariable) -> UnsupportedModelError:
+        why = (
+            f"{operation_of(graph)}, which is not elementwise, so that observations do not depend on one predictor "
+            f"value each. Rewrite that term, or leave the latent variables in it out of latent=[...]."
+        )
+        first = first_not_affine(graph, self.affine)
+        if first is graph:
+            stands = f"Between the predictor of {self.name!r} and its distribution stands the operation"
+            return UnsupportedModelError(f"{stands} {why}")
         return UnsupportedModelError(
-            f"Between the predictor of {self.name!r} and its distribution stands the operation {operation_of(graph)}, "
-            f"which is not elementwise, so that observations do not depend on one predictor value each. Rewrite that "
-            f"term, or leave the latent variables in it out of latent=[...]."
+            f"The predictor of {self.name!r} is not affine in the latent variables: the operation "
+            f"{operation_of(first)} is applied to {names_of(first, list(self.affine.noise))} before {why}"
         )
 
 

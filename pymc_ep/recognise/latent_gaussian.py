@@ -9,6 +9,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.constants import evaluate_constants
@@ -338,6 +339,9 @@ def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGrou
     """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
     predictor = found.predictor
     observed = predictor if observed is None else observed
+    require_shape(name, observed.type.shape, predictor.type.shape)
+    for parameter in found.parameters:
+        require_shape(name, observed.type.shape, parameter.type.shape, "parameter beside the predictor")
     if predictor.type.broadcastable != observed.type.broadcastable:
         predictor = pt.broadcast_to(predictor, observed.shape)
     return SiteGroup(

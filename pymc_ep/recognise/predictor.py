@@ -13,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.operators.apply import ApplyLinearMap, apply_operator
 from pymc_ep.recognise.families import Family, Link
 from pymc_ep.recognise.graph import (
     depends_on,
@@ -31,6 +32,7 @@ __all__ = [
     "at_zero_noise",
     "at_zero_noise_and_shape",
     "find_predictor",
+    "first_not_affine",
     "names_of",
     "operation_of",
     "require_latent",
@@ -176,9 +178,9 @@ def _behind_link(
     """Return eta and the link, where the first graph of a chain is a known link of the last, which is affine.
 
     Between link and parameter values may be selected, repeated or reordered (``rate[group]``): the same is then
-    done to the affine graph. An offset, free of the noise, may be added to eta, such as the log of an exposure. All of
-    it, and that the site's own parameters are free of the noise, is verified by value, at arguments that differ from
-    element to element.
+    done to the affine graph, which must stay affine. An offset, free of the noise, may be added to eta, such as the log
+    of an exposure. All of it, and that the site's own parameters are free of the noise, is verified by value, at
+    arguments that differ from element to element.
     """
     parameter, current = chain[0], chain[-1]
     arguments = _arguments(current, affine)
@@ -187,6 +189,8 @@ def _behind_link(
     if target is None or any(p is None for p in fixed):
         return None
     eta = _with_selections(chain)
+    if not affine(eta):
+        return None
     values = _values(eta, current, arguments, affine)
     for name in family.links if values is not None else ():
         link = family.link(name)
@@ -289,12 +293,7 @@ def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool
 
 def what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:
     """Say which operation, nearest to the latent variables, makes the predictor non-affine."""
-    current = parameter
-    while True:
-        inputs = [] if current.owner is None else [i for i in current.owner.inputs if not affine(i)]
-        if not inputs:
-            break
-        current = inputs[0]
+    current = first_not_affine(parameter, affine)
     return (
         f"The predictor of {name!r} is not affine in the latent variables: the operation {operation_of(current)} is "
         f"applied to {names_of(current, list(affine.noise))}. Leave one of these out of latent=[...] so that it "
@@ -302,9 +301,18 @@ def what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest)
     )
 
 
+def first_not_affine(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
+    """Return the graph behind one that is not affine, nearest to the latent variables, all inputs of which are."""
+    while inputs := [] if graph.owner is None else [i for i in graph.owner.inputs if not affine(i)]:
+        graph = inputs[0]
+    return graph
+
+
 def operation_of(variable: TensorVariable) -> str:
     """Return the name of the operation that computes a variable."""
     operation = variable.owner.op
+    if isinstance(operation, ApplyLinearMap):
+        return apply_operator.__name__
     return type(getattr(operation, "scalar_op", operation)).__name__
 
 

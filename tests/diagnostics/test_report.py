@@ -183,3 +183,28 @@ def test_analytic_leave_one_out_meets_that_of_draws():
     assert np.ptp(analytic) > 1.0
     np.testing.assert_allclose(pointwise, analytic, atol=0.03)
     np.testing.assert_allclose(pointwise.sum(), analytic.sum(), atol=0.2)
+
+
+@pytest.mark.parametrize(("place", "warned"), [(1, True), (slice(None), False)], ids=["one count", "counts"])
+def test_counts_that_see_no_rate(place, warned):
+    """Next to no light under a rectified link: the fit is right, and what it finds is the prior's."""
+    counts = np.zeros((4, 6), dtype=int)
+    counts.ravel()[place] = 3
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 2.0, shape=(4, 6))
+        pmep.RectifiedPoisson("y", f, observed=counts)
+    result = pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+    found = pmep.diagnose(result, model)
+    below = (group(result, "posterior")["f"] < 0).mean(("chain", "draw")).to_numpy()
+    np.testing.assert_allclose(found["y_dark"], below, atol=0.04)
+    if warned:
+        assert "'y' is more likely below zero than above at 23 of 24" in found.attrs["warning"]
+        assert "'f'" in found.attrs["warning"] and "y_intensity" in found.attrs["warning"]
+    else:
+        assert found.attrs["warning"] == ""
+
+
+def test_other_counts_are_never_dark(poisson):
+    model, result = poisson
+    found = pmep.diagnose(result, model)
+    assert "y_dark" not in found and found.attrs["warning"] == ""

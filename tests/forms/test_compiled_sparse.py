@@ -12,6 +12,7 @@ import scipy.stats
 import pymc_ep as pmep
 from pymc_ep.compat import group, numpy_mode
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms import linear_predictors, probing
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D, stack
 from pymc_ep.recognise import compiled_form
@@ -271,3 +272,48 @@ def test_a_deterministic_follows_its_data():
         found = pmep.predict(result, model, var_names=["seen"])
         np.testing.assert_allclose(found["seen_mean"], fit["u_mean"][place], rtol=1e-9)
         np.testing.assert_allclose(found["seen_sd"], fit["u_sd"][place], rtol=1e-9)
+
+
+def without_probing(monkeypatch):
+    def probe(*_):
+        raise AssertionError("probed")
+
+    monkeypatch.setattr(linear_predictors, "probe", probe)
+
+
+def test_operators_write_their_own_entries(monkeypatch):
+    """One after another on one of two fields, ravelled on the way: nothing is probed, at whatever size."""
+    monkeypatch.setattr(linear_predictors, "MOST_UNKNOWNS", 10)
+    without_probing(monkeypatch)
+    mask = np.arange(20) % 3 > 0
+    blur = Convolution2D(SHAPE, KERNEL)
+    with pm.Model() as model:
+        v = pmep.SparseField("v", operator=Mask((7,), np.arange(7)), potential=pm.Laplace.dist(0, 1.0))
+        u = pmep.SparseField("u", operator=Gradient2D(SHAPE), potential=pm.Laplace.dist(0, 1.0))
+        seen = pmep.apply_operator(Mask((20,), mask), pmep.apply_operator(blur, u).ravel())
+        pm.Normal("y", seen, 1.0, observed=np.ones(mask.sum()))
+        pm.Normal("z", pmep.apply_operator(scipy.sparse.csr_array(2.0 * np.eye(7)), v), 1.0, observed=np.ones(7))
+    linear = compiled_form(model).linear
+    unknowns = RNG.normal(size=27)
+    parts = dict(zip(("v", "u"), (unknowns[:7], unknowns[7:].reshape(SHAPE))))
+    expected = [
+        blur.forward(parts["u"]).ravel()[mask],
+        2.0 * parts["v"],
+        parts["v"],
+        Gradient2D(SHAPE).forward(parts["u"]),
+    ]
+    np.testing.assert_allclose(linear.matrix @ unknowns, np.concatenate(expected), atol=1e-14)
+
+
+def test_a_sparse_matrix_that_is_not_local(monkeypatch):
+    """Differences along a path through pixels in random order: its entries are known beyond the size of probing."""
+    monkeypatch.setattr(linear_predictors, "MOST_UNKNOWNS", 100)
+    monkeypatch.setattr(probing, "MOST_UNKNOWNS", 100)
+    order = RNG.permutation(400)
+    steps = scipy.sparse.diags_array([-np.ones(399), np.ones(399)], offsets=[0, 1], shape=(399, 400), format="csr")
+    steps = scipy.sparse.csr_array(steps[:, order])
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=steps, potential=pm.Laplace.dist(0, 1.0), shape=400)
+        pm.Normal("y", u, 1.0, observed=np.ones(400))
+    found = compiled_form(model).linear.matrix
+    assert abs(found[400:] - steps).max() == 0

@@ -158,3 +158,14 @@ def test_a_class_of_the_users_needs_two_methods():
     doubled = Doubled((3,), (3,))
     np.testing.assert_array_equal((doubled @ as_linear_map(np.eye(3))).forward([1, 2, 3]), [2, 4, 6])
     assert doubled.matrix() is None and doubled.rank is None and doubled.groups is None
+
+
+def test_what_is_made_of_maps_with_few_entries_has_few():
+    """And what has a wavelet in it may have many."""
+    shape = (8, 8)
+    gradient, wavelet = Gradient2D(shape), Wavelet2D(shape, "haar", 2)
+    blur = Convolution2D(shape, np.full((3, 3), 1 / 9))
+    for few in (gradient, gradient @ blur, stack(blur, Mask(shape, np.eye(8) > 0)), gradient.T):
+        assert few.few_entries
+    for many in (wavelet, wavelet.T, wavelet @ blur, stack(gradient, wavelet)):
+        assert not many.few_entries

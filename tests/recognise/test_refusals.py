@@ -51,6 +51,10 @@ def running_sum():
     pm.Normal("y", pt.cumsum(pt.exp(normal())), 1.0, observed=REALS)
 
 
+def running_product():
+    pmep.RectifiedPoisson("y", pt.cumprod(normal()), observed=COUNTS)
+
+
 def two_predictors():
     f, g = normal(), normal("g")
     pm.SkewNormal("y", mu=f + g, sigma=pt.exp(f - g), alpha=1.0, observed=REALS)
@@ -88,7 +92,8 @@ CASES = [
     (nothing_observed, {}, r"no observed variable.*observed="),
     (dependent_values, {}, r"'y'.*ormal.*depend on each other.*supported\(\)"),
     (shared_counts, {}, r"'y'.*[Dd]irichlet.?[Mm]ultinomial.*depend on each other"),
-    (running_sum, {}, r"'y'.*CumOp.*not elementwise"),
+    (running_sum, {}, r"'y' is not affine.*Exp is applied to 'f' before CumOp.*not elementwise"),
+    (running_product, {}, r"'y'.*CumOp.*not elementwise"),
     (two_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
     (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
     (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
