@@ -39,7 +39,8 @@ NAME = "tests/benchmarks/image_nuts.py"
 CHAINS, TUNE = 4, 1000
 PROBABILITIES = np.linspace(0, 1, 201)
 """Of the quantiles of NUTS's draws that are kept, enough to say how many draws lie in an interval."""
-MEAN_ERROR, SD_ERROR = 0.1, 0.05
+MEAN_ERROR, SD_ERROR, R_HAT = 0.1, 0.05, 1.05
+"""Most for EP; most of chains that still are a reference."""
 ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
     "EP": ("ep", {}),
     "EP, integrated": ("ep", {"hyper": "integrate"}),
@@ -217,8 +218,15 @@ def crops_part(results: dict[str, Any]) -> list[str]:
     for what, names in crops().items():
         engines = CHECKS[names[0]].engines
         done = [name for name in names if all(f"{name}/{who}" in results for who in ("NUTS", *engines))]
-        if len(done) < 2:
+        mixed = [name for name in done if results[f"{name}/NUTS"]["r_hat"] <= R_HAT]
+        if len(mixed) < 2:
             continue
+        if left_out := len(done) - len(mixed):
+            lines.append(
+                f"- Scales {what}: {left_out} of {len(done)} crops left out, where NUTS has an R-hat above {R_HAT} and is "
+                "no reference."
+            )
+        done = mixed
         share = {who: np.array([results[f"{name}/{who}"]["covered"] for name in done]) for who in ("NUTS", *engines)}
         rows.append([what, f"NUTS, {len(done)} crops", *map(with_error, share["NUTS"].T), "-", "-"])
         for engine in engines:
