@@ -223,8 +223,8 @@ def crops_part(results: dict[str, Any]) -> list[str]:
             continue
         if left_out := len(done) - len(mixed):
             lines.append(
-                f"- Scales {what}: {left_out} of {len(done)} crops left out, where NUTS has an R-hat above {R_HAT} and is "
-                "no reference."
+                f"- Scales {what}: {left_out} of {len(done)} crops left out, where NUTS has an R-hat above "
+                f"{R_HAT} and is no reference."
             )
         done = mixed
         share = {who: np.array([results[f"{name}/{who}"]["covered"] for name in done]) for who in ("NUTS", *engines)}
