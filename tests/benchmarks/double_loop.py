@@ -1,10 +1,9 @@
-"""The double loop: its bound against an independent optimiser, its variances, and both engines against NUTS.
+"""The double loop: its bound against an independent optimiser, its time, and its variances.
 
-    python -m tests.benchmarks.double_loop [--quick] [--parts bound time variances nuts]
+    python -m tests.benchmarks.double_loop [--quick] [--parts bound time variances]
 
-Total variation with Gaussian noise on 1-D signals and small pictures. Needs the folder ``faces32`` under
-``PYMC_EP_DATA``. Parts that are done are kept in ``build/double_loop.json``. Writes docs/benchmarks/double_loop.md and
-.png.
+Total variation with Gaussian noise on a 1-D signal and a small picture. Needs the folder ``faces32`` under
+``PYMC_EP_DATA``. Parts that are done are kept in ``build/double_loop.json``. Writes docs/benchmarks/double_loop.md.
 """
 
 import argparse
@@ -20,12 +19,12 @@ import scipy.sparse
 
 import pymc_ep as pmep
 from tests.benchmarks._common import header, markdown_table, write_page
-from tests.benchmarks._images import BLUR, NORMAL_95, Store, area_average, blur, coverage, load, panels, shortfall
+from tests.benchmarks._images import BLUR, Store, blur, load, shortfall
 
 NAME = "tests/benchmarks/double_loop.py"
 SD = 0.1
 """Of the noise; pictures go from 0 to 1."""
-TAU = {"1-D": 8.0, "32 x 32": 4.0, "16 x 16": 4.0, "12 x 12": 4.0}
+TAU = {"1-D": 8.0, "32 x 32": 4.0}
 SECONDS, BOUND_ERROR = 10.0, 1e-8
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "exact": {"variance": "exact"},
@@ -58,25 +57,18 @@ def signal() -> Problem:
     return Problem(truth, y, TAU["1-D"], differences.tocsr(), smooth, n - 1)
 
 
-def picture(size: int) -> Problem:
-    """Return the astronaut's face, shrunk to `size` by averaging or cropped from its middle."""
+def picture() -> Problem:
+    """Return the astronaut's face, blurred."""
     image = load("face_astronaut") / 255
-    if 32 % size == 0:
-        image = area_average(image, size)
-    else:
-        image = image[8 : 8 + size, 8 : 8 + size]
-    shape = (size, size)
-    y = blur(image) + np.random.default_rng(0).normal(0, SD, shape)
-    gradient, blurring = (
-        pmep.operators.Gradient2D(shape, boundary="periodic"),
-        pmep.operators.Convolution2D(shape, BLUR),
-    )
-    return Problem(image, y, TAU[f"{size} x {size}"], gradient, blurring, size**2 - 1)
+    y = blur(image) + np.random.default_rng(0).normal(0, SD, image.shape)
+    gradient = pmep.operators.Gradient2D(image.shape, boundary="periodic")
+    blurring = pmep.operators.Convolution2D(image.shape, BLUR)
+    return Problem(image, y, TAU["32 x 32"], gradient, blurring, image.size - 1)
 
 
 def problem(name: str) -> Problem:
     """Return a problem by its name."""
-    return signal() if name == "1-D" else picture(int(name.split()[0]))
+    return signal() if name == "1-D" else picture()
 
 
 def build(case: Problem, learn: bool = False) -> pm.Model:
@@ -222,52 +214,6 @@ def measure_variances(name: str) -> dict[str, Any]:
     return out
 
 
-# NUTS
-
-
-def measure_nuts(name: str, draws: int) -> dict[str, Any]:
-    """Sample the same model block; both engines beside."""
-    case = problem(name)
-    model = build(case)
-    began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        chains = pm.sample(draws, tune=draws, chains=2, cores=1, random_seed=1, progressbar=False, model=model)
-    out: dict[str, Any] = {"truth": case.truth.tolist(), "y": case.y.tolist(), "fits": {}}
-    u = np.asarray(chains["posterior"]["u"])
-    seconds = time.perf_counter() - began
-    low, high = np.quantile(u, [0.05, 0.95], axis=(0, 1))
-    mean, sd = u.mean(axis=(0, 1)), u.std(axis=(0, 1))
-    halves = np.abs(u[0].mean(axis=0) - u[1].mean(axis=0)) / sd
-    out["fits"]["NUTS"] = {
-        "mean": mean.tolist(),
-        "sd": sd.tolist(),
-        "coverage": float(np.mean((case.truth >= low) & (case.truth <= high))),
-        "gaussian_coverage": coverage(mean, sd, case.truth),
-        "seconds": seconds,
-        "chains_apart": float(halves.max()),
-        "divergences": int(np.asarray(chains["sample_stats"]["diverging"]).sum()),
-        "draws": draws,
-    }
-    for what, method, options in (("EP", "ep", {}), ("double loop", "dsb", {"variance": "exact"})):
-        began = time.perf_counter()
-        found = pmep.fit(method, model=model, draws=0, progressbar=False, **options)
-        m, s = moments(found)
-        out["fits"][what] = {
-            "mean": m.tolist(),
-            "sd": s.tolist(),
-            "coverage": coverage(m, s, case.truth),
-            "inside": float(np.mean((u >= m - NORMAL_95 * s) & (u <= m + NORMAL_95 * s))),
-            "mean_error": float(np.median(np.abs(m - mean) / sd)),
-            "worst": float(np.max(np.abs(m - mean) / sd)),
-            "sd_ratio": float(np.median(s / sd)),
-            "sd_range": [float(q) for q in np.quantile(s / sd, [0.05, 0.95])],
-            "seconds": time.perf_counter() - began,
-            "status": str(found["fit"].attrs["status"]),
-        }
-    return out
-
-
 # The page
 
 
@@ -331,38 +277,6 @@ def variances_part(r: dict[str, Any]) -> list[str]:
     return [VARIANCES, markdown_table(head, rows)]
 
 
-def nuts_part(name: str, r: dict[str, Any]) -> list[str]:
-    rows = []
-    for what, one in r["fits"].items():
-        compared = ["-"] * 4
-        if what != "NUTS":
-            low, high = one["sd_range"]
-            compared = [
-                f"{one['mean_error']:.3f} ({one['worst']:.3f})",
-                f"{one['sd_ratio']:.3f}",
-                f"{low:.3f} to {high:.3f}",
-                f"{one['inside']:.3f}",
-            ]
-        rows.append([what, *compared, f"{one['coverage']:.3f}", f"{one['seconds']:.3g}"])
-    nuts, ep = r["fits"]["NUTS"], r["fits"]["EP"]
-    head = ["", "error of means, sd", "sd ratio", "its 90% range", "NUTS's draws inside", "truth inside", "seconds"]
-    truth, y = np.array(r["truth"]), np.array(r["y"])
-    shown = [[("truth", truth, 1.0), *((f"{w}: mean", np.array(f["mean"]), 1.0) for w, f in r["fits"].items())]]
-    white = float(max(np.max(f["sd"]) for f in r["fits"].values()))
-    shown += [[("data", y, 1.0), *((f"{w}: sd", np.array(f["sd"]), white) for w, f in r["fits"].items())]]
-    panels("double_loop", shown)
-    return [
-        NUTS.format(name=name, **nuts),
-        markdown_table(head, rows),
-        "- "
-        + shortfall("EP, error of means in sd, median", ep["mean_error"], 0.1)
-        + "\n- "
-        + shortfall("EP, sd ratio's distance from one, median", abs(ep["sd_ratio"] - 1), 0.05)
-        + "\n",
-        "![Means and standard deviations by NUTS, EP and the double loop](double_loop.png)\n",
-    ]
-
-
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
     results = store.rows
@@ -370,9 +284,6 @@ def page(store: Store) -> list[str]:
     for what, write in (("time", time_part), ("variances", variances_part)):
         if f"{what}/32 x 32" in results:
             parts += write(results[f"{what}/32 x 32"])
-    for name in ("16 x 16", "12 x 12"):
-        if f"nuts/{name}" in results:
-            return parts + nuts_part(name, results[f"nuts/{name}"])
     return parts
 
 
@@ -399,21 +310,13 @@ exact ones, its mean less one (bias), its standard deviation and worst distance 
 root mean square in standard deviations. Lanczos' method finds variances that are too small (Schneider and Willsky
 2001), at any number of steps short of the number of unknowns.
 """
-NUTS = """## NUTS on the same model block, {name}
-
-PyMC's NUTS, 2 chains of {draws} draws after as many to tune, {divergences} divergences; the means of the two chains
-differ by at most {chains_apart:.2f} sd. Differences of means in NUTS's standard deviations, median (worst) over pixels;
-how many of NUTS's draws fall in the 90% intervals of the engine; how many true pixels do (for NUTS, in its quantiles).
-"""
-PARTS = ("bound", "time", "variances", "nuts")
+PARTS = ("bound", "time", "variances")
 
 
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--draws", type=int, default=1000, help="of each NUTS chain")
-    parser.add_argument("--nuts-size", type=int, default=16, choices=(12, 16))
     parser.add_argument("--quick", action="store_true", help="the 1-D bound alone; nothing is written")
     options = parser.parse_args()
     if options.quick:
@@ -427,9 +330,6 @@ def main() -> None:
         store.get("time/32 x 32", lambda: measure_time("32 x 32"))
     if "variances" in options.parts:
         store.get("variances/32 x 32", lambda: measure_variances("32 x 32"))
-    if "nuts" in options.parts:
-        name = f"{options.nuts_size} x {options.nuts_size}"
-        store.get(f"nuts/{name}", lambda: measure_nuts(name, options.draws))
     print(write_page("double_loop", page(store)))
 
 
