@@ -1,6 +1,7 @@
 """The double loop from 64 x 64 to 1024 x 1024 pixels: time and memory; compile modes.
 
-    python -m tests.benchmarks.image_scaling [--quick] [--sizes 64 128 256 512 1024] [--parts scaling inpainting modes]
+    python -m tests.benchmarks.image_scaling [--quick] [--sizes 64 128 256 512 1024]
+                                             [--parts scaling inpainting modes dense]
 
 Denoising and inpainting with sampled variances, every run in a process of its own, so that its peak memory is its own.
 Needs the folder ``images256`` under ``PYMC_EP_DATA``. Runs that are done are kept in ``build/image_scaling.json``.
@@ -18,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from scipy import interpolate
+from scipy import interpolate, sparse
 
 import pymc_ep as pmep
+from pymc_ep.linalg.precision import plan_algebra
 from tests.benchmarks._common import header, markdown_table, write_page
 from tests.benchmarks._images import Store, area_average, coverage, load, panels, psnr, shortfall
 
@@ -96,11 +98,12 @@ def build(task: str, prior: str, size: int) -> tuple[pm.Model, np.ndarray, np.nd
 # One run, in a process of its own
 
 
-def run(task: str, prior: str, size: int, outer: int, keep: bool) -> dict[str, Any]:
-    """Fit once and return time, peak memory and quality."""
+def run(task: str, prior: str, size: int, outer: int | None, keep: bool) -> dict[str, Any]:
+    """Fit once, with so many outer loops or until it settles, and return time, peak memory and quality."""
     model, truth, observed = build(task, prior, size)
 
-    def fitted(loops: int) -> tuple[float, Any]:
+    def fitted(loops: int | None) -> tuple[float, Any]:
+        options = {"outer": loops, "tol": 1e-12} if loops else {}
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pmep.ConvergenceWarning)
@@ -109,18 +112,17 @@ def run(task: str, prior: str, size: int, outer: int, keep: bool) -> dict[str, A
                 model=model,
                 variance="perturb-and-map",
                 n_samples=SAMPLES,
-                outer=loops,
-                tol=1e-12,
                 draws=0,
                 random_seed=1,
                 progressbar=False,
+                **options,
             )
         return time.perf_counter() - began, found["fit"]
 
     seconds, fit = fitted(outer)
     mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
     # What a fit takes beside its loops counts at small sizes alone.
-    loop_seconds = (fitted(outer)[0] - fitted(1)[0]) / (outer - 1) if size <= 128 else None
+    loop_seconds = (fitted(outer)[0] - fitted(1)[0]) / (outer - 1) if outer and size <= 128 else None
     out = {
         "seconds": seconds,
         "run_seconds": float(fit.attrs["run_time"]),
@@ -136,9 +138,9 @@ def run(task: str, prior: str, size: int, outer: int, keep: bool) -> dict[str, A
     return out
 
 
-def run_apart(*arguments: Any) -> dict[str, Any]:
-    """Run in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.image_scaling", "--one", json.dumps(arguments)]
+def run_apart(what: str, *arguments: Any) -> dict[str, Any]:
+    """Run one of `APART` in a process of its own."""
+    command = [sys.executable, "-m", "tests.benchmarks.image_scaling", "--one", json.dumps([what, *arguments])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -160,6 +162,30 @@ def measure_mode(mode: str, method: str) -> dict[str, Any]:
         "log_evidence": float(fit["log_evidence"]),
         "mean": np.asarray(fit["u_mean"]).ravel().tolist(),
         "sd": np.asarray(fit["u_sd"]).ravel().tolist(),
+    }
+
+
+def run_dense(size: int) -> dict[str, Any]:
+    """Time one precision with potentials on wavelets, its factor and all variances, in exact algebra."""
+    _, seen, _ = data("inpainting", size)
+    wavelet = pmep.operators.Wavelet2D((size, size), "db2", LEVELS).matrix()
+    design = sparse.vstack([sparse.eye_array(size**2, format="csr")[seen], wavelet], format="csr")
+    algebra = plan_algebra(design, (size, size))
+    weights = np.random.default_rng(0).uniform(1.0, 1e3, design.shape[0])
+    weights[: len(seen)] = NOISE["inpainting"] ** -2
+    began = time.perf_counter()
+    factor = algebra.factor(weights)
+    middle = time.perf_counter()
+    variances = factor.variances(design)
+    end = time.perf_counter()
+    # The trace of A^{-1} A, in which all entries take part.
+    return {
+        "sentence": algebra.sentence,
+        "factor": middle - began,
+        "variances": end - middle,
+        "flops": algebra.flops,
+        "error": abs(float(weights @ variances) / size**2 - 1),
+        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
 
@@ -208,12 +234,12 @@ def scaling_part(store: Store) -> list[str]:
 
 def inpainting_part(store: Store) -> list[str]:
     rows, lines = [], []
-    for prior in PRIORS:
-        row = store.rows.get(f"inpainting/{prior}")
+    for prior, outer in RUNS:
+        row = store.rows.get(f"inpainting/{prior}/{outer}")
         if row:
             rows.append(
                 [
-                    prior,
+                    prior if outer else f"{prior}, until it settles",
                     f"{row['seconds']:.3g}",
                     f"{row['run_seconds']:.3g}",
                     f"{row['gigabytes']:.2f}",
@@ -222,13 +248,14 @@ def inpainting_part(store: Store) -> list[str]:
                     row["status"].replace("|", "/"),
                 ]
             )
-            lines.append("- " + shortfall(f"{prior}: time", row["seconds"], SECONDS, 0, " s"))
-            lines.append("- " + shortfall(f"{prior}: time, stretch", row["seconds"], STRETCH, 0, " s"))
+            if outer:
+                lines.append("- " + shortfall(f"{prior}: time", row["seconds"], SECONDS, 0, " s"))
+                lines.append("- " + shortfall(f"{prior}: time, stretch", row["seconds"], STRETCH, 0, " s"))
     if not rows:
         return []
     head = ["prior", "seconds", "without compilation", "peak memory, GiB", "PSNR, dB", "coverage", "status"]
     parts = [INPAINTING.format(interpolated=interpolated(256)), markdown_table(head, rows), "\n".join(lines) + "\n"]
-    shown = store.rows.get("inpainting/TV")
+    shown = store.rows.get(f"inpainting/TV/{OUTER}")
     if shown:
         truth, observed, mean, sd = (np.array(one) for one in shown["maps"])
         panels(
@@ -261,7 +288,30 @@ def modes_part(store: Store) -> list[str]:
     return [COMPILED, markdown_table(head, rows)] if rows else []
 
 
-PRIORS = ("TV", "TV, tau learned", "Student-t on db2")
+def dense_part(store: Store) -> list[str]:
+    rows = []
+    for size in DENSE:
+        row = store.rows.get(f"dense/{size}")
+        if row:
+            seconds = row["factor"] + row["variances"]
+            rows.append(
+                [
+                    str(size**2),
+                    f"{row['factor']:.3g}",
+                    f"{row['variances']:.3g}",
+                    f"{row['flops']:.2g}",
+                    f"{row['flops'] / seconds / 1e9:.3g}",
+                    f"{row['gigabytes']:.2f}",
+                    f"{row['error']:.1e}",
+                ]
+            )
+    head = ["unknowns", "factor, s", "all variances, s", "operations", "1e9 a second", "peak memory, GiB", "error"]
+    return [EXACT, markdown_table(head, rows)] if rows else []
+
+
+STUDENT = "Student-t on db2"
+RUNS = (("TV", OUTER), ("TV, tau learned", OUTER), (STUDENT, OUTER), (STUDENT, None))
+"""Inpainting: priors and outer loops."""
 INTRODUCTION = f"""The picture "{PICTURE}" of scikit-image, 256 x 256 from 0 to 1; smaller by averaging, larger by
 reflection. Denoising: noise of sd {NOISE["denoising"]:g} on all pixels. Inpainting: {100 * KEPT:.0f}% of the pixels are
 seen, with noise of variance 1e-5. {SAMPLES} perturb-and-MAP samples for the variances. Seed 0 for data, 1 for the fit.
@@ -274,8 +324,9 @@ that of the whole process, Python and compiler included.
 """
 INPAINTING = f"""## Inpainting, 256 x 256
 
-{OUTER} outer loops, whether fewer would do or not. Total variation with tau {TAU["inpainting"]:g} known and with tau
-learned; a Student-t potential (nu = 2.1) on db2 wavelet coefficients with a learned scale for each of {LEVELS} levels.
+{OUTER} outer loops, whether fewer would do or not, or as many as the engine makes by default. Total variation with tau
+{TAU["inpainting"]:g} known and with tau learned; a Student-t potential (nu = 2.1) on db2 wavelet coefficients with a
+learned scale for each of {LEVELS} levels.
 Linear interpolation between the same pixels (SciPy's `griddata`) has {{interpolated:.2f}} dB.
 """
 COMPILED = """## The same model under C, Numba and JAX
@@ -283,7 +334,15 @@ COMPILED = """## The same model under C, Numba and JAX
 Denoising, 32 x 32, exact variances. The first fit includes compilation. Differences are the greatest over pixels, in
 posterior standard deviations.
 """
-PARTS = ("scaling", "inpainting", "modes")
+EXACT = """## Exact algebra for wavelets
+
+Potentials on db2 coefficients reach over the whole picture, so that the precision is dense: what one sweep of EP or one
+outer loop with exact variances takes, up to the largest number of unknowns for which it is meant. The error is that of
+the trace of the precision times its inverse, relative to the number of unknowns.
+"""
+DENSE = (32, 64, 128)
+APART = {"fit": run, "dense": run_dense}
+PARTS = ("scaling", "inpainting", "modes", "dense")
 
 
 def main() -> None:
@@ -296,23 +355,32 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(run(*json.loads(options.one))))
+        what, *arguments = json.loads(options.one)
+        print(json.dumps(APART[what](*arguments)))
         return
     if options.quick:
         for task in NOISE:
-            print(task, run_apart(task, "TV", 64, 2, False))
+            print(task, run_apart("fit", task, "TV", 64, 2, False))
+        print("dense", run_apart("dense", 32))
         return
     store = Store("image_scaling")
     for size in options.sizes if "scaling" in options.parts else ():
         for task in NOISE:
-            store.get(f"scaling/{task}/{size}", lambda t=task, s=size: run_apart(t, "TV", s, options.outer, False))
-    for prior in PRIORS if "inpainting" in options.parts else ():
-        store.get(f"inpainting/{prior}", lambda p=prior: run_apart("inpainting", p, 256, OUTER, p == "TV"))
+            store.get(
+                f"scaling/{task}/{size}", lambda t=task, s=size: run_apart("fit", t, "TV", s, options.outer, False)
+            )
+    for prior, outer in RUNS if "inpainting" in options.parts else ():
+        key = f"inpainting/{prior}/{outer}"
+        store.get(key, lambda p=prior, o=outer: run_apart("fit", "inpainting", p, 256, o, p == "TV"))
     for method in ("ep", "dsb") if "modes" in options.parts else ():
         for mode in MODES:
             store.get(f"modes/{method}/{mode}", lambda o=mode, m=method: measure_mode(o, m))
+    for size in DENSE if "dense" in options.parts else ():
+        store.get(f"dense/{size}", lambda s=size: run_apart("dense", s))
     parts = [header("Images and the double loop: scaling", NAME), INTRODUCTION]
-    print(write_page("image_scaling", parts + scaling_part(store) + inpainting_part(store) + modes_part(store)))
+    for part in (scaling_part, inpainting_part, dense_part, modes_part):
+        parts += part(store)
+    print(write_page("image_scaling", parts))
 
 
 if __name__ == "__main__":
