@@ -35,6 +35,7 @@ from tests.benchmarks._photons import (
 
 NAME = "tests/benchmarks/photons.py"
 POISSON, CUT, SOFTPLUS, GAUSSIAN = "rectified Poisson", "rectified Poisson, cut", "softplus Poisson", "Gaussian noise"
+GAUSSIAN_MEAN = "Gaussian noise, sd of mean"
 LOOP = "softplus Poisson, double loop"
 RL, SMOOTHED, NOTHING = "Richardson-Lucy, oracle", "Gaussian smoothing, oracle", "background alone"
 PEERS = {RL: richardson_lucy_oracle, SMOOTHED: smoothed_oracle, NOTHING: nothing}
@@ -45,8 +46,6 @@ TOLERANCE = 1e-4
 SAMPLES, OUTER = 30, 50
 START = 0.2
 """Where searches for tau start, within a factor of a few of where they end; the double loop in single bins at 1."""
-FAR = f"{LOOP}, from tau {START}"
-LOOPS = (LOOP, FAR)
 
 
 class Case(NamedTuple):
@@ -67,8 +66,8 @@ CASES = {
         3,
         "exact",
     ),
-    "full": Case("Fermi, single bins", lambda: fermi(1), LOOPS, 1, "perturb-and-map"),
-    "chandra": Case("Chandra", chandra, (POISSON, SOFTPLUS, GAUSSIAN, LOOP), 1, "exact"),
+    "full": Case("Fermi, single bins", lambda: fermi(1), (LOOP,), 1, "perturb-and-map"),
+    "chandra": Case("Chandra", chandra, (POISSON, SOFTPLUS, GAUSSIAN_MEAN, LOOP), 1, "exact"),
 }
 SPLITS = max(case.splits for case in CASES.values())
 MODELS = tuple(dict.fromkeys(model for case in CASES.values() for model in case.models))
@@ -89,10 +88,11 @@ def build(scene: Scene, model: str, counts: np.ndarray) -> pm.Model:
             shape=scene.field,
         )
         seen = exposure * pmep.apply_operator(pmep.operators.Convolution2D(scene.field, scene.psf), u)[scene.inside]
-        if model == GAUSSIAN:
+        if model in (GAUSSIAN, GAUSSIAN_MEAN):
             rate = pm.Deterministic("rate", seen + background)
-            pm.Normal("y", rate, pm.HalfNormal("sigma", 5), observed=counts.astype(float))
-        elif model in (SOFTPLUS, *LOOPS):
+            sigma = pm.HalfNormal("sigma", 5) if model == GAUSSIAN else np.sqrt(counts.mean())
+            pm.Normal("y", rate, sigma, observed=counts.astype(float))
+        elif model in (SOFTPLUS, LOOP):
             # A dark sky has the rate of the background, as it has under the other likelihoods.
             eta = seen + np.log(np.expm1(background))
             pmep.SoftplusPoisson("y", eta, observed=counts)
@@ -107,7 +107,7 @@ def fitted(scene: Scene, model: str, built: pm.Model, variance: str) -> Any:
     """Fit by EP or the double loop, which may end before its tolerance: its status is on the page."""
     tau = 1.0 if model == LOOP and variance != "exact" else START
     shared: dict[str, Any] = {"model": built, "start": {"tau": tau}, "draws": 0, "progressbar": False}
-    if model not in LOOPS:
+    if model != LOOP:
         return pmep.fit(method="ep", tol=TOLERANCE, **shared)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
@@ -122,8 +122,9 @@ def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, An
     found = fitted(scene, model, built, variance)
     seconds, processor = time.perf_counter() - began, time.process_time() - processor
     fit = found["fit"]
-    if model == GAUSSIAN:
-        sd = np.sqrt(np.asarray(fit["rate_sd"]) ** 2 + float(fit["hyper_mode_sigma"]) ** 2)
+    if model in (GAUSSIAN, GAUSSIAN_MEAN):
+        noise = float(fit["hyper_mode_sigma"]) ** 2 if model == GAUSSIAN else train.mean()
+        sd = np.sqrt(np.asarray(fit["rate_sd"]) ** 2 + noise)
         density = gaussian_log_density(held_out, np.asarray(fit["rate_mean"]), sd)
     else:
         density = np.asarray(pmep.log_predictive(found, built, {"held_out": held_out})["held_out"])
@@ -134,7 +135,7 @@ def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, An
         "seconds": seconds,
         "processor_seconds": processor,
         "load": [load, os.getloadavg()[0]],
-        "rounds": int(fit["n_iter"]) if model in LOOPS else int(fit.sizes["hyper_iteration"]),
+        "rounds": int(fit["n_iter"]) if model == LOOP else int(fit.sizes["hyper_iteration"]),
         "converged": bool(fit["converged"]),
         "status": str(fit.attrs["status"]),
         "maps": [np.asarray(fit[f"u_{what}"])[scene.inside] for what in ("mean", "sd")],
@@ -211,13 +212,18 @@ def verdict(store: Store, case: str) -> str:
     """Say what predicts best, and how far the model that others are compared with is behind; and what ended early."""
     rows = known(store, case)
     reference = next(iter(rows))
-    sentences = []
-    for among, candidates in (("Without an oracle", CASES[case].models), ("With one", (RL, SMOOTHED))):
-        ahead = {m: -difference(rows[reference], rows[m])[0] for m in candidates if m in rows}
-        best = max(ahead, key=lambda m: ahead[m])
-        how = f"falls short of it by {ahead[best]:.4f}" if ahead[best] > 0 else f"is ahead of it by {-ahead[best]:.4f}"
-        told = "" if best == reference else f"; {reference} {how} nats a pixel"
-        sentences.append(f"{among}, the best is {best}{told}.")
+    ahead = {model: -difference(rows[reference], found)[0] for model, found in rows.items()}
+    best, oracle = (
+        max((model for model in among if model in rows), key=lambda model: ahead[model])
+        for among in (CASES[case].models, (RL, SMOOTHED))
+    )
+
+    def against(one: str, other: str) -> str:
+        gap = difference(rows[one], rows[other])[0]
+        return f"{one} {'is ahead of it' if gap > 0 else 'falls short of it'} by {abs(gap):.4f} nats a pixel"
+
+    told = "" if best == reference else f"; {against(reference, best)}"
+    sentences = [f"Without an oracle, the best is {best}{told}.", f"With one, it is {oracle}; {against(best, oracle)}."]
     ends = {
         model: [row["status"] for row in found.values() if not row.get("converged", True)]
         for model, found in rows.items()
@@ -295,13 +301,15 @@ is the response of a pixel to light spread evenly over another one, 7 x 7.
 
 The same photons in 200 x 400 bins, with the 21 x 21 point spread function. It ties each of the 220 x 420 unknowns to
 1680 others, which is too much for exact algebra: the double loop alone, with variances from {SAMPLES} samples and at
-most {OUTER} outer loops, tau from 1. As tau follows the variances, and these follow tau, that may be too few: tau is
-also learned from {START}. The density of a count in a bin is not comparable with that in a pixel of {BINS} x {BINS}.
+most {OUTER} outer loops, tau from 1. In the loop tau follows the variances and these follow tau, which is slow where
+photons are so few. The density of a count in a bin is not comparable with that in a pixel of {BINS} x {BINS}.
 """,
     "chandra": """## Chandra, G21.5-0.9
 
 The frame of 216 x 261 pixels of an arc second. The map has neither exposure nor point spread function: exposure is one,
-the blur a Gaussian of sd 0.5 pixels on 5 x 5, the background the mean of the top and bottom 20 rows.
+the blur a Gaussian of sd 0.5 pixels on 5 x 5, the background the mean of the top and bottom 20 rows. A learned sd of
+Gaussian noise would run to zero on this frame, most of whose counts are equal to those beside them: it is held at the
+root of the mean count.
 """,
 }
 
