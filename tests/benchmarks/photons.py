@@ -46,6 +46,8 @@ TOLERANCE = 1e-4
 SAMPLES, OUTER = 30, 50
 START = 0.2
 """Where searches for tau start, within a factor of a few of where they end; the double loop in single bins at 1."""
+FAR = f"{LOOP}, from tau {START}"
+LOOPS = (LOOP, FAR)
 
 
 class Case(NamedTuple):
@@ -66,7 +68,7 @@ CASES = {
         3,
         "exact",
     ),
-    "full": Case("Fermi, single bins", lambda: fermi(1), (LOOP,), 1, "perturb-and-map"),
+    "full": Case("Fermi, single bins", lambda: fermi(1), LOOPS, 1, "perturb-and-map"),
     "chandra": Case("Chandra", chandra, (POISSON, SOFTPLUS, GAUSSIAN_MEAN, LOOP), 1, "exact"),
 }
 SPLITS = max(case.splits for case in CASES.values())
@@ -92,7 +94,7 @@ def build(scene: Scene, model: str, counts: np.ndarray) -> pm.Model:
             rate = pm.Deterministic("rate", seen + background)
             sigma = pm.HalfNormal("sigma", 5) if model == GAUSSIAN else np.sqrt(counts.mean())
             pm.Normal("y", rate, sigma, observed=counts.astype(float))
-        elif model in (SOFTPLUS, LOOP):
+        elif model in (SOFTPLUS, *LOOPS):
             # A dark sky has the rate of the background, as it has under the other likelihoods.
             eta = seen + np.log(np.expm1(background))
             pmep.SoftplusPoisson("y", eta, observed=counts)
@@ -107,7 +109,7 @@ def fitted(scene: Scene, model: str, built: pm.Model, variance: str) -> Any:
     """Fit by EP or the double loop, which may end before its tolerance: its status is on the page."""
     tau = 1.0 if model == LOOP and variance != "exact" else START
     shared: dict[str, Any] = {"model": built, "start": {"tau": tau}, "draws": 0, "progressbar": False}
-    if model != LOOP:
+    if model not in LOOPS:
         return pmep.fit(method="ep", tol=TOLERANCE, **shared)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
@@ -135,7 +137,7 @@ def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, An
         "seconds": seconds,
         "processor_seconds": processor,
         "load": [load, os.getloadavg()[0]],
-        "rounds": int(fit["n_iter"]) if model == LOOP else int(fit.sizes["hyper_iteration"]),
+        "rounds": int(fit["n_iter"]) if model in LOOPS else int(fit.sizes["hyper_iteration"]),
         "converged": bool(fit["converged"]),
         "status": str(fit.attrs["status"]),
         "maps": [np.asarray(fit[f"u_{what}"])[scene.inside] for what in ("mean", "sd")],
@@ -301,15 +303,15 @@ is the response of a pixel to light spread evenly over another one, 7 x 7.
 
 The same photons in 200 x 400 bins, with the 21 x 21 point spread function. It ties each of the 220 x 420 unknowns to
 1680 others, which is too much for exact algebra: the double loop alone, with variances from {SAMPLES} samples and at
-most {OUTER} outer loops, tau from 1. In the loop tau follows the variances and these follow tau, which is slow where
-photons are so few. The density of a count in a bin is not comparable with that in a pixel of {BINS} x {BINS}.
+most {OUTER} outer loops, tau from 1. In the loop tau follows the variances and these follow tau, which is slow here:
+learned from {START}, tau ends elsewhere. The density of a count in a bin is not comparable with that in a pixel of
+{BINS} x {BINS}.
 """,
     "chandra": """## Chandra, G21.5-0.9
 
 The frame of 216 x 261 pixels of an arc second. The map has neither exposure nor point spread function: exposure is one,
 the blur a Gaussian of sd 0.5 pixels on 5 x 5, the background the mean of the top and bottom 20 rows. A learned sd of
-Gaussian noise would run to zero on this frame, most of whose counts are equal to those beside them: it is held at the
-root of the mean count.
+Gaussian noise runs to zero in the middle of this frame: it is held at the root of the mean count.
 """,
 }
 
