@@ -229,8 +229,13 @@ def shortfall(what: str, value: float, target: float, digits: int = 3, unit: str
     return f"{what}: {value:.{digits}f}{unit} against {target:.{digits}f}{unit}, {verdict}."
 
 
-def panels(name: str, rows: list[list[tuple[str, np.ndarray, float | None]]]) -> None:
-    """Draw rows of pictures, each with a title and, where shared, the value of white, to ``docs/benchmarks``."""
+def panels(
+    name: str, rows: list[list[tuple[str, np.ndarray, float | None]]], size: tuple[float, float] = (2.4, 2.5)
+) -> None:
+    """Draw rows of pictures, each with a title and, where shared, the value of white, to ``docs/benchmarks``.
+
+    `size` is the width and height of one of them, in inches.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -238,7 +243,7 @@ def panels(name: str, rows: list[list[tuple[str, np.ndarray, float | None]]]) ->
 
     columns = max(map(len, rows))
     figure, axes = plt.subplots(
-        len(rows), columns, figsize=(2.4 * columns, 2.5 * len(rows)), layout="constrained", squeeze=False
+        len(rows), columns, figsize=(size[0] * columns, size[1] * len(rows)), layout="constrained", squeeze=False
     )
     for axis in axes.flat:
         axis.set_axis_off()

@@ -1,99 +1,78 @@
 """Real photons, Fermi's Galactic Centre and Chandra's G21.5-0.9: fitted to one half, scored on the other.
 
-    python -m tests.benchmarks.photons [--quick] [--cases fermi chandra] [--splits 1]
+    python -m tests.benchmarks.photons [--quick] [--cases fermi chandra full] [--splits 1] [--models ...]
 
-Total variation with the instrument's blur, exposure and background; rectified Poisson, softplus and Gaussian
-likelihoods by EP, and Richardson-Lucy. Needs the folders ``counts-fermi-gc`` and ``counts-chandra-g21`` under
+Total variation with the instrument's blur, exposure and background on whole maps: EP where its algebra is exact, the
+double loop in single bins, and Richardson-Lucy. Needs the folders ``counts-fermi-gc`` and ``counts-chandra-g21`` under
 ``PYMC_EP_DATA``. Rows that are done are kept in ``build/photons.json``. Writes docs/benchmarks/photons.md and .png.
 """
 
 import argparse
 import os
 import time
-from pathlib import Path
+import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from scipy import ndimage, stats
 
 import pymc_ep as pmep
 from tests.benchmarks._common import header, hyper_modes, markdown_table, write_page
-from tests.benchmarks._images import Store, panels, richardson_lucy
+from tests.benchmarks._images import Store, panels
+from tests.benchmarks._photons import (
+    KEPT,
+    Scene,
+    chandra,
+    cropped,
+    fermi,
+    gaussian_log_density,
+    nothing,
+    richardson_lucy_oracle,
+    smoothed_oracle,
+    thinned,
+)
 
 NAME = "tests/benchmarks/photons.py"
 POISSON, CUT, SOFTPLUS, GAUSSIAN = "rectified Poisson", "rectified Poisson, cut", "softplus Poisson", "Gaussian noise"
-MODELS = (POISSON, CUT, SOFTPLUS, GAUSSIAN)
+GAUSSIAN_MEAN = "Gaussian noise, sd of mean"
+LOOP = "softplus Poisson, double loop"
 RL, SMOOTHED, NOTHING = "Richardson-Lucy, oracle", "Gaussian smoothing, oracle", "background alone"
-KEPT = 0.5
-"""Share of the photons that are fitted."""
-RL_ITERATIONS = 300
-SPLITS = 3
-TOLERANCE = 1e-6
-"""Of EP: the blur of Fermi ties hundreds of pixels to each count, and its sweeps are dense algebra."""
+PEERS = {RL: richardson_lucy_oracle, SMOOTHED: smoothed_oracle, NOTHING: nothing}
+BINS = 4
+"""Bins of Fermi's map along each side of a pixel for EP."""
+TOLERANCE = 1e-4
+"""Of EP: on these maps evidences are then exact to 1e-3 or so, of 1e4 to 1e5."""
+SAMPLES, OUTER = 30, 50
+START = 0.2
+"""Where searches for tau start, within a factor of a few of where they end; the double loop in single bins at 1."""
+FAR = f"{LOOP}, from tau {START}"
+LOOPS = (LOOP, FAR)
 
 
-class Scene(NamedTuple):
-    """A map of counts and what is known of the instrument; the field is larger than the map by `margin` a side."""
+class Case(NamedTuple):
+    """A scene, the models that are fitted to so many splits of it, and how the double loop gets its variances."""
 
-    counts: np.ndarray
-    exposure: np.ndarray
-    background: np.ndarray
-    psf: np.ndarray
-    margin: int
-
-    @property
-    def field(self) -> tuple[int, int]:
-        rows, columns = self.counts.shape
-        return rows + 2 * self.margin, columns + 2 * self.margin
-
-    @property
-    def inside(self) -> tuple[slice, slice]:
-        rows, columns = self.counts.shape
-        return slice(self.margin, self.margin + rows), slice(self.margin, self.margin + columns)
+    name: str
+    scene: Callable[[], Scene]
+    models: tuple[str, ...]
+    splits: int
+    variance: str
 
 
-def _folder(name: str) -> Path:
-    return Path(os.environ["PYMC_EP_DATA"]) / name
-
-
-def fermi(size: int) -> Scene:
-    """Crop the Galactic Centre; exposure relative to its mean, so that the field is in photons a pixel."""
-    data = np.load(_folder("counts-fermi-gc") / "fermi_gc.npz")
-    rows, columns = data["counts"].shape
-    crop = tuple(slice(n // 2 - size // 2, n // 2 - size // 2 + size) for n in (rows, columns))
-    exposure = data["exposure"][crop].astype(float)
-    psf = data["psf"].astype(float)
-    return Scene(
-        data["counts"][crop].astype(int),
-        exposure / exposure.mean(),
-        data["background"][crop].astype(float),
-        psf / psf.sum(),
-        margin=8,
-    )
-
-
-def chandra(size: int) -> Scene:
-    """Crop around the brightest pixel; a narrow Gaussian blur, and the level at the frame's edge as background."""
-    counts = np.load(_folder("counts-chandra-g21") / "chandra_g21.npz")["counts"].astype(int)
-    row, column = np.unravel_index(counts.argmax(), counts.shape)
-    edge = np.concatenate([counts[:20].ravel(), counts[-20:].ravel()]).mean()
-    weights = np.exp(-(np.arange(-2.0, 3.0) ** 2) / (2 * 0.5**2))
-    psf = np.outer(weights, weights)
-    top, left = row - size // 2, column - size // 2
-    shape = (size, size)
-    crop = counts[top : top + size, left : left + size]
-    return Scene(crop, np.ones(shape), np.full(shape, edge), psf / psf.sum(), margin=2)
-
-
-SCENES = {"fermi": fermi, "chandra": chandra}
-SIZES = {"fermi": 32, "chandra": 60}
-
-
-def thinned(scene: Scene, split: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two halves of the photons: given the sky they are independent Poisson counts with half the rate."""
-    kept = np.random.default_rng(split).binomial(scene.counts, KEPT)
-    return kept, scene.counts - kept
+CASES = {
+    "fermi": Case(
+        f"Fermi, {BINS} x {BINS} bins",
+        lambda: fermi(BINS),
+        (POISSON, CUT, SOFTPLUS, GAUSSIAN, LOOP),
+        3,
+        "exact",
+    ),
+    "full": Case("Fermi, single bins", lambda: fermi(1), LOOPS, 1, "perturb-and-map"),
+    "chandra": Case("Chandra", chandra, (POISSON, SOFTPLUS, GAUSSIAN_MEAN, LOOP), 1, "exact"),
+}
+SPLITS = max(case.splits for case in CASES.values())
+MODELS = tuple(dict.fromkeys(model for case in CASES.values() for model in case.models))
 
 
 # Models
@@ -110,255 +89,265 @@ def build(scene: Scene, model: str, counts: np.ndarray) -> pm.Model:
             potential=pm.Laplace.dist(0, 1 / tau),
             shape=scene.field,
         )
-        seen = pmep.apply_operator(pmep.operators.Convolution2D(scene.field, scene.psf), u)[scene.inside]
-        rate = pm.Deterministic("rate", exposure * seen + background)
-        if model == GAUSSIAN:
-            pm.Normal("y", rate, pm.HalfNormal("sigma", 5), observed=counts.astype(float))
-        elif model == SOFTPLUS:
-            pmep.SoftplusPoisson("y", rate, observed=counts)
-            pmep.SoftplusPoisson("held_out", rate)
+        seen = exposure * pmep.apply_operator(pmep.operators.Convolution2D(scene.field, scene.psf), u)[scene.inside]
+        if model in (GAUSSIAN, GAUSSIAN_MEAN):
+            rate = pm.Deterministic("rate", seen + background)
+            sigma = pm.HalfNormal("sigma", 5) if model == GAUSSIAN else np.sqrt(counts.mean())
+            pm.Normal("y", rate, sigma, observed=counts.astype(float))
+        elif model in (SOFTPLUS, *LOOPS):
+            # A dark sky has the rate of the background, as it has under the other likelihoods.
+            eta = seen + np.log(np.expm1(background))
+            pmep.SoftplusPoisson("y", eta, observed=counts)
+            pmep.SoftplusPoisson("held_out", eta)
         else:
-            pmep.RectifiedPoisson("y", rate, zero_mass=model == POISSON, observed=counts)
-            pmep.RectifiedPoisson("held_out", rate, zero_mass=model == POISSON)
+            pmep.RectifiedPoisson("y", seen + background, zero_mass=model == POISSON, observed=counts)
+            pmep.RectifiedPoisson("held_out", seen + background, zero_mass=model == POISSON)
     return built
 
 
-def score(model: str, built: pm.Model, found: Any, held_out: np.ndarray) -> np.ndarray:
-    """Return log predictive probabilities of the held-out counts."""
-    if model != GAUSSIAN:
-        return np.asarray(pmep.log_predictive(found, built, {"held_out": held_out})["held_out"])
-    # The probability of the unit interval around the count, to which zero's adds all below it.
-    fit = found["fit"]
-    sd = np.sqrt(np.asarray(fit["rate_sd"]) ** 2 + float(fit["hyper_mode_sigma"]) ** 2)
-    upper = stats.norm.logcdf(held_out + 0.5, np.asarray(fit["rate_mean"]), sd)
-    lower = stats.norm.logcdf(held_out - 0.5, np.asarray(fit["rate_mean"]), sd)
-    # Far above the mean both are near zero, and the interval is the difference of the upper tails.
-    above = stats.norm.logsf(held_out - 0.5, np.asarray(fit["rate_mean"]), sd)
-    beyond = stats.norm.logsf(held_out + 0.5, np.asarray(fit["rate_mean"]), sd)
-    left = upper + np.log1p(-np.exp(np.minimum(lower - upper, -1e-300)))
-    right = above + np.log1p(-np.exp(np.minimum(beyond - above, -1e-300)))
-    return np.where(held_out == 0, upper, np.where(upper < above, left, right))
+def fitted(scene: Scene, model: str, built: pm.Model, variance: str) -> Any:
+    """Fit by EP or the double loop, which may end before its tolerance: its status is on the page."""
+    tau = 1.0 if model == LOOP and variance != "exact" else START
+    shared: dict[str, Any] = {"model": built, "start": {"tau": tau}, "draws": 0, "progressbar": False}
+    if model not in LOOPS:
+        return pmep.fit(method="ep", tol=TOLERANCE, **shared)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pmep.ConvergenceWarning)
+        return pmep.fit(method="dsb", variance=variance, n_samples=SAMPLES, outer=OUTER, **shared)
 
 
-def measure(scene: Scene, model: str, split: int) -> dict[str, Any]:
+def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, Any]:
     """Fit one half, score the other."""
     train, held_out = thinned(scene, split)
     built = build(scene, model, train)
-    began = time.perf_counter()
-    found = pmep.fit(method="ep", model=built, tol=TOLERANCE, draws=0, progressbar=False)
-    seconds = time.perf_counter() - began
+    load, began, processor = os.getloadavg()[0], time.perf_counter(), time.process_time()
+    found = fitted(scene, model, built, variance)
+    seconds, processor = time.perf_counter() - began, time.process_time() - processor
     fit = found["fit"]
-    row = {
-        "log_density": score(model, built, found, held_out).ravel().tolist(),
-        "hyper": hyper_modes(fit),
-        "log_evidence": float(fit["log_evidence"]),
+    if model in (GAUSSIAN, GAUSSIAN_MEAN):
+        noise = float(fit["hyper_mode_sigma"]) ** 2 if model == GAUSSIAN else train.mean()
+        sd = np.sqrt(np.asarray(fit["rate_sd"]) ** 2 + noise)
+        density = gaussian_log_density(held_out, np.asarray(fit["rate_mean"]), sd)
+    else:
+        density = np.asarray(pmep.log_predictive(found, built, {"held_out": held_out})["held_out"])
+    return {
+        "log_density": density,
+        "setting": "; ".join(f"{name} {value:.3g}" for name, value in hyper_modes(fit).items()),
+        "log_evidence": float(fit["log_evidence"]) if "log_evidence" in fit else None,
         "seconds": seconds,
-        "evaluations": int(fit.sizes["hyper_iteration"]),
+        "processor_seconds": processor,
+        "load": [load, os.getloadavg()[0]],
+        "rounds": int(fit["n_iter"]) if model in LOOPS else int(fit.sizes["hyper_iteration"]),
         "converged": bool(fit["converged"]),
         "status": str(fit.attrs["status"]),
+        "maps": [np.asarray(fit[f"u_{what}"])[scene.inside] for what in ("mean", "sd")],
     }
-    if split == 0:
-        row["maps"] = [np.asarray(fit[f"u_{what}"])[scene.inside].tolist() for what in ("mean", "sd")]
-    return row
 
 
-# Peers
+def algebra(case: str) -> dict[str, Any]:
+    """Ask what exact algebra would take."""
+    scene = CASES[case].scene()
+    told = pmep.explain(build(scene, CASES[case].models[0], thinned(scene, 0)[0]))
+    return {"sentence": next(line for line in told.split("\n") if line.startswith("solver")).split("; ", 1)[1]}
 
 
-def instrument(scene: Scene) -> tuple[Any, Any]:
-    """Return the expected counts of one half as a function of the sky, and the transpose of its linear part."""
-    kernel = np.zeros(scene.field)
-    rows, columns = scene.psf.shape
-    kernel[:rows, :columns] = scene.psf
-    spectrum = np.fft.rfft2(np.roll(kernel, (-(rows // 2), -(columns // 2)), axis=(0, 1)))
-
-    def forward(u: np.ndarray) -> np.ndarray:
-        seen = np.fft.irfft2(np.fft.rfft2(u) * spectrum, s=scene.field)[scene.inside]
-        return KEPT * (scene.exposure * np.maximum(seen, 0) + scene.background)
-
-    def adjoint(v: np.ndarray) -> np.ndarray:
-        wide = np.zeros(scene.field)
-        wide[scene.inside] = KEPT * scene.exposure * v
-        return np.maximum(np.fft.irfft2(np.fft.rfft2(wide) * spectrum.conj(), s=scene.field), 0)
-
-    return forward, adjoint
-
-
-def measure_richardson_lucy(scene: Scene, split: int) -> dict[str, Any]:
-    """Stop where the held-out photons like it best: an oracle, which no practitioner has."""
-    train, held_out = thinned(scene, split)
-    forward, adjoint = instrument(scene)
-    began = time.perf_counter()
-    best: dict[str, Any] = {"mean": -np.inf}
-    flat = np.full(scene.field, max(train.mean() / KEPT - scene.background.mean(), 0.1 * train.mean()))
-    for k, u in richardson_lucy(train, forward, adjoint, flat, RL_ITERATIONS):
-        density = stats.poisson.logpmf(held_out, forward(u))
-        if density.mean() > best["mean"]:
-            best = {"mean": float(density.mean()), "log_density": density, "iteration": k, "map": u[scene.inside]}
-    best |= {"log_density": best["log_density"].ravel().tolist(), "map": best["map"].tolist()}
-    return best | {"seconds": time.perf_counter() - began}
-
-
-def measure_smoothed(scene: Scene, split: int) -> dict[str, Any]:
-    """Smooth the counts by the width that the held-out photons like best."""
-    train, held_out = thinned(scene, split)
-    found = []
-    for sd in np.geomspace(0.4, 6, 25):
-        rate = ndimage.gaussian_filter(train.astype(float), sd, mode="reflect") + 1e-3
-        found.append((stats.poisson.logpmf(held_out, rate), float(sd)))
-    density, sd = max(found, key=lambda one: one[0].mean())
-    return {"log_density": density.ravel().tolist(), "width": sd}
-
-
-def measure_nothing(scene: Scene, split: int) -> dict[str, Any]:
-    """Score the background alone."""
-    _, held_out = thinned(scene, split)
-    return {"log_density": stats.poisson.logpmf(held_out, KEPT * scene.background).ravel().tolist()}
+def stored(row: dict[str, Any], split: int) -> dict[str, Any]:
+    """Return a row for JSON; maps of the first split alone."""
+    maps = [np.round(one, 4).tolist() for one in row.pop("maps", [])]
+    row["log_density"] = np.round(row["log_density"].ravel(), 6).tolist()
+    return row | ({"maps": maps} if maps and split == 0 else {})
 
 
 # The page
 
 
-def rows_of(store: Store, case: str, model: str) -> list[dict[str, Any]]:
-    """Return the rows of all splits to which every model was fitted."""
-    keys = ([f"{case}/{split}/{m}" for m in (model, *MODELS)] for split in range(SPLITS))
-    return [store.rows[known[0]] for known in keys if all(key in store.rows for key in known)]
+def rows_of(store: Store, case: str, model: str) -> dict[int, dict[str, Any]]:
+    """Return the rows of a model by split."""
+    return {k: row for k in range(SPLITS) if (row := store.rows.get(f"{case}/{k}/{model}"))}
+
+
+def known(store: Store, case: str) -> dict[str, dict[int, dict[str, Any]]]:
+    """Return all rows of a case by model, those of the model that others are compared with first."""
+    found = {model: rows_of(store, case, model) for model in (*CASES[case].models, *PEERS)}
+    return {model: rows for model, rows in found.items() if rows}
+
+
+def difference(one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> tuple[float, float]:
+    """Return the mean difference of log densities over splits that both have, and its standard error."""
+    splits = sorted(one.keys() & other.keys())
+    apart = np.concatenate([np.subtract(one[k]["log_density"], other[k]["log_density"]) for k in splits])
+    return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(apart)) * np.sqrt(len(splits)))
 
 
 def table(store: Store, case: str) -> str:
     """Format the scores of one scene."""
-    reference = rows_of(store, case, POISSON)
+    rows = known(store, case)
+    reference = next(iter(rows))
     lines = []
-    for model in (*MODELS, RL, SMOOTHED, NOTHING):
-        rows = rows_of(store, case, model)
-        if not rows:
-            continue
-        means = [float(np.mean(row["log_density"])) for row in rows]
-        line = [model, f"{np.mean(means):.4f}"]
-        pairs = list(zip(rows, reference))
-        apart = np.concatenate([np.subtract(b["log_density"], a["log_density"]) for a, b in pairs] or [[np.nan]])
-        error = apart.std(ddof=1) / np.sqrt(len(apart)) * np.sqrt(len(pairs))
-        line.append("-" if model == POISSON else f"{apart.mean():+.4f} ({error:.4f})")
-        if model in MODELS:
-            line += [
-                "; ".join(f"{h} {rows[0]['hyper'][h]:.3g}" for h in rows[0]["hyper"]),
-                f"{rows[0]['log_evidence']:.1f}",
-                f"{np.median([row['seconds'] for row in rows]):.3g} ({rows[0]['evaluations']})",
-                f"{sum(row['converged'] for row in rows)} of {len(rows)}",
-            ]
-        elif model == RL:
-            line += [
-                f"iteration {', '.join(str(row['iteration']) for row in rows)}",
-                "-",
-                f"{rows[0]['seconds']:.2g}",
-                "-",
-            ]
-        elif model == SMOOTHED:
-            line += [f"sd {rows[0]['width']:.2g} pixels", "-", "-", "-"]
+    for model, found in rows.items():
+        first = next(iter(found.values()))
+        mean = float(np.mean([np.mean(row["log_density"]) for row in found.values()]))
+        line = [model, str(len(found)), f"{mean:.4f}"]
+        if model == reference:
+            line.append("-")
         else:
-            line += ["-"] * 4
+            line.append("{:+.4f} ({:.4f})".format(*difference(rows[reference], found)))
+        line += [
+            "; ".join(dict.fromkeys(row["setting"] for row in found.values())) if model in PEERS else first["setting"]
+        ]
+        if model in PEERS:
+            line += ["-"] * 3
+        else:
+            evidence = first["log_evidence"]
+            medians = (np.median([row[what] for row in found.values()]) for what in ("seconds", "processor_seconds"))
+            line += [
+                "-" if evidence is None else f"{evidence:.1f}",
+                f"{' / '.join(f'{one:.3g}' for one in medians)} ({first['rounds']})",
+                f"{sum(row['converged'] for row in found.values())} of {len(found)}",
+            ]
         lines.append(line)
-    head = ["model", "held-out log density", "rectified Poisson - this", "setting", "log evidence"]
-    return markdown_table([*head, "seconds (evaluations)", "converged"], lines)
+    head = ["model", "splits", "held-out log density", f"{reference} - this", "setting", "log evidence or bound"]
+    return markdown_table([*head, "seconds / of the processor (rounds)", "converged"], lines)
 
 
 def verdict(store: Store, case: str) -> str:
-    """Say what predicts best, and how far the rectified Poisson likelihood is behind."""
-    rows = {model: rows_of(store, case, model) for model in (*MODELS, RL, SMOOTHED)}
-    means = {m: float(np.mean([np.mean(row["log_density"]) for row in found])) for m, found in rows.items() if found}
-    sentences = []
-    for among, candidates in (("Without an oracle", MODELS), ("With one", (RL, SMOOTHED))):
-        best = max((m for m in candidates if m in means), key=lambda m: means[m])
-        behind = means[best] - means[POISSON]
-        how = f"falls short of it by {behind:.4f}" if behind > 0 else f"is ahead of it by {-behind:.4f}"
-        told = "" if best == POISSON else f"; the rectified Poisson likelihood {how} nats a pixel"
-        sentences.append(f"{among}, the best is {best}{told}.")
-    return " ".join(sentences) + "\n"
+    """Say what predicts best, and how far the model that others are compared with is behind; and what ended early."""
+    rows = known(store, case)
+    reference = next(iter(rows))
+    ahead = {model: -difference(rows[reference], found)[0] for model, found in rows.items()}
+    best, oracle = (
+        max((model for model in among if model in rows), key=lambda model: ahead[model])
+        for among in (CASES[case].models, (RL, SMOOTHED))
+    )
+
+    def against(one: str, other: str) -> str:
+        gap = difference(rows[one], rows[other])[0]
+        return f"{one} {'is ahead of it' if gap > 0 else 'falls short of it'} by {abs(gap):.4f} nats a pixel"
+
+    told = "" if best == reference else f"; {against(reference, best)}"
+    sentences = [f"Without an oracle, the best is {best}{told}.", f"With one, it is {oracle}; {against(best, oracle)}."]
+    ends = {
+        model: [row["status"] for row in found.values() if not row.get("converged", True)]
+        for model, found in rows.items()
+    }
+    told = [f"- {model}: {'; '.join(dict.fromkeys(found))}." for model, found in ends.items() if found]
+    return "\n".join([" ".join(sentences), *(["", *told] if told else [])]) + "\n"
 
 
-def picture(store: Store, cases: list[str]) -> bool:
+def busy(store: Store) -> str:
+    """Say how busy the machine was when times were taken."""
+    loads = [load for row in store.rows.values() for load in row.get("load", [])]
+    return (
+        "Seconds are those of the clock and of the processor, medians over splits, with compilation. Other work ran on "
+        f"the machine: its load, of which a fit is one, was {np.median(loads):.1f} in the median before and after "
+        f"fits, and up to {max(loads):.1f}.\n"
+    )
+
+
+def picture(store: Store) -> bool:
     """Draw counts, means, standard deviations and Richardson-Lucy."""
     rows = []
-    for case in cases:
-        fitted, best = (store.rows.get(f"{case}/0/{model}") for model in (POISSON, RL))
-        if fitted and best:
-            scene = SCENES[case](SIZES[case])
+    for key, case in CASES.items():
+        found, best = (store.rows.get(f"{key}/0/{model}") for model in (case.models[0], RL))
+        if found and best:
+            mean, sd = (np.array(one) for one in found["maps"])
             # Square roots, for the sake of the dynamic range.
-            mean, sd = (np.array(one) for one in fitted["maps"])
             rows.append(
                 [
-                    (f"{case}: root of counts", np.sqrt(thinned(scene, 0)[0]), None),
+                    (f"{case.name}: root of counts", np.sqrt(thinned(case.scene(), 0)[0]), None),
                     ("root of the mean", np.sqrt(np.maximum(mean, 0)), None),
                     ("sd", sd, None),
-                    ("root of Richardson-Lucy", np.sqrt(np.array(best["map"])), None),
+                    ("root of Richardson-Lucy", np.sqrt(np.array(best["maps"][0])), None),
                 ]
             )
     if rows:
-        panels("photons", rows)
+        panels("photons", rows, size=(4.4, 2.6))
     return bool(rows)
 
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Real photons", NAME), INTRODUCTION]
-    for case in SCENES:
-        if rows_of(store, case, POISSON):
-            parts += [HEADINGS[case], table(store, case), verdict(store, case)]
-    if picture(store, list(SCENES)):
+    parts = [header("Real photons", NAME), INTRODUCTION, busy(store)]
+    for case, heading in HEADINGS.items():
+        if known(store, case):
+            how = store.get(f"{case}/algebra", lambda c=case: algebra(c))["sentence"]
+            parts += [heading, f"`explain`: {how}.\n", table(store, case), verdict(store, case)]
+    if picture(store):
         parts.append("![Counts, posterior mean and standard deviation, Richardson-Lucy](photons.png)\n")
+        parts.append("In single bins the mean and its standard deviation are on the scale of the softplus link.\n")
     return parts
 
 
-INTRODUCTION = f"""The photons of a map are dealt into two halves, `default_rng(split).binomial(counts, {KEPT})`:
-given the sky, these are independent. One half is fitted, the other scored: mean log predictive probability of a count,
-in nats a pixel, averaged over up to {SPLITS} splits; differences are paired by pixel, with a standard error as if the
-pixels of one split were the sample. The rate is exposure times blurred sky plus background; the sky has a
-total-variation prior (reflecting boundaries, a margin around the map) whose tau is fitted by evidence. "Cut" is
-`zero_mass=False`. Under Gaussian noise, with a learned sd, a count has the probability of the unit interval around it,
-and zero all below as well. Richardson and Lucy's iteration starts flat, knows blur, exposure and background, and is
-stopped where **the held-out half** likes it best: an oracle. Its prediction is a Poisson count at its rate, and so is
-that of the counts smoothed by a Gaussian, whose width is such an oracle too.
+INTRODUCTION = f"""Whole maps. The photons of each are dealt into two halves at random,
+`default_rng(split).binomial(counts, {KEPT})`: given the sky, these are independent. One half is fitted, the other
+scored: mean log predictive probability of a count, in nats a pixel, averaged over as many splits as the tables say;
+differences are paired by pixel and split, with a standard error as if the pixels of one split were the sample. The
+rate is exposure times blurred sky plus background; the sky has a total-variation prior (reflecting boundaries, a
+margin of the blur's radius around the map) whose tau is fitted by evidence, from {START}. "Cut" is
+`zero_mass=False`. The softplus link has an offset that gives a dark sky the rate of the background. Under Gaussian
+noise, with a learned sd, a count has the probability of the unit interval around it, and zero all below as well. EP
+stops at changes of {TOLERANCE:g}; rounds are evaluations of its evidence, and outer loops of the double loop, whose
+likelihood is the softplus one, by the bound of its curvature. Richardson and Lucy's iteration starts flat, knows
+blur, exposure and background, and is stopped where **the held-out half** likes it best: an oracle. Its prediction is
+a Poisson count at its rate, and so is that of the counts smoothed by a Gaussian, whose width is such an oracle too.
 """
 HEADINGS = {
-    "fermi": f"""## Fermi-LAT, Galactic Centre
+    "fermi": f"""## Fermi-LAT, Galactic Centre, in pixels of {BINS} x {BINS} bins
 
-The central {SIZES["fermi"]} x {SIZES["fermi"]} pixels of 0.05 degrees, 10 to 500 GeV, with the 21 x 21 point spread
-function, the exposure and the predicted diffuse background that come with the map.
+200 x 400 bins of 0.05 degrees, 10 to 500 GeV, with the 21 x 21 point spread function, the exposure and the predicted
+diffuse background that come with the map. Here {200 // BINS} x {400 // BINS} pixels of {BINS} x {BINS} bins each, so
+that exact algebra can take them: counts and background are summed, exposure is averaged, and the point spread function
+is the response of a pixel to light spread evenly over another one, 7 x 7.
 """,
-    "chandra": f"""## Chandra, G21.5-0.9
+    "full": f"""## Fermi-LAT, Galactic Centre, in single bins
 
-{SIZES["chandra"]} x {SIZES["chandra"]} pixels of an arc second around the brightest. The map has neither exposure nor
-point spread function: exposure is one, the blur a Gaussian of sd 0.5 pixels, the background the mean of the top and
-bottom 20 rows of the frame.
+The same photons in 200 x 400 bins, with the 21 x 21 point spread function. It ties each of the 220 x 420 unknowns to
+1680 others, which is too much for exact algebra: the double loop alone, with variances from {SAMPLES} samples and at
+most {OUTER} outer loops, tau from 1. In the loop tau follows the variances and these follow tau, which is slow here:
+learned from {START}, tau ends elsewhere. The density of a count in a bin is not comparable with that in a pixel of
+{BINS} x {BINS}.
+""",
+    "chandra": """## Chandra, G21.5-0.9
+
+The frame of 216 x 261 pixels of an arc second. The map has neither exposure nor point spread function: exposure is one,
+the blur a Gaussian of sd 0.5 pixels on 5 x 5, the background the mean of the top and bottom 20 rows. A learned sd of
+Gaussian noise runs to zero in the middle of this frame: it is held at the root of the mean count.
 """,
 }
+
+
+def quick(case: str) -> None:
+    """Fit a small crop by every model."""
+    scene = cropped(CASES[case].scene(), 12)
+    for model in CASES[case].models:
+        row = measure(scene, model, 0, CASES[case].variance)
+        print(case, model, np.mean(row["log_density"]), row["setting"], row["seconds"], row["status"])
+    for model, peer in PEERS.items():
+        print(case, model, np.mean(peer(scene, 0)["log_density"]))
 
 
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", default=list(SCENES), choices=list(SCENES))
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--splits", type=int, default=SPLITS, choices=range(1, SPLITS + 1))
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--quick", action="store_true", help="12 x 12 pixels and one split; nothing is kept or written")
     options = parser.parse_args()
     if options.quick:
         for case in options.cases:
-            scene = SCENES[case](12)
-            for model in options.models:
-                row = measure(scene, model, 0)
-                print(case, model, np.mean(row["log_density"]), row["hyper"], row["seconds"], row["status"])
-            print(case, RL, measure_richardson_lucy(scene, 0)["mean"])
+            quick(case)
         return
     store = Store("photons")
-    for split in range(options.splits):
-        for case in options.cases:
-            scene = SCENES[case](SIZES[case])
-            store.get(f"{case}/{split}/{RL}", lambda s=scene, k=split: measure_richardson_lucy(s, k))
-            store.get(f"{case}/{split}/{SMOOTHED}", lambda s=scene, k=split: measure_smoothed(s, k))
-            store.get(f"{case}/{split}/{NOTHING}", lambda s=scene, k=split: measure_nothing(s, k))
-            for model in options.models:
-                store.get(f"{case}/{split}/{model}", lambda a=(scene, model, split): measure(*a))
+    for case in options.cases:
+        scene = CASES[case].scene()
+        for split in range(min(options.splits, CASES[case].splits)):
+            for model, peer in PEERS.items():
+                store.get(f"{case}/{split}/{model}", lambda p=peer, s=scene, k=split: stored(p(s, k), k))
+            for model in CASES[case].models:
+                if model in options.models:
+                    key = (scene, model, split, CASES[case].variance)
+                    store.get(f"{case}/{split}/{model}", lambda a=key, k=split: stored(measure(*a), k))
     print(write_page("photons", page(store)))
 
 

@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 import scipy.sparse
 import scipy.stats
+from scipy import ndimage
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, numpy_mode
@@ -317,3 +318,21 @@ def test_a_sparse_matrix_that_is_not_local(monkeypatch):
         pm.Normal("y", u, 1.0, observed=np.ones(400))
     found = compiled_form(model).linear.matrix
     assert abs(found[400:] - steps).max() == 0
+
+
+def test_a_wide_blur_of_a_large_image():
+    """Products are those of the operator itself; entries are there for exact algebra."""
+    shape = 131, 128
+    kernel = RNG.uniform(size=(9, 9))
+    exposure = RNG.uniform(1.0, 2.0, (100, 90))
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=Gradient2D(shape), potential=pm.Laplace.dist(0, 1))
+        seen = pmep.apply_operator(Convolution2D(shape, kernel), u)[4:104, 5:95]
+        pm.Normal("y", exposure * seen, 1.0, observed=np.zeros((100, 90)))
+    linear = compiled_form(model).linear
+    image, weights = RNG.normal(size=shape), RNG.normal(size=exposure.size)
+    expected = (exposure * ndimage.convolve(image, kernel, mode="wrap")[4:104, 5:95]).ravel()
+    below = np.zeros(linear.forward(image.ravel()).size - weights.size)
+    np.testing.assert_allclose(linear.forward(image.ravel())[: weights.size], expected, rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose((linear.matrix @ image.ravel())[: weights.size], expected, rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose(linear.adjoint(np.r_[weights, below]) @ image.ravel(), weights @ expected, rtol=1e-11)
