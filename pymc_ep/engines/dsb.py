@@ -239,14 +239,17 @@ class DoubleLoop:
 
         Moves are short where z and the unknowns follow the hyperparameters or each other. Any z and unknowns give a
         bound, so that extrapolated ones are taken if theirs is no lower than is certain of the others. Where bounds
-        are not known, they are taken as long as moves do not grow.
+        are not known, they are taken as long as moves do not grow, and if they lie ahead: moves that grow slowly, as
+        they do where the data say little of a scale, are extrapolated to where they came from.
         """
         start = _joined(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
         moves = np.concatenate([before.moves, _joined(state)[None] - start])[-_MEMORY:]
         found = None
         if len(points) > 1 and (self._bounds or state.change < _GROWTH * before.change):
-            found = self._tight_or_none(problem, _extrapolated(state, points, moves))
+            farther = _extrapolated(state, points, moves)
+            if self._bounds or _ahead(farther, start, moves[-1]):
+                found = self._tight_or_none(problem, farther)
         if found is not None and (not self._bounds or found.objective >= certain):
             return found
         last = slice(None) if len(points) == 1 else slice(-1, None)
@@ -321,6 +324,12 @@ def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
 
 def _root_mean_square(size: np.ndarray) -> float:
     return float(np.sqrt(np.mean(size**2)))
+
+
+def _ahead(state: State, start: np.ndarray, move: np.ndarray) -> bool:
+    """Whether log z and theta of a state lie where their move from `start` went, rather than behind it."""
+    n = len(state.unknowns)
+    return float((_joined(state) - start)[n:] @ move[n:]) > 0.0
 
 
 def _joined(state: State) -> np.ndarray:

@@ -5,7 +5,6 @@ sqrt(2 / samples); `lanczos` is a lower bound that grows with its steps, and soo
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,27 +68,27 @@ def perturb_and_map(
     solve: Callable[[Map, np.ndarray, np.ndarray | None], Solution] | None = None,
     *,
     start: np.ndarray | None = None,
-    threads: int = 1,
 ) -> VarianceEstimate:
     """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
 
     With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 is unbiased.
+    It stays so with c scaled to c^T A c = N: direction and length of A^{1/2} c are independent, and its square has the
+    mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for variances. Scales that are learned from them
+    would otherwise move on in each round by what this sum is off, where the data say little of them.
 
     Parameters
     ----------
     forward, adjoint : callable
-        (N,) -> (n,) and back: D and D^T. With threads, they must be safe to call at the same time.
+        (N,) -> (n,) and back: D and D^T.
     weights : ndarray, (n,)
         w >= 0.
     n_samples : int
     rng : numpy.random.Generator
-        Each sample has its own child, so that results do not depend on `threads`.
     solve : callable, optional
         (A, b, start) -> Solution, for A as a function of vectors; conjugate gradients with a tolerance of 1e-3 and no
         preconditioner if not given.
     start : ndarray, (n_samples, N), optional
         Where each solution starts: the samples of an estimate with the same seed at other weights.
-    threads : int
     """
     negative = np.flatnonzero(~(weights >= 0))
     if negative.size:
@@ -97,20 +96,14 @@ def perturb_and_map(
     equations = NormalEquations(forward, adjoint, weights)
     solve = solve or _solve
     root = np.sqrt(weights)
-    children = rng.spawn(n_samples)
-
-    def sample(index: int) -> tuple[Solution, np.ndarray]:
-        target = adjoint(root * children[index].standard_normal(len(root)))
+    variance, solutions = np.zeros(len(root)), []
+    for index in range(n_samples):
+        target = adjoint(root * rng.standard_normal(len(root)))
         found = solve(equations.apply, target, None if start is None else start[index])
-        return found, forward(found.x) ** 2
-
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        # Results come in the order of samples, and so are summed.
-        run = pool.map(sample, range(n_samples)) if threads > 1 else map(sample, range(n_samples))
-        variance, solutions = np.zeros(len(root)), []
-        for found, squares in run:
-            variance += squares / n_samples
-            solutions.append(found)
+        squares = forward(found.x) ** 2
+        length = float(weights @ squares)
+        variance += squares * (len(found.x) / length if length > 0 else 1.0) / n_samples
+        solutions.append(found)
     return VarianceEstimate(
         variance,
         variance * np.sqrt(2.0 / n_samples),

@@ -41,20 +41,28 @@ def test_samples_are_unbiased_with_the_error_they_report(system):
     np.testing.assert_allclose(found.standard_error, found.variance * np.sqrt(2 / 1000))
 
 
-def test_threads_change_nothing_and_samples_continue(system):
+def test_one_sample_already_has_the_right_trace_and_draws_keep_their_lengths(system):
+    forward, adjoint, weights, exact = system
+    np.testing.assert_allclose(weights @ exact, P, rtol=1e-10)
+    found = perturb_and_map(forward, adjoint, weights, 1, np.random.default_rng(5), accurate)
+    np.testing.assert_allclose(weights @ found.variance, P, rtol=1e-10)
+    draws = perturb_and_map(forward, adjoint, weights, 400, np.random.default_rng(5), accurate).samples
+    lengths = np.array([weights @ forward(draw) ** 2 for draw in draws])
+    # Squared lengths are chi-squared with P degrees of freedom: 3 standard errors of mean and variance.
+    assert abs(lengths.mean() - P) < 3 * np.sqrt(2 * P / 400)
+    assert abs(lengths.var() / (2 * P) - 1) < 3 * np.sqrt((2 + 12 / P) / 400)
+
+
+def test_samples_continue(system):
     forward, adjoint, weights, _ = system
-    runs = [
-        perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate, threads=threads)
-        for threads in (1, 3)
-    ]
-    np.testing.assert_array_equal(runs[0].variance, runs[1].variance)
-    again = perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate, start=runs[0].samples)
-    np.testing.assert_allclose(again.variance, runs[0].variance, rtol=1e-6)
+    first = perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate)
+    again = perturb_and_map(forward, adjoint, weights, 7, np.random.default_rng(2), accurate, start=first.samples)
+    np.testing.assert_allclose(again.variance, first.variance, rtol=1e-6)
     assert again.iterations == 0
     other = 1.01 * weights
     near, far = (
         perturb_and_map(forward, adjoint, other, 7, np.random.default_rng(2), accurate, start=start)
-        for start in (runs[0].samples, None)
+        for start in (first.samples, None)
     )
     np.testing.assert_allclose(near.variance, far.variance, rtol=1e-6)
     assert near.iterations < far.iterations
