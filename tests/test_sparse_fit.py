@@ -169,7 +169,7 @@ def test_sampled_variances_learn_scales_beside_precise_observations():
     np.testing.assert_allclose(sampled["hyper_mode_b"], exact["hyper_mode_b"], rtol=0.25)
 
 
-def test_sampled_variances_find_a_scale_from_afar():
+def test_a_scale_is_found_from_afar():
     """Moves that grow slowly were extrapolated backwards where no bound is known, and tau never left its start."""
     rng = np.random.default_rng(0)
     bright = np.zeros((10, 10))
@@ -178,9 +178,9 @@ def test_sampled_variances_find_a_scale_from_afar():
         tau = pm.HalfNormal("tau", 5)
         u = pmep.SparseField("u", operator=pmep.operators.Gradient2D((22, 22)), potential=pm.Laplace.dist(0, 1 / tau))
         pmep.SoftplusPoisson("y", u[6:16, 6:16], observed=rng.poisson(0.4 + bright))
-    exact = group(fitted(model, "dsb", variance="exact", start={"tau": 0.2}, draws=0), "fit")
-    options = {"variance": "perturb-and-map", "n_samples": 30, "outer": 150, "draws": 0}
-    found = group(fitted(model, "dsb", start={"tau": 5.0}, **options), "fit")
-    assert bool(exact["converged"])
-    assert bool(found["converged"])
-    np.testing.assert_allclose(found["hyper_mode_tau"], exact["hyper_mode_tau"], rtol=0.1)
+    near, far = (group(fitted(model, "dsb", variance="exact", start={"tau": t}, draws=0), "fit") for t in (0.2, 5.0))
+    options = {"variance": "perturb-and-map", "n_samples": 30, "outer": 100, "draws": 0}
+    sampled = group(fitted(model, "dsb", start={"tau": 5.0}, **options), "fit")
+    assert all(bool(found["converged"]) for found in (near, far, sampled))
+    np.testing.assert_allclose(far["hyper_mode_tau"], near["hyper_mode_tau"], rtol=1e-3)
+    np.testing.assert_allclose(sampled["hyper_mode_tau"], near["hyper_mode_tau"], rtol=0.1)

@@ -39,6 +39,10 @@ _MEMORY = 5
 """Outer loops that are extrapolated from."""
 _GROWTH = 2.0
 """Growth of moves from one outer loop to the next at which extrapolation without a bound starts anew."""
+_STRETCH, _LONGEST = 2.0, 16.0
+"""First and greatest length of a move that is stretched, and by what it grows; relative to the move."""
+_ALIGNED = 0.9
+"""Cosine between moves from which they are stretched without a bound."""
 _FAILED = 1e30
 """What the optimiser is told of hyperparameters without a finite objective: it turns back."""
 
@@ -89,6 +93,8 @@ class State(NamedTuple):
         Whether all linear systems of the last outer loop were solved to their tolerance.
     points, moves : ndarray, (k, N + n + p)
         x, log z and theta before the last outer loops, and how far each of these by itself took them.
+    stretch : float
+        How many times its length the next move may be stretched.
     loop : int
         Outer loops made.
     """
@@ -105,6 +111,7 @@ class State(NamedTuple):
     solved: bool
     points: np.ndarray
     moves: np.ndarray
+    stretch: float
     loop: int
 
 
@@ -170,7 +177,7 @@ class DoubleLoop:
         found = problem.bounded(prior, eta, z)
         problem.require_determined(self.solver.proper(found.precision))
         none = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
-        nothing = State(unknowns, z, z, z, start.theta, np.nan, np.nan, np.inf, 0.0, True, none, none, 0)
+        nothing = State(unknowns, z, z, z, start.theta, np.nan, np.nan, np.inf, 0.0, True, none, none, _STRETCH, 0)
         return self._tight(problem, nothing)
 
     def step(self, problem: BoundedSites, state: State) -> State:
@@ -235,12 +242,14 @@ class DoubleLoop:
         return minimise(inner, unknowns, self.solver, self.inner, max_iter=self.inner_max_iter, tol=self.inner_tol)
 
     def _farther(self, problem: BoundedSites, before: State, state: State, certain: float) -> State:
-        """Return the state extrapolated from the last loops by Anderson's rule, or as it is where that is not safe.
+        """Return the state extrapolated from the last loops by Anderson's rule, or stretched, or as it is.
 
         Moves are short where z and the unknowns follow the hyperparameters or each other. Any z and unknowns give a
-        bound, so that extrapolated ones are taken if theirs is no lower than is certain of the others. Where bounds
-        are not known, they are taken as long as moves do not grow, and if they lie ahead: moves that grow slowly, as
-        they do where the data say little of a scale, are extrapolated to where they came from.
+        bound, so that others than the loop's own are taken if theirs is no lower than is certain of these. Where
+        bounds are not known, extrapolated ones are taken as long as moves do not grow, and if they lie ahead.
+
+        Where the data say little of a scale, far from its maximum, moves grow slowly, and are extrapolated to where
+        they came from. They are stretched instead, twice as far each time: without a bound, if they are aligned.
         """
         start = _joined(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
@@ -251,9 +260,14 @@ class DoubleLoop:
             if self._bounds or _ahead(farther, start, moves[-1]):
                 found = self._tight_or_none(problem, farther)
         if found is not None and (not self._bounds or found.objective >= certain):
-            return found
+            return found._replace(stretch=_STRETCH)
         last = slice(None) if len(points) == 1 else slice(-1, None)
-        return self._tight(problem, state._replace(points=points[last], moves=moves[last]))
+        state = state._replace(points=points[last], moves=moves[last], stretch=_STRETCH)
+        if len(points) > 1 and (self._bounds or _aligned(state, moves)):
+            found = self._tight_or_none(problem, _at(state, start + before.stretch * moves[-1]))
+            if found is not None and (not self._bounds or found.objective >= certain):
+                return found._replace(stretch=min(_STRETCH * before.stretch, _LONGEST))
+        return self._tight(problem, state)
 
     def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
         """Return `_tight`, or None where hyperparameters or variances are so far away that nothing is finite."""
@@ -314,12 +328,22 @@ def _maximum(objective: Objective, theta: np.ndarray) -> tuple[np.ndarray, float
 
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
     """Return the state with x, log z and theta extrapolated; weights come from log z and theta, which have no unit."""
-    n = len(state.unknowns)
     weights = np.ones(points.shape[1])
-    weights[:n] = 0.0
-    unknowns, log_variance, theta = np.split(anderson(points, moves, weights), [n, n + len(state.variance)])
-    variance = np.exp(np.clip(log_variance, *_LOG_VARIANCE))
-    return state._replace(unknowns=unknowns, variance=variance, theta=theta, points=points, moves=moves)
+    weights[: len(state.unknowns)] = 0.0
+    return _at(state, anderson(points, moves, weights))._replace(points=points, moves=moves)
+
+
+def _at(state: State, joined: np.ndarray) -> State:
+    """Return the state with x, log z and theta from one vector, see `_joined`."""
+    n = len(state.unknowns)
+    unknowns, log_variance, theta = np.split(joined, [n, n + len(state.variance)])
+    return state._replace(unknowns=unknowns, variance=np.exp(np.clip(log_variance, *_LOG_VARIANCE)), theta=theta)
+
+
+def _aligned(state: State, moves: np.ndarray) -> bool:
+    """Whether the last two moves of log z and theta point the same way."""
+    one, other = moves[-2:, len(state.unknowns) :]
+    return float(one @ other) > _ALIGNED * float(np.linalg.norm(one) * np.linalg.norm(other))
 
 
 def _root_mean_square(size: np.ndarray) -> float:
