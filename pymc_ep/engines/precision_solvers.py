@@ -129,6 +129,9 @@ class Iterative:
     cg_tol : float
         Residual, relative to the right-hand side, at which a system counts as solved.
     cg_max_iter : int
+    truncate : bool
+        Whether steps of the inner loop end once more of a solution gains little. It pays where sites are not
+        log-concave: systems of very different precisions change from step to step. Where they are, full steps are few.
     """
 
     exact = False
@@ -143,8 +146,10 @@ class Iterative:
         seed: int = 0,
         cg_tol: float = 1e-4,
         cg_max_iter: int = 1000,
+        truncate: bool = False,
     ):
         self._linear = linear
+        self._truncate = truncate
         self._variance = variance
         self._n_samples = n_samples
         self._steps = lanczos_steps
@@ -156,6 +161,9 @@ class Iterative:
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return a step, (N,), near A^{-1} b, and whether conjugate gradients got there."""
         equations = NormalEquations(*self._maps, precision)
+        if not self._truncate:
+            found = self._solution(precision)(equations.apply, b, None)
+            return found.x, found.converged
         precondition = self._linear.preconditioner(precision)
         return newton_step(equations.apply, b, precondition=precondition, tol=self._tol, max_iter=self._max_iter)
 

@@ -243,7 +243,8 @@ def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
     if wanted == "auto":
         settings["variance"] = "perturb-and-map"
     names = ("variance", "n_samples", "lanczos_steps", "seed", "cg_tol", "cg_max_iter")
-    return Iterative(form.linear, **{name: settings[name] for name in names if name in settings})
+    truncate = not all(site.site.log_concave for site in form.sites)
+    return Iterative(form.linear, truncate=truncate, **{name: settings[name] for name in names if name in settings})
 
 
 def _affordable(form: Any) -> bool:
