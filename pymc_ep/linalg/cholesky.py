@@ -7,7 +7,7 @@ import scipy.linalg
 
 from pymc_ep.linalg.namespace import is_jax
 
-__all__ = ["cholesky", "counts", "gram", "inverse_factor", "mirror_lower", "solve", "solve_right"]
+__all__ = ["cholesky", "counts", "factor_lower", "gram", "inverse_factor", "mirror_lower", "solve", "solve_right"]
 
 counts = {"factorizations": 0}
 """How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
@@ -50,6 +50,31 @@ def cholesky(matrix: Any) -> tuple[Any, Any]:
         return cholesky_jax(matrix)
     factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1)
     return (factor, True) if info == 0 else (np.eye(len(matrix)), False)
+
+
+def factor_lower(matrix: np.ndarray, block: int = 4096) -> int:
+    """Factor a symmetric matrix, (n, n) in Fortran order, in place; only its lower triangle is read and written.
+
+    By columns of blocks: on two threads and more, OpenBLAS's own factor of 16,000 unknowns ends the process. Beside the
+    matrix it takes room for one column of blocks.
+
+    Returns
+    -------
+    int
+        0, or the order of the first leading minor that is not positive.
+    """
+    n = len(matrix)
+    for start in range(0, n, block):
+        stop = min(start + block, n)
+        if start:
+            matrix[start:, start:stop] -= (matrix[start:stop, :start] @ matrix[start:, :start].T).T
+        factor, info = scipy.linalg.lapack.dpotrf(matrix[start:stop, start:stop], lower=1, clean=0)
+        if info != 0:
+            return start + info
+        matrix[start:stop, start:stop] = factor
+        below = matrix[stop:, start:stop]
+        below[...] = scipy.linalg.blas.dtrsm(1.0, factor, below, side=1, lower=1, trans_a=1)
+    return 0
 
 
 def solve_right(matrix: Any, factor: Any) -> Any:

@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.sparse
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.linalg.cholesky import counts, mirror_lower
+from pymc_ep.linalg.cholesky import counts, factor_lower, mirror_lower
 from pymc_ep.linalg.dissection import dissect, pair_count, pattern
 from pymc_ep.linalg.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 
@@ -218,11 +218,11 @@ class Dense:
         if ridge is not None:
             matrix.reshape(-1, order="F")[:: len(matrix) + 1] += ridge
         diagonal = matrix.diagonal().copy()
-        factor, info = scipy.linalg.lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=0)
-        pivots = factor.diagonal()
-        if info != 0 or pivots_vanish(pivots, diagonal):
+        failed = factor_lower(matrix)
+        pivots = matrix.diagonal()
+        if failed or pivots_vanish(pivots, diagonal):
             return DenseFactor(np.zeros((0, 0)), np.nan, False)
-        return DenseFactor(factor, 2.0 * float(np.log(pivots).sum()), True)
+        return DenseFactor(matrix, 2.0 * float(np.log(pivots).sum()), True)
 
 
 class DenseFactor:

@@ -372,11 +372,11 @@ def main() -> None:
     for prior, outer in RUNS if "inpainting" in options.parts else ():
         key = f"inpainting/{prior}/{outer}"
         store.get(key, lambda p=prior, o=outer: run_apart("fit", "inpainting", p, 256, o, p == "TV"))
+    for size in DENSE if "dense" in options.parts else ():
+        store.get(f"dense/{size}", lambda s=size: run_apart("dense", s))
     for method in ("ep", "dsb") if "modes" in options.parts else ():
         for mode in MODES:
             store.get(f"modes/{method}/{mode}", lambda o=mode, m=method: measure_mode(o, m))
-    for size in DENSE if "dense" in options.parts else ():
-        store.get(f"dense/{size}", lambda s=size: run_apart("dense", s))
     parts = [header("Images and the double loop: scaling", NAME), INTRODUCTION]
     for part in (scaling_part, inpainting_part, dense_part, modes_part):
         parts += part(store)

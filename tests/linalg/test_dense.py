@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_ep.linalg.cholesky import counts, inverse_factor
+from pymc_ep.linalg.cholesky import counts, factor_lower, inverse_factor
 from pymc_ep.linalg.dense import DensePrior
 
 N = 9
@@ -134,3 +134,18 @@ def test_a_wide_level_under_precise_observations():
     values = np.maximum(values, 0.0)
     expected = vectors @ (values * precision / (1 + precision * values) * (vectors.T @ target))
     np.testing.assert_allclose((found.mean - expected) / np.sqrt(found.variance), 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("block", [1, 7, 10, 25, 100])
+def test_factor_by_blocks(block):
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(25, 40))
+    matrix = np.asfortranarray(root @ root.T)
+    # What is above the diagonal is not looked at.
+    found = np.asfortranarray(np.tril(matrix) + np.triu(np.full((25, 25), np.nan), 1))
+    assert factor_lower(found, block) == 0
+    lower = np.tril(np.nan_to_num(found))
+    np.testing.assert_allclose(lower @ lower.T, matrix, rtol=1e-12, atol=1e-12)
+    broken = matrix.copy(order="F")
+    broken[16, 16] = -1.0
+    assert factor_lower(broken, block) == 17
