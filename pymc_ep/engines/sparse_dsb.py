@@ -114,7 +114,10 @@ def solve_by_bounds(
     NumericalError
         Where a scale runs to zero, or a bound is not finite.
     """
-    settings = _checked(OPTIONS | options)
+    given = OPTIONS | options
+    if given["tol"] is None:
+        del given["tol"]
+    settings = _checked(given)
     learn = hyper == "optimize" and theta.size > 0
     if learn and settings["variance"] == "lanczos":
         raise ValueError(
@@ -122,8 +125,7 @@ def solve_by_bounds(
             "variance='perturb-and-map' or 'exact', or hyper='fixed'."
         )
     solver = _solver(form, settings)
-    if settings["tol"] is None:
-        settings["tol"] = _TOL_EXACT if solver.exact else _TOL_ESTIMATED
+    settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     fit = _run(form, solver, theta, start, settings, report, checkpoint, learn=learn)
     if solver.exact:
@@ -264,7 +266,6 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         if name in options and not (isinstance(options[name], int | np.integer) and options[name] > 0):
             raise ValueError(f"{name}={options[name]!r} must be a positive whole number.")
     for name in _POSITIVE:
-        value = options.get(name)
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise ValueError(f"{name}={value!r} must be positive.")
+        if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
+            raise ValueError(f"{name}={options[name]!r} must be positive.")
     return options

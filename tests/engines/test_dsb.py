@@ -394,6 +394,7 @@ def test_refusals():
         ({"inner": "newton"}, "inner='newton' must be one of 'irls'"),
         ({"n_samples": 0}, "n_samples=0 must be a positive whole number"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
+        ({"cg_tol": None}, "cg_tol=None must be positive"),
     ],
 )
 def test_options_out_of_range(option, message):
