@@ -38,7 +38,7 @@ with pm.Model() as wavelets:
     )
     pm.Normal("y", u[mask], noise, observed=pixels)
     print(pmep.explain())
-    idata = pmep.fit(method="dsb", variance="perturb-and-map", n_samples=30, outer=50, tol=1e-3, random_seed=1)
+    idata = pmep.fit(method="dsb", variance="perturb-and-map", n_samples=30, random_seed=1)
 
 fit = idata["fit"]
 print(fit.attrs["status"])
