@@ -257,13 +257,13 @@ class DoubleLoop:
         found = None
         if len(points) > 1 and (self._bounds or state.change < _GROWTH * before.change):
             farther = _extrapolated(state, points, moves)
-            if self._bounds or _ahead(farther, start, moves[-1]):
+            if self._bounds or _cosine(state, _joined(farther) - start, moves[-1]) > 0.0:
                 found = self._tight_or_none(problem, farther)
         if found is not None and (not self._bounds or found.objective >= certain):
             return found._replace(stretch=_STRETCH)
         last = slice(None) if len(points) == 1 else slice(-1, None)
         state = state._replace(points=points[last], moves=moves[last], stretch=_STRETCH)
-        if len(points) > 1 and (self._bounds or _aligned(state, moves)):
+        if len(points) > 1 and (self._bounds or _cosine(state, *moves[-2:]) > _ALIGNED):
             found = self._tight_or_none(problem, _at(state, start + before.stretch * moves[-1]))
             if found is not None and (not self._bounds or found.objective >= certain):
                 return found._replace(stretch=min(_STRETCH * before.stretch, _LONGEST))
@@ -340,20 +340,15 @@ def _at(state: State, joined: np.ndarray) -> State:
     return state._replace(unknowns=unknowns, variance=np.exp(np.clip(log_variance, *_LOG_VARIANCE)), theta=theta)
 
 
-def _aligned(state: State, moves: np.ndarray) -> bool:
-    """Whether the last two moves of log z and theta point the same way."""
-    one, other = moves[-2:, len(state.unknowns) :]
-    return float(one @ other) > _ALIGNED * float(np.linalg.norm(one) * np.linalg.norm(other))
+def _cosine(state: State, one: np.ndarray, other: np.ndarray) -> float:
+    """Return the cosine between two moves of log z and theta; 0 where one is none."""
+    n = len(state.unknowns)
+    lengths = float(np.linalg.norm(one[n:]) * np.linalg.norm(other[n:]))
+    return float(one[n:] @ other[n:]) / lengths if lengths > 0.0 else 0.0
 
 
 def _root_mean_square(size: np.ndarray) -> float:
     return float(np.sqrt(np.mean(size**2)))
-
-
-def _ahead(state: State, start: np.ndarray, move: np.ndarray) -> bool:
-    """Whether log z and theta of a state lie where their move from `start` went, rather than behind it."""
-    n = len(state.unknowns)
-    return float((_joined(state) - start)[n:] @ move[n:]) > 0.0
 
 
 def _joined(state: State) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.linalg.cholesky import cholesky, counts, gram, inverse_factor, solve, solve_right
+from pymc_ep.linalg.cholesky import cholesky, counts, factor_lower, gram, inverse_factor, solve, solve_right, times
 from pymc_ep.linalg.gaussian import ROUNDING, first_not_finite
 from pymc_ep.linalg.namespace import is_jax, namespace
 
@@ -152,7 +152,7 @@ class DensePrior(NamedTuple):
         shifted = np.array(self.covariance)
         largest = max(float(np.max(np.abs(shifted.diagonal()))), np.finfo(float).tiny)
         shifted.flat[:: len(shifted) + 1] += 1e-9 * largest
-        return scipy.linalg.lapack.dpotrf(shifted.T, lower=1, overwrite_a=1, clean=0)[1] == 0
+        return factor_lower(shifted.T)[1] == 0
 
     def regular(self) -> "DensePrior":
         """Return a proper prior to start from: this one."""
@@ -214,7 +214,7 @@ class DensePrior(NamedTuple):
             if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
                 break
             weights = weights + _respond(posterior, self.covariance, residual)
-            fitted = mean + self.covariance @ weights
+            fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
     def rounding(self, posterior: DensePosterior) -> Any:
@@ -253,11 +253,11 @@ def _respond(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
     kept = xp.where(weak, gain, 0.0)
     scaled = xp.where(weak, 0.0, gain / xp.where(weak, 1.0, root))
     if xp is not np or weak.any():
-        scaled = scaled - root * (covariance @ kept)
+        scaled = scaled - root * times(covariance, kept)
     response = kept + root * solve(whitener, scaled)
     if not downdate.shape[1]:
         return response
-    return response + downdate @ (downdate.T @ (covariance @ gain))
+    return response + downdate @ (downdate.T @ times(covariance, gain))
 
 
 def _whitener(covariance: Any, root: Any) -> tuple[Any, Any, Any]:

@@ -303,8 +303,10 @@ class MultifrontalFactor:
             columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
             if parent >= 0:
                 beyond = known[parent][places[k][:, None], places[k]]
-                across = beyond @ passed
-                columns = np.concatenate([columns + passed.T @ across, -across])
+                # As above by SciPy's BLAS, not by `@`: NumPy's is another one, and between calls of some microseconds
+                # the waiting threads of either keep the processors from the other (20 times slower on two of these).
+                across = scipy.linalg.blas.dgemm(1.0, beyond.T, passed)
+                columns = np.concatenate([columns + scipy.linalg.blas.dgemm(1.0, passed, across, trans_a=1), -across])
                 waiting[parent] -= 1
                 if not waiting[parent]:
                     del known[parent]

@@ -218,11 +218,11 @@ class Dense:
         if ridge is not None:
             matrix.reshape(-1, order="F")[:: len(matrix) + 1] += ridge
         diagonal = matrix.diagonal().copy()
-        failed = factor_lower(matrix)
-        pivots = matrix.diagonal()
-        if failed or pivots_vanish(pivots, diagonal):
+        factor, info = factor_lower(matrix)
+        pivots = factor.diagonal()
+        if info != 0 or pivots_vanish(pivots, diagonal):
             return DenseFactor(np.zeros((0, 0)), np.nan, False)
-        return DenseFactor(matrix, 2.0 * float(np.log(pivots).sum()), True)
+        return DenseFactor(factor, 2.0 * float(np.log(pivots).sum()), True)
 
 
 class DenseFactor:

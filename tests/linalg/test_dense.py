@@ -136,16 +136,19 @@ def test_a_wide_level_under_precise_observations():
     np.testing.assert_allclose((found.mean - expected) / np.sqrt(found.variance), 0.0, atol=1e-7)
 
 
+@pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("block", [1, 7, 10, 25, 100])
-def test_factor_by_blocks(block):
+def test_factor_by_blocks(block, clean):
     rng = np.random.default_rng(0)
     root = rng.normal(size=(25, 40))
     matrix = np.asfortranarray(root @ root.T)
-    # What is above the diagonal is not looked at.
-    found = np.asfortranarray(np.tril(matrix) + np.triu(np.full((25, 25), np.nan), 1))
-    assert factor_lower(found, block) == 0
-    lower = np.tril(np.nan_to_num(found))
+    above = np.triu(np.full((25, 25), np.nan), 1)  # which is not looked at
+    found = np.asfortranarray(np.tril(matrix) + above)
+    factor, info = factor_lower(found, clean=clean, block=block)
+    assert info == 0 and np.shares_memory(factor, found)
+    np.testing.assert_array_equal(np.triu(factor, 1), 0.0 if clean else above)
+    lower = np.tril(np.nan_to_num(factor))
     np.testing.assert_allclose(lower @ lower.T, matrix, rtol=1e-12, atol=1e-12)
     broken = matrix.copy(order="F")
     broken[16, 16] = -1.0
-    assert factor_lower(broken, block) == 17
+    assert factor_lower(broken, clean=clean, block=block)[1] == 17
