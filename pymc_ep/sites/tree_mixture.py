@@ -1,0 +1,124 @@
+"""Mixtures of two sites on the nodes of a forest, as one factor of all of its coefficients.
+
+Given the states the factor is a product of sites. What engines ask of sites follows from those of either state by
+sum-product: with e_jd the log of what state d makes of coefficient j and Q the states given all of these,
+
+    log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
+
+so that a bound of each state's site gives one of the mixture, tight in Q wherever it is evaluated, and its derivatives
+are those of the e_jd weighted by Q (Ko and Seeger 2012).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymc_ep.linalg.forest import Forest, TreePosterior
+from pymc_ep.sites.base import Site
+from pymc_ep.sites.bounds import Bounded
+from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
+
+__all__ = ["TreeMixture", "tree_mixture"]
+
+
+@dataclass(frozen=True)
+class TreeMixture(Site):
+    """A mixture on a forest; its parameters are those of the low site, those of the high one, and two probabilities.
+
+    Attributes
+    ----------
+    low, high : Site
+    forest : Forest
+    """
+
+    low: Site | None = None
+    high: Site | None = None
+    forest: Forest | None = None
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether Gaussians below both sites are known."""
+        return self.low.has_bound and self.high.has_bound
+
+
+def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
+    """Return the mixture of two sites on the nodes of a forest."""
+    own = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
+    domains = [
+        domain for site in (low, high) for domain in site.parameter_domains or ["positive"] * len(site.parameters)
+    ]
+
+    def typical(y: Any, *parameters: Any) -> tuple[Any, Any]:
+        first, second, (below_low, below_high) = _split(low, high, parameters)
+        (mean, narrow), (_, wide) = low.typical(y, *first), high.typical(y, *second)
+        return mean, narrow + 0.5 * (below_low + below_high) * (wide - narrow)
+
+    return TreeMixture(
+        name=f"tree of {low.name} and {high.name}",
+        parameters=(*own, "probability below low", "probability below high"),
+        domain="real",
+        log_concave=False,
+        logp=_coupled,
+        typical=typical,
+        parameter_domains=(*domains, "unit interval", "unit interval"),
+        low=low,
+        high=high,
+        forest=forest,
+    )
+
+
+class CompiledTreeMixture(CompiledSite):
+    """The functions of arrays of a mixture on a forest; all arrays are (n,), of all of its nodes."""
+
+    site: TreeMixture
+
+    def __init__(self, site: TreeMixture, mode: Any, options: dict[str, Any]) -> None:
+        super().__init__(site, mode, options)
+        self._states = compile_site(site.low, mode), compile_site(site.high, mode)
+
+    def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
+        """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
+        (low, high), tree = self._bounded_states(y, eta, z, parameters)
+        mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
+        return Bounded(low.value + tree.log_normaliser, *mixed)
+
+    def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
+        """Return the derivative of the sum of the values in each parameter of each node."""
+        first, second, probabilities = _split(self.site.low, self.site.high, parameters)
+        _, tree = self._bounded_states(y, eta, z, parameters)
+        low, high = self._states
+        return (
+            *((1.0 - tree.high) * part for part in low.bounded_parameter_gradient(y, eta, z, *first)),
+            *(tree.high * part for part in high.bounded_parameter_gradient(y, eta, z, *second)),
+            *_probability_gradient(tree, *probabilities),
+        )
+
+    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+        """Return the probability of the high state of each node."""
+        return {"indicator": self._bounded_states(y, eta, z, parameters)[1].high}
+
+    def _bounded_states(
+        self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
+    ) -> tuple[list[Bounded], TreePosterior]:
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
+        return found, self.site.forest.posterior(found[1].value - found[0].value, *probabilities)
+
+
+COMPILED[TreeMixture] = CompiledTreeMixture
+
+
+def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    first, second = len(low.parameters), len(low.parameters) + len(high.parameters)
+    return parameters[:first], parameters[first:second], parameters[second:]
+
+
+def _probability_gradient(tree: TreePosterior, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the derivatives of the log normaliser: expected counts of states over their probabilities."""
+    below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
+    below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))
+    return below_low, below_high
+
+
+def _coupled(*arguments: Any) -> Any:
+    raise TypeError("The density of a mixture on a forest is one of all its nodes together.")
