@@ -5,16 +5,14 @@ state by all that is below a node, itself included, and p_d the probability of t
 
     b_j = e_j + sum of (m_1 - m_0) over the children of j,        m_d = log(1 - p_d) + softplus(logit p_d + b),
 
-where e are the log odds of emissions. The log normaliser is the sum of m_0 over all nodes, a root counting as a child of
-a parent in the low state; downwards, P(high | parent in d, data) = sigmoid(logit p_d + b) (Crouse, Nowak and Baraniuk
-1998, in log odds).
+where e are the log odds of emissions. The log normaliser is the sum of m_0 over all nodes, a root counting as a child
+of a parent in the low state; downwards, P(high | parent in d, data) = sigmoid(logit p_d + b) (Crouse, Nowak and
+Baraniuk 1998, in log odds).
 """
 
 from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from pymc_ep.linalg.namespace import namespace
 
@@ -95,11 +93,10 @@ class Forest(NamedTuple):
         return TreePosterior(*(xp.concatenate([part.ravel() for part in parts[::-1]]) for parts in zip(*found)))
 
     def states(self, uniform: Any, low: Any, high: Any, xp: Any) -> Any:
-        """Return draws of the states, (n,) of bool, from uniform draws, (n,); other arguments as in `log_normaliser`."""
+        """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
         found: list[Any] = []
-        for shape, own, below_low, below_high in reversed(
-            list(zip(self.shapes, *map(self.levels, (uniform, low, high))))
-        ):
+        given = list(zip(self.shapes, *map(self.levels, (uniform, low, high))))
+        for shape, own, below_low, below_high in reversed(given):
             probability = xp.where(_spread(found[-1], shape, xp), below_high, below_low) if found else below_low
             found.append(own < probability)
         return xp.concatenate([level.ravel() for level in found[::-1]])

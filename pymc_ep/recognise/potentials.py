@@ -81,8 +81,8 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
         return
     if isinstance(rv.owner.op, tuple(_FIELDS)):
         raise UnsupportedModelError(
-            f"{rv.name!r} is a field with sparse coefficients that no observation depends on; its prior is improper, so that there is "
-            f"nothing to predict. Leave it out."
+            f"{rv.name!r} is a field with sparse coefficients that no observation depends on, so that there is nothing "
+            f"to predict. Leave it out."
         )
     raise UnsupportedModelError(
         f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
