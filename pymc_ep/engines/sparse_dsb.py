@@ -12,6 +12,7 @@ from pymc_ep.engines.dsb import DoubleLoop, Start, State
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.engines.tree_start import fitted_start, has_trees
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
@@ -182,6 +183,9 @@ def _run(
     **choices: Any,
 ) -> BoundFit:
     sites = BoundedSites(form)
+    begin = _start(form, theta, start)
+    if choices.get("learn") and start is None and has_trees(sites) and np.array_equal(theta, form.start):
+        begin = fitted_start(sites, form.linear, solver, theta)
     engine = _Saved(
         checkpoint or Checkpoint(None),
         form.linear,
@@ -192,7 +196,7 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    found = run(engine, sites, _start(form, theta, start), max_iter=settings["outer"] + 1, report=report)
+    found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
         found.state,
