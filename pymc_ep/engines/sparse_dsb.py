@@ -60,6 +60,8 @@ class BoundFit(NamedTuple):
     observed : tuple of ndarray
         What it was fitted to, ravelled, for each group.
     objective, change : ndarray, (iterations,)
+    thetas : ndarray, (iterations, p)
+        Unconstrained hyperparameters.
     status : Status
     log_evidence : float, optional
         Lower bound on the log density of the data, without the hyperparameters' prior; None where it is not known.
@@ -73,6 +75,7 @@ class BoundFit(NamedTuple):
     observed: tuple[np.ndarray, ...]
     objective: np.ndarray
     change: np.ndarray
+    thetas: np.ndarray
     status: Status
     log_evidence: float | None
     scalars: dict[str, float]
@@ -203,6 +206,7 @@ def _run(
         sites.observed,
         found.objective,
         found.change,
+        np.array(engine.thetas),
         found.status,
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},
@@ -211,15 +215,23 @@ def _run(
 
 
 class _Saved(DoubleLoop):
-    """A double loop whose state is saved at intervals."""
+    """A double loop whose state is saved at intervals, and hyperparameters of which are kept."""
 
     def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._checkpoint = checkpoint
+        self.thetas: list[np.ndarray] = []
+
+    def init(self, problem: BoundedSites, start: Start | None = None) -> State:
+        """Return the state before the first outer loop."""
+        first = super().init(problem, start)
+        self.thetas.append(first.theta)
+        return first
 
     def step(self, problem: BoundedSites, state: State) -> State:
         """Make one outer loop."""
         after = super().step(problem, state)
+        self.thetas.append(after.theta)
         self.save(after)
         return after
 

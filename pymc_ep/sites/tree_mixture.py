@@ -37,6 +37,10 @@ class TreeMixture(Site):
     high: Site
     forest: Forest
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of."""
+        return tree_mixture, (self.low, self.high, self.forest)
+
     @property
     def has_bound(self) -> bool:
         """Whether Gaussians below both sites are known."""
@@ -107,8 +111,9 @@ class CompiledTreeMixture(CompiledSite):
             yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
-        """Return the probability of the high state of each node."""
-        return {"indicator": self._bounded_states(y, eta, z, parameters)[1].high}
+        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        (low, _), tree = self._bounded_states(y, eta, z, parameters)
+        return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
     def _bounded_states(
         self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
