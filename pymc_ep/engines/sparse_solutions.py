@@ -125,7 +125,9 @@ def _coefficients(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[s
     out = {}
     for group, site, y, parameters, here in parts:
         if told := site.report(y, eta[here], found.variance[here], *parameters):
-            out[group.name] = told
+            out[group.name] = told | {"coefficient_mean": eta[here]}
+            if "smoothing" not in fit.settings:
+                out[group.name]["coefficient_sd"] = np.sqrt(found.variance[here])
     return out
 
 

@@ -110,6 +110,15 @@ class CompiledTreeMixture(CompiledSite):
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
             yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
 
+    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
+        shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
+        low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
+        rows = zip(low, high - low, *given)
+        return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
+
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
         """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
         (low, _), tree = self._bounded_states(y, eta, z, parameters)
