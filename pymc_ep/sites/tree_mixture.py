@@ -78,20 +78,23 @@ class CompiledTreeMixture(CompiledSite):
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
         """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
-        (low, high), tree = self._bounded_states(y, eta, z, parameters)
-        mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
-        return Bounded(low.value + tree.log_normaliser, *mixed)
+        return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
         """Return the derivative of the sum of the values in each parameter of each node."""
+        return self.bounded_with_gradient(y, eta, z, *parameters)[1]
+
+    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+        """Return both `bounded` and `bounded_parameter_gradient`, by one pass over the forest."""
+        states, tree = self._bounded_states(y, eta, z, parameters)
         first, second, probabilities = _split(self.site.low, self.site.high, parameters)
-        _, tree = self._bounded_states(y, eta, z, parameters)
         low, high = self._states
-        return (
+        gradient = (
             *((1.0 - tree.high) * part for part in low.bounded_parameter_gradient(y, eta, z, *first)),
             *(tree.high * part for part in high.bounded_parameter_gradient(y, eta, z, *second)),
             *_probability_gradient(tree, *probabilities),
         )
+        return _mixed(states, tree), gradient
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
         """Return the probability of the high state of each node."""
@@ -106,6 +109,12 @@ class CompiledTreeMixture(CompiledSite):
 
 
 COMPILED[TreeMixture] = CompiledTreeMixture
+
+
+def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    low, high = states
+    mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
+    return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
