@@ -161,6 +161,11 @@ class Site:
         """Whether Gaussians that lie below t everywhere are known."""
         return self.super_gaussian is not None or self.curvature_bound is not None
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether t is a factor of one predictor, which has tilted moments."""
+        return True
+
     def validate(self, y: np.ndarray, name: str) -> None:
         """Raise `InvalidDataError` at the first observation outside the domain.
 
