@@ -27,9 +27,9 @@ from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
 
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
 
-_PSEUDO_COUNTS = 2.0
+_PSEUDO_COUNTS = np.float64(2.0)
 """Both parameters of the beta prior of probabilities that are not given: as if one node had been seen in either state,
-which keeps them off 0 and 1 where a level has no node in one of the states."""
+which keeps them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
 _FIRST = (0.1, 0.9)
 """Where probabilities that are not given start, below a low and below a high parent."""
 _FIRST_ROOT = 0.5

@@ -149,7 +149,7 @@ class Site:
         """Pickle a registered site by its name: its functions need none then."""
         if _REGISTRY.get(self.name) is self:
             return get_site, (self.name,)
-        return Site, tuple(getattr(self, f.name) for f in fields(self))
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def scanned(self) -> bool:
