@@ -36,22 +36,25 @@ def translations_of(form: CompiledSparseLinear, count: int) -> list[CompiledSpar
         raise ValueError(
             f"translations={count}, but the model has {what}; there are {(period or 1) ** 2} different translations."
         )
-    return [form.translated(shift) for shift in _lattice(count, period)[1:]]
+    return [form.translated(shift) for shift in _places(count, period)[1:]]
 
 
-def _lattice(count: int, period: int) -> list[tuple[int, int]]:
-    """Return places in a grid that repeats after `period` pixels, evenly spread over it: a rank-1 lattice.
+def _places(count: int, period: int) -> list[tuple[int, int]]:
+    """Return places in a grid that repeats after `period` pixels, the first one (0, 0).
 
-    The generator is the one near the golden section of the count that is coprime to it (Sloan and Joe 1994). The
-    first is no translation.
+    The finest level is the one that neighbours share, and it repeats after two pixels. So the first four are all that
+    differ for it, the first sixteen all for the two finest levels, and so on: of the number of a place every second
+    binary digit makes the row, and the others, added to these without carry, the column.
     """
-    generator = next(g for g in _outwards(round(count * (np.sqrt(5.0) - 1.0) / 2.0)) if np.gcd(g, count) == 1)
-    return [((k * period) // count, ((k * generator) % count * period) // count) for k in range(count)]
-
-
-def _outwards(middle: int) -> Iterator[int]:
-    for step in range(middle + 2):
-        yield from (middle + step, max(middle - step, 1))
+    out = []
+    for k in range(count):
+        row = column = 0
+        for digit in range(period.bit_length() - 1):
+            one, other = (k >> 2 * digit) & 1, (k >> 2 * digit + 1) & 1
+            row += one << digit
+            column += (one ^ other) << digit
+        out.append((row, column))
+    return out
 
 
 class PosteriorAverage:
