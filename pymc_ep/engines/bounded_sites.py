@@ -41,7 +41,7 @@ class BoundedSites:
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         self.slices = group_slices(self.observed)
         require_bounds(form.form.factors)
-        for group, y in zip(form.form.factors, self.observed):
+        for group, y in zip(form.form.factors, form.observed()):
             group.site.validate(y, group.name)
 
     def prior(self, theta: np.ndarray) -> Prior:

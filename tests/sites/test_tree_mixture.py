@@ -92,6 +92,20 @@ def test_values_meet_the_density_without_variance(mixture):
         np.testing.assert_allclose(value, log_density(states, eta), rtol=1e-6)
 
 
+def test_log_densities_of_draws(mixture):
+    """They add up over the nodes, a row a draw; parameters may differ from row to row."""
+    site, parameters, states = mixture
+    draws = np.stack(LOCATIONS)
+    expected = [log_density(states, s) for s in draws]
+    found = site.log_density(np.zeros(N), draws, *(np.tile(p, (3, 1)) for p in parameters))
+    assert found.shape == (3, N)
+    np.testing.assert_allclose(found.sum(axis=1), expected, rtol=1e-12)
+    np.testing.assert_allclose(site.log_density(np.zeros(N), draws, *parameters).sum(axis=1), expected, rtol=1e-12)
+    np.testing.assert_allclose(site.log_density(np.zeros(N), draws[1], *parameters).sum(), expected[1], rtol=1e-12)
+    narrow = [np.stack([p, 0.5 * p, p]) for p in parameters]
+    assert site.log_density(np.zeros(N), draws, *narrow).sum(axis=1)[1] != pytest.approx(expected[1])
+
+
 def differences(function, x):
     """Central differences of a function of an array."""
     out = np.empty(x.shape)
