@@ -21,6 +21,11 @@ class BoundedSites:
     form : compiled sparse linear form
         Observations are read once, here.
 
+    Attributes
+    ----------
+    slices : list of slice
+        Where each group is among all sites.
+
     Raises
     ------
     UnsupportedModelError
@@ -33,7 +38,7 @@ class BoundedSites:
         self.form = form
         self.sites = form.sites
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
-        self._slices = group_slices(self.observed)
+        self.slices = group_slices(self.observed)
         for group, y in zip(form.form.factors, self.observed):
             if not group.site.has_bound:
                 raise UnsupportedModelError(
@@ -50,7 +55,7 @@ class BoundedSites:
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(prior.mean))
         if bad.size:
-            group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if bad[0] < s.stop)
+            group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
             raise NumericalError(
                 f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
                 f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
@@ -61,7 +66,7 @@ class BoundedSites:
         """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
         parts = [
             site.bounded(y, eta[here], z[here], *parameters)
-            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self._slices)
+            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
         ]
         found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
         self._check_finite(found, eta, z)
@@ -80,7 +85,7 @@ class BoundedSites:
             found = self.bounded(prior, eta, z)
             gradients: list[tuple[Any, ...]] = []
             for site, y, parameters, here, varies in zip(
-                self.sites, self.observed, prior.parameters, self._slices, varying
+                self.sites, self.observed, prior.parameters, self.slices, varying
             ):
                 if varies:
                     gradients.append(site.bounded_parameter_gradient(y, eta[here], z[here], *parameters))
@@ -96,7 +101,7 @@ class BoundedSites:
         if finite.all():
             return
         index = int(np.flatnonzero(~finite)[0])
-        group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if index < s.stop)
+        group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
         raise NumericalError(
             f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
             f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "

@@ -100,7 +100,8 @@ def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Ite
 
 def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
     op = rv.owner.op
-    for component, (own, probabilities) in zip(op.components, op.split(graphs(parameters_of(rv)))):
+    names = rv.name, f"{rv.name}_scaling"
+    for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
         groups, forest = component.linear_map.groups, component.forest
         sites, parameters = [], []
         for potential, values in zip(component.potentials, own):
@@ -111,7 +112,7 @@ def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iter
             sites = [tree_mixture(*sites, forest)]
             parameters += each_probability(forest, probabilities)
         coefficients = apply_operator(component.linear_map, block.noise).ravel()
-        yield _potential(rv.name, sites[0], coefficients, parameters, forest.size), component.linear_map
+        yield _potential(name, sites[0], coefficients, parameters, forest.size), component.linear_map
 
 
 def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:

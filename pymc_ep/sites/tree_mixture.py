@@ -9,9 +9,11 @@ so that a bound of each state's site gives one of the mixture, tight in Q wherev
 are those of the e_jd weighted by Q (Ko and Seeger 2012).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from pymc_ep.linalg.forest import Forest, TreePosterior
 from pymc_ep.sites.base import Site
@@ -21,7 +23,7 @@ from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 __all__ = ["TreeMixture", "tree_mixture"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TreeMixture(Site):
     """A mixture on a forest; its parameters are those of the low site, those of the high one, and two probabilities.
 
@@ -31,9 +33,13 @@ class TreeMixture(Site):
     forest : Forest
     """
 
-    low: Site | None = None
-    high: Site | None = None
-    forest: Forest | None = None
+    low: Site
+    high: Site
+    forest: Forest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of."""
+        return tree_mixture, (self.low, self.high, self.forest)
 
     @property
     def has_bound(self) -> bool:
@@ -74,6 +80,7 @@ class CompiledTreeMixture(CompiledSite):
 
     def __init__(self, site: TreeMixture, mode: Any, options: dict[str, Any]) -> None:
         super().__init__(site, mode, options)
+        self.forest = site.forest
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
@@ -84,25 +91,45 @@ class CompiledTreeMixture(CompiledSite):
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
         """Return the derivative of the sum of the values in each parameter of each node."""
-        first, second, probabilities = _split(self.site.low, self.site.high, parameters)
         _, tree = self._bounded_states(y, eta, z, parameters)
-        low, high = self._states
-        return (
-            *((1.0 - tree.high) * part for part in low.bounded_parameter_gradient(y, eta, z, *first)),
-            *(tree.high * part for part in high.bounded_parameter_gradient(y, eta, z, *second)),
-            *_probability_gradient(tree, *probabilities),
-        )
+        weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
+        return *weighted, *_probability_gradient(tree, *parameters[-2:])
+
+    def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
+        """Return the sum of the values where the high state has given probabilities, (n,), and its derivatives.
+
+        The probabilities among the parameters take no part.
+        """
+        (low, other), _ = self._bounded_states(y, eta, z, parameters)
+        value = float((low.value + high * (other.value - low.value)).sum())
+        none = np.zeros(len(high))
+        return value, (*self._weighted_gradient(y, eta, z, high, parameters), none, none)
+
+    def _weighted_gradient(self, y: Any, eta: Any, z: Any, high: Any, parameters: Sequence[Any]) -> Iterator[Any]:
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        for state, weight, part in zip(self._states, (1.0 - high, high), own):
+            yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
+
+    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
+        shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
+        low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
+        rows = zip(low, high - low, *given)
+        return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
-        """Return the probability of the high state of each node."""
-        return {"indicator": self._bounded_states(y, eta, z, parameters)[1].high}
+        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        (low, _), tree = self._bounded_states(y, eta, z, parameters)
+        return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
     def _bounded_states(
         self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
     ) -> tuple[list[Bounded], TreePosterior]:
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
-        return found, self.site.forest.posterior(found[1].value - found[0].value, *probabilities)
+        return found, self.forest.posterior(found[1].value - found[0].value, *probabilities)
 
 
 COMPILED[TreeMixture] = CompiledTreeMixture
