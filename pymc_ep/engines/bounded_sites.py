@@ -68,9 +68,7 @@ class BoundedSites:
             site.bounded(y, eta[here], z[here], *parameters)
             for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
         ]
-        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
-        self._check_finite(found, eta, z)
-        return found
+        return self._joined(parts, eta, z)
 
     def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
@@ -82,19 +80,28 @@ class BoundedSites:
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             prior = self.prior(theta)
             eta = prior.mean + fitted
-            found = self.bounded(prior, eta, z)
-            gradients: list[tuple[Any, ...]] = []
+            parts, gradients = [], []
             for site, y, parameters, here, varies in zip(
                 self.sites, self.observed, prior.parameters, self.slices, varying
             ):
                 if varies:
-                    gradients.append(site.bounded_parameter_gradient(y, eta[here], z[here], *parameters))
+                    part, gradient = site.bounded_with_gradient(y, eta[here], z[here], *parameters)
                 else:
-                    gradients.append(tuple(np.zeros(len(y)) for _ in parameters))
+                    part = site.bounded(y, eta[here], z[here], *parameters)
+                    gradient = tuple(np.zeros(len(y)) for _ in parameters)
+                parts.append(part)
+                gradients.append(gradient)
+            found = self._joined(parts, eta, z)
             value = float(found.value.sum()) + prior.log_prior + prior.log_excess
             return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
 
         return evaluate
+
+    def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the bounds of all sites from those of the groups; raise for what is not finite."""
+        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(found, eta, z)
+        return found
 
     def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
         finite = np.logical_and.reduce([np.isfinite(part) for part in found])

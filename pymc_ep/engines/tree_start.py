@@ -66,8 +66,8 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
         return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
 
     def summed(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
-        y = np.zeros(here.stop - here.start)
-        return float(tree.bounded(y, *arguments).value.sum()), tree.bounded_parameter_gradient(y, *arguments)
+        found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
+        return float(found.value.sum()), gradient
 
     for value in (assigned, summed):
         theta = _raised(sites, theta, fitted, spread, value)

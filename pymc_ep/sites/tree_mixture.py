@@ -85,15 +85,17 @@ class CompiledTreeMixture(CompiledSite):
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
         """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
-        (low, high), tree = self._bounded_states(y, eta, z, parameters)
-        mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
-        return Bounded(low.value + tree.log_normaliser, *mixed)
+        return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
         """Return the derivative of the sum of the values in each parameter of each node."""
-        _, tree = self._bounded_states(y, eta, z, parameters)
+        return self.bounded_with_gradient(y, eta, z, *parameters)[1]
+
+    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+        """Return both `bounded` and `bounded_parameter_gradient`, by one pass over the forest."""
+        states, tree = self._bounded_states(y, eta, z, parameters)
         weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
-        return *weighted, *_probability_gradient(tree, *parameters[-2:])
+        return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
 
     def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
         """Return the sum of the values where the high state has given probabilities, (n,), and its derivatives.
@@ -133,6 +135,12 @@ class CompiledTreeMixture(CompiledSite):
 
 
 COMPILED[TreeMixture] = CompiledTreeMixture
+
+
+def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    low, high = states
+    mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
+    return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
