@@ -92,6 +92,7 @@ def measure(
     }
     if column in (FIRST, LEARNED):
         inside = np.abs(given.truth - estimate) <= NORMAL_95 * np.asarray(fit["u_sd"])
+        out["log_evidence"] = float(fit["log_evidence"]) if "log_evidence" in fit else None
         out["coverage"] = float(inside.mean())
         out["coverage_seen"] = float(inside[given.seen].mean())
         out["coverage_missing"] = None if given.seen.all() else float(inside[~given.seen].mean())
@@ -126,9 +127,10 @@ def measure_all(store: Store, task: str, name: str, models: Iterable[str]) -> No
 
 
 def values(rows: Rows, task: str, who: str, what: str = "psnr") -> dict[str, float]:
-    """Return a number by picture: of a peer, or of "<model>/<column>"."""
+    """Return a number by picture, where it is known: of a peer, or of "<model>/<column>"."""
     keys = (key.split("/", 2) for key in rows)
-    return {name: rows[f"{task}/{name}/{who}"][what] for own, name, last in keys if (own, last) == (task, who)}
+    found = {name: rows[f"{task}/{name}/{who}"].get(what) for own, name, last in keys if (own, last) == (task, who)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def paired(one: dict[str, float], other: dict[str, float]) -> np.ndarray:
@@ -167,18 +169,24 @@ def psnr_table(rows: Rows, task: str) -> str:
 
 
 def differences_table(rows: Rows, task: str) -> str:
-    """Return what learning, averaging and another model change, paired by picture."""
+    """Return what learning, averaging and another model change, paired by picture; and bounds where they are known."""
     pairs = {
         f"{LEARNED} - {FIRST}": lambda m: (f"{m}/{LEARNED}", f"{m}/{FIRST}"),
         f"{LEARNED} - {LEARNED_MODE}": lambda m: (f"{m}/{LEARNED}", f"{m}/{LEARNED_MODE}"),
         f"{LEARNED_MODE} - {FIRST_MODE}": lambda m: (f"{m}/{LEARNED_MODE}", f"{m}/{FIRST_MODE}"),
         f"{LEARNED} - that of {LAPLACE}": lambda m: (f"{m}/{LEARNED}", f"{LAPLACE}/{LEARNED}"),
     }
-    lines = [
-        [m, *(mean_and_error(paired(*(values(rows, task, who) for who in pair(m)))) for pair in pairs.values())]
-        for m in MODELS
-    ]
-    return markdown_table(["paired differences, dB", *pairs], lines)
+
+    def cell(who: tuple[str, str], what: str = "psnr") -> str:
+        return mean_and_error(paired(*(values(rows, task, one, what) for one in who)))
+
+    lines = [[m, *(cell(pair(m)) for pair in pairs.values())] for m in MODELS]
+    head = ["paired differences, dB", *pairs]
+    if values(rows, task, f"{LAPLACE}/{LEARNED}", "log_evidence"):
+        head.append("the same of the bound on log evidence, nats")
+        for model, line in zip(MODELS, lines):
+            line.append(cell((f"{model}/{LEARNED}", f"{LAPLACE}/{LEARNED}"), "log_evidence"))
+    return markdown_table(head, lines)
 
 
 def peers_table(rows: Rows, task: str) -> str:
