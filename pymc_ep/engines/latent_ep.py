@@ -134,5 +134,6 @@ for form in (LatentGaussian, SparseLinear):
             ("optimize", "fixed", "integrate", "sample"),
             evidence_op=evidence_op,
             condition=condition,
+            takes=lambda site: site is None or site.has_moments,
         )
     )

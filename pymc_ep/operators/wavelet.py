@@ -174,7 +174,7 @@ def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
     # The most halvings of a side are its trailing zero bits.
     most = min((side & -side).bit_length() - 1 for side in shape)
     try:
-        wanted = index(levels)
+        wanted = 0 if isinstance(levels, bool) else index(levels)
     except TypeError:
         wanted = 0
     if 1 <= wanted <= most:

@@ -46,6 +46,11 @@ class TreeMixture(Site):
         """Whether Gaussians below both sites are known."""
         return self.low.has_bound and self.high.has_bound
 
+    @property
+    def has_moments(self) -> bool:
+        """No: a factor of all nodes together has none of single predictors."""
+        return False
+
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
     """Return the mixture of two sites on the nodes of a forest."""
