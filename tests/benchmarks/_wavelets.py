@@ -36,8 +36,6 @@ __all__ = [
 WAVELET, LEVELS, NU = "db2", 5, 2.1
 LOW, HIGH = 0.4, 1.6
 """Mean absolute coefficients of the states to start from, relative to that of all: a ratio of four."""
-LEAST = 0.01
-"""Least power of a level's coefficients to start from, relative to that of the noise."""
 SHIFTS = 5
 """Of the cycle-spun peer, along either axis."""
 WEIGHTS = np.geomspace(0.03, 0.15, 13)
@@ -138,20 +136,17 @@ def build(task: str, model: str, given: Problem, levels: int = LEVELS) -> pm.Mod
     return built
 
 
-def first_values(task: str, model: str, picture: np.ndarray, levels: int = LEVELS) -> dict[str, np.ndarray]:
+def first_values(model: str, picture: np.ndarray, levels: int = LEVELS) -> dict[str, np.ndarray]:
     """Return scales for each level by moments of the coefficients of the picture, whose holes are filled linearly.
 
-    Of their mean square that of the noise is taken off, where all pixels have it. A mean absolute value follows as if
-    they had a Laplace distribution, and from this the scales; those of two states are a factor apart.
+    Noise is not taken off. From the mean square follows a mean absolute value as if they had a Laplace distribution,
+    and from this the scales; those of two states are a factor apart.
     """
-    noise = TASKS[task].sd ** 2
-    whole = not np.isnan(picture).any()
     wavelet = pmep.operators.Wavelet2D(picture.shape, WAVELET, levels)
-    coefficients = wavelet.forward(picture if whole else linear_interpolation(picture))
+    coefficients = wavelet.forward(linear_interpolation(picture) if np.isnan(picture).any() else picture)
     power = np.array([np.mean(coefficients[wavelet.groups == level] ** 2) for level in range(levels)])
-    mean_absolute = np.sqrt(np.maximum(power - noise * whole, LEAST * noise) / 2)
     share = {"scale": 1.0, "low": LOW, "high": HIGH}
-    return {name: share[name] * mean_absolute / one.mean_absolute for name, one in MODELS[model].items()}
+    return {name: share[name] * np.sqrt(power / 2) / one.mean_absolute for name, one in MODELS[model].items()}
 
 
 class Fitter:

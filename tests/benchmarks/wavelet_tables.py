@@ -19,7 +19,6 @@ from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._images import NORMAL_95, Store, shortfall
 from tests.benchmarks._wavelets import (
     HIGH,
-    LEAST,
     LEVELS,
     LOW,
     MODELS,
@@ -80,7 +79,7 @@ def measure(
     task: str, model: str, given: Problem, column: str, learned: Hyper | None, levels: int = LEVELS
 ) -> dict[str, Any]:
     """Fit one model to one picture; `learned` are the values at which the mode is then sought."""
-    start = learned if column == LEARNED_MODE else first_values(task, model, given.picture, levels)
+    start = learned if column == LEARNED_MODE else first_values(model, given.picture, levels)
     fit, seconds = FITTER.fit(task, model, given, levels, start, OPTIONS[column])
     estimate = np.asarray(fit["u_mode" if column in (FIRST_MODE, LEARNED_MODE) else "u_mean"])
     out = quality(estimate, given.truth) | {
@@ -343,10 +342,9 @@ scale for each level, trees `WaveletTree` with one for each state and level; Stu
 half-normal priors of scale one, probabilities the priors that `WaveletTree` gives them. The noise's variance is known.
 
 - VB init: `method="dsb"` at first values, `hyper="fixed"`. Those of the scales are moments of the coefficients of the
-  noisy picture, or of one whose holes are filled linearly: of each level's mean square that of the noise is taken off
-  when denoising (no less than {LEAST:g} of the noise is left), and divided by two it is the square of the mean absolute
-  coefficient, as under a Laplace distribution. A factorial potential has this mean absolute value, low and high states
-  {LOW:g} and {HIGH:g} times that; probabilities of states are where `WaveletTree` starts them.
+  picture as it was observed, with holes filled linearly and with noise: half of each level's mean square is the square
+  of the mean absolute coefficient, as under a Laplace distribution. A factorial potential has this mean absolute value,
+  low and high states {LOW:g} and {HIGH:g} times that; probabilities of states are where `WaveletTree` starts them.
 - VB learned: `hyper="optimize"` from there, {OUTER} outer loops at most. Variances are exact where they can be
   afforded, else from {SAMPLES} samples.
 - MAP init, MAP learned: `method="map"` at the same first values, and at those that VB learned. (Ko and Seeger learn the
