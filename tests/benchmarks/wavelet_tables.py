@@ -1,6 +1,7 @@
 """Hidden-Markov-tree and factorial wavelet models: the denoising and inpainting tables of Ko and Seeger (2012).
 
     python -m tests.benchmarks.wavelet_tables [--quick] [--images 37] [--tasks denoising inpainting] [--models ...]
+                                             [--columns ...]
 
 Four models, variational posterior and posterior mode, at first and at learned hyperparameters, with what scikit-image
 makes of the same pictures. Needs the folder ``images256`` under ``PYMC_EP_DATA``. Rows that are done are kept in
@@ -110,12 +111,12 @@ def measure_peer(task: str, peer: str, given: Problem) -> dict[str, Any]:
     return quality(estimate, given.truth) | {"seconds": seconds}
 
 
-def measure_all(store: Store, task: str, name: str, models: Iterable[str]) -> None:
+def measure_all(store: Store, task: str, name: str, models: Iterable[str], columns: Iterable[str]) -> None:
     """Measure for one picture what is not there yet."""
     given = problem(task, name)
     for peer in PEERS[task]:
         store.get(f"{task}/{name}/{peer}", lambda p=peer: measure_peer(task, p, given))
-    for model, column in itertools.product(models, COLUMNS):
+    for model, column in itertools.product(models, columns):
         learned = store.rows.get(f"{task}/{name}/{model}/{LEARNED}", {}).get("hyper")
         if column != LEARNED_MODE or learned:
             how = (task, model, given, column, learned)
@@ -389,6 +390,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=len(pictures()), help="so many of the first ones by name")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--columns", nargs="*", default=list(COLUMNS), choices=COLUMNS)
     parser.add_argument("--quick", action="store_true", help="64 x 64 pixels, printed only")
     options = parser.parse_args()
     if options.quick:
@@ -396,7 +398,7 @@ def main() -> None:
         return
     store = Store("wavelet_tables")
     for name, task in itertools.product(pictures()[: options.images], options.tasks):
-        measure_all(store, task, name, options.models)
+        measure_all(store, task, name, options.models, options.columns)
     print(write_page("wavelet_tables", page(store.rows)))
 
 
