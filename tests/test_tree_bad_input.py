@@ -196,7 +196,7 @@ def test_probabilities_and_scales_without_bounds():
     refused(model, pmep.InvalidDataError, r"'u'.*low b = -1.*positive")
     with pm.Model() as model:
         pm.Normal("y", tree(scaling=pm.Normal.dist(0, pm.Normal("s", -1, 1))), 1.0, observed=OBSERVED)
-    refused(model, pmep.InvalidDataError, r"'u \(scaling\)'.*-1.*positive")
+    refused(model, pmep.InvalidDataError, r"'u_scaling'.*-1.*positive")
 
 
 def test_states_that_start_alike():
