@@ -47,7 +47,9 @@ class Potential(NamedTuple):
         """Return the parameters with those of the groups as one value for each coefficient, in double precision."""
         # A number such as 0.5 comes in single precision, which would show in its logarithm.
         double = [p.astype("float64") for p in parameters]
-        return [p[groups] if ndim and groups is not None else p for p, ndim in zip(double, self.ndims)]
+        # PyTensor would go through an index that is no variable of its own element by element, in Python.
+        index = None if groups is None else pt.constant(groups)
+        return [p[index] if ndim and index is not None else p for p, ndim in zip(double, self.ndims)]
 
     def random(self, own: Sequence[Any], rng: Any = None) -> tuple[Any, Any]:
         """Return the next generator and a random variable with these parameters."""

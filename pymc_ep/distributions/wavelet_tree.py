@@ -95,7 +95,8 @@ def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any,
         Graphs, () and (levels - 1, 2); without the latter for a forest of one level.
     """
     root, *child = (p.astype("float64") for p in probabilities)
-    levels = np.repeat(np.arange(len(forest.shapes)), [int(np.prod(shape)) for shape in forest.shapes])
+    # As a variable, since PyTensor would go through another index element by element, in Python.
+    levels = pt.constant(np.repeat(np.arange(len(forest.shapes)), [int(np.prod(shape)) for shape in forest.shapes]))
     both = [pt.concatenate([*(p[:, state] for p in child), root[None]])[levels] for state in (0, 1)]
     return both[0], both[1]
 

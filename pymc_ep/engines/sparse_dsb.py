@@ -12,6 +12,7 @@ from pymc_ep.engines.dsb import DoubleLoop, Start, State
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.engines.tree_start import fitted_start, has_trees
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
@@ -59,6 +60,8 @@ class BoundFit(NamedTuple):
     observed : tuple of ndarray
         What it was fitted to, ravelled, for each group.
     objective, change : ndarray, (iterations,)
+    thetas : ndarray, (iterations, p)
+        Unconstrained hyperparameters.
     status : Status
     log_evidence : float, optional
         Lower bound on the log density of the data, without the hyperparameters' prior; None where it is not known.
@@ -72,6 +75,7 @@ class BoundFit(NamedTuple):
     observed: tuple[np.ndarray, ...]
     objective: np.ndarray
     change: np.ndarray
+    thetas: np.ndarray
     status: Status
     log_evidence: float | None
     scalars: dict[str, float]
@@ -182,6 +186,9 @@ def _run(
     **choices: Any,
 ) -> BoundFit:
     sites = BoundedSites(form)
+    begin = _start(form, theta, start)
+    if choices.get("learn") and start is None and has_trees(sites) and np.array_equal(theta, form.start):
+        begin = fitted_start(sites, form.linear, solver, theta)
     engine = _Saved(
         checkpoint or Checkpoint(None),
         form.linear,
@@ -192,13 +199,14 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    found = run(engine, sites, _start(form, theta, start), max_iter=settings["outer"] + 1, report=report)
+    found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
         found.state,
         sites.observed,
         found.objective,
         found.change,
+        np.array(engine.thetas),
         found.status,
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},
@@ -207,15 +215,23 @@ def _run(
 
 
 class _Saved(DoubleLoop):
-    """A double loop whose state is saved at intervals."""
+    """A double loop whose state is saved at intervals, and hyperparameters of which are kept."""
 
     def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._checkpoint = checkpoint
+        self.thetas: list[np.ndarray] = []
+
+    def init(self, problem: BoundedSites, start: Start | None = None) -> State:
+        """Return the state before the first outer loop."""
+        first = super().init(problem, start)
+        self.thetas.append(first.theta)
+        return first
 
     def step(self, problem: BoundedSites, state: State) -> State:
         """Make one outer loop."""
         after = super().step(problem, state)
+        self.thetas.append(after.theta)
         self.save(after)
         return after
 

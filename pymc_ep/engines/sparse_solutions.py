@@ -77,8 +77,11 @@ def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) 
 
 
 def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarray]) -> dict[str, Any]:
+    trace = [form.constrained(theta) for theta in fit.thetas]
     return {
         "hyper_modes": form.constrained(fit.state.theta),
+        "hyper_traces": {name: np.array([at[name] for at in trace]) for name in trace[0]},
+        "coefficients": _coefficients(form, fit),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,
         "status": fit.status.sentence,
@@ -111,6 +114,20 @@ def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.
     for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
         parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
         out[group.name] = {name: part[here].reshape(y.shape) for name, part in parts.items()}
+    return out
+
+
+def _coefficients(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, Any]]:
+    """Return what sites of potentials have to tell, such as the states of mixtures."""
+    found, prior = fit.state, form.factors_at(fit.state.theta)
+    eta = np.asarray(prior.mean) + form.linear.forward(found.unknowns)
+    parts = zip(form.form.factors, form.sites, fit.observed, prior.parameters, group_slices(fit.observed))
+    out = {}
+    for group, site, y, parameters, here in parts:
+        if told := site.report(y, eta[here], found.variance[here], *parameters):
+            out[group.name] = told | {"coefficient_mean": eta[here]}
+            if "smoothing" not in fit.settings:
+                out[group.name]["coefficient_sd"] = np.sqrt(found.variance[here])
     return out
 
 

@@ -1,6 +1,7 @@
 """Orthonormal wavelet transforms of an image."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from operator import index
 from typing import Any
@@ -74,18 +75,39 @@ class Wavelet2D(LinearMap):
 
     def matrix(self) -> sp.csr_array | None:
         """Return the matrix (J, N); None above 2^24 non-zeros, which long filters soon reach."""
+        pairs = [pair for level in self._factors() for pair in level]
+        if sum(rows.nnz * columns.nnz for rows, columns in pairs) > MATRIX_LIMIT:
+            return None
+        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in pairs], format="csr"))
+
+    def squared_adjoint(self, y: Any) -> np.ndarray:
+        """Return sum_j W_ji^2 y_j, an image, for y of `output_shape`.
+
+        A band's rows of W are all products of a row of R and one of C, so that its images Y add R^2' Y C^2, with the
+        squares taken of each number: about 3 F products a pixel and level, for filters of F taps.
+        """
+        out = np.zeros(self.input_shape)
+        for images, pairs in zip(self.bands(self.T._checked(y)), self._squares):
+            for image, (rows, columns) in zip(images, pairs):
+                out += rows @ (image @ columns)
+        return out
+
+    @cached_property
+    def _squares(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
+        return [[(r.power(2).T.tocsr(), c.power(2)) for r, c in pairs] for pairs in self._factors()]
+
+    def _factors(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
+        """Return one-dimensional matrices R and C for the images of `bands`, whose rows of W are their products."""
         low = [sp.eye_array(side, format="csr") for side in self.input_shape]
-        factors: list[tuple[sp.csr_array, sp.csr_array]] = []
+        factors: list[list[tuple[sp.csr_array, sp.csr_array]]] = []
         for _ in range(self.levels):
             steps = [filter_matrices(part.shape[0], self.wavelet) for part in low]
             high = [detail @ part for (_, detail), part in zip(steps, low)]
             low = [smooth @ part for (smooth, _), part in zip(steps, low)]
-            factors += [(high[0], low[1]), (low[0], high[1]), (high[0], high[1])]
+            factors.append([(high[0], low[1]), (low[0], high[1]), (high[0], high[1])])
         if self.scaling:
-            factors.append((low[0], low[1]))
-        if sum(rows.nnz * columns.nnz for rows, columns in factors) > MATRIX_LIMIT:
-            return None
-        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in factors], format="csr"))
+            factors.append([(low[0], low[1])])
+        return factors
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         out = np.empty(self.output_shape)

@@ -9,15 +9,13 @@ so that a bound of each state's site gives one of the mixture, tight in Q wherev
 are those of the e_jd weighted by Q (Ko and Seeger 2012).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.linalg.forest import Forest, TreePosterior
-from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
@@ -25,7 +23,7 @@ from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 __all__ = ["TreeMixture", "tree_mixture"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TreeMixture(Site):
     """A mixture on a forest; its parameters are those of the low site, those of the high one, and two probabilities.
 
@@ -35,9 +33,13 @@ class TreeMixture(Site):
     forest : Forest
     """
 
-    low: Site | None = None
-    high: Site | None = None
-    forest: Forest | None = None
+    low: Site
+    high: Site
+    forest: Forest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of."""
+        return tree_mixture, (self.low, self.high, self.forest)
 
     @property
     def has_bound(self) -> bool:
@@ -48,19 +50,6 @@ class TreeMixture(Site):
     def has_moments(self) -> bool:
         """No: a factor of all nodes together has none of single predictors."""
         return False
-
-    def validate_parameters(self, values: Sequence[Any], name: str, y: Any = None) -> None:
-        """Raise as other sites do, and where the states are the same: nothing would ever tell them apart."""
-        super().validate_parameters(values, name, y)
-        low, high, _ = _split(self.low, self.high, values)
-        if self.low == self.high and all(map(np.array_equal, low, high)):
-            raise InvalidDataError(
-                f"The low and the high state of {name!r} have the same parameters, {self._told(low)}, so that they "
-                f"would stay alike. Give their scales other priors or initval=, or start= values that differ."
-            )
-
-    def _told(self, values: Sequence[Any]) -> str:
-        return ", ".join(f"{name} = {np.ravel(value)[0]:.4g}" for name, value in zip(self.low.parameters, values))
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
@@ -96,50 +85,67 @@ class CompiledTreeMixture(CompiledSite):
 
     def __init__(self, site: TreeMixture, mode: Any, options: dict[str, Any]) -> None:
         super().__init__(site, mode, options)
+        self.forest = site.forest
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
         """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
-        (low, high), tree = self._bounded_states(y, eta, z, parameters)
-        mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
-        return Bounded(low.value + tree.log_normaliser, *mixed)
+        return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
         """Return the derivative of the sum of the values in each parameter of each node."""
-        first, second, probabilities = _split(self.site.low, self.site.high, parameters)
-        _, tree = self._bounded_states(y, eta, z, parameters)
-        low, high = self._states
-        return (
-            *((1.0 - tree.high) * part for part in low.bounded_parameter_gradient(y, eta, z, *first)),
-            *(tree.high * part for part in high.bounded_parameter_gradient(y, eta, z, *second)),
-            *_probability_gradient(tree, *probabilities),
-        )
+        return self.bounded_with_gradient(y, eta, z, *parameters)[1]
+
+    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+        """Return both `bounded` and `bounded_parameter_gradient`, by one pass over the forest."""
+        states, tree = self._bounded_states(y, eta, z, parameters)
+        weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
+        return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
+
+    def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
+        """Return the sum of the values where the high state has given probabilities, (n,), and its derivatives.
+
+        The probabilities among the parameters take no part.
+        """
+        (low, other), _ = self._bounded_states(y, eta, z, parameters)
+        value = float((low.value + high * (other.value - low.value)).sum())
+        none = np.zeros(len(high))
+        return value, (*self._weighted_gradient(y, eta, z, high, parameters), none, none)
+
+    def _weighted_gradient(self, y: Any, eta: Any, z: Any, high: Any, parameters: Sequence[Any]) -> Iterator[Any]:
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        for state, weight, part in zip(self._states, (1.0 - high, high), own):
+            yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return what adds up to the log density over the nodes, the last axis; of two axes the first is of draws."""
-        first, second, probabilities = _split(self.site.low, self.site.high, parameters)
-        low, high = (state.log_density(y, eta, *own) for state, own in zip(self._states, (first, second)))
-        forest, count = self.site.forest, low.size // self.site.forest.size
-        xp = namespace(low)
-        rows = (
-            xp.broadcast_to(xp.asarray(part), low.shape).reshape(count, -1) for part in (high - low, *probabilities)
-        )
-        found = forest.copies(count).posterior(*map(forest.joined, rows))
-        return low + forest.parted(found.log_normaliser, count).reshape(low.shape)
+        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
+        shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
+        low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
+        rows = zip(low, high - low, *given)
+        return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
-        """Return the probability of the high state of each node."""
-        return {"indicator": self._bounded_states(y, eta, z, parameters)[1].high}
+        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        (low, _), tree = self._bounded_states(y, eta, z, parameters)
+        return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
     def _bounded_states(
         self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
     ) -> tuple[list[Bounded], TreePosterior]:
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
-        return found, self.site.forest.posterior(found[1].value - found[0].value, *probabilities)
+        return found, self.forest.posterior(found[1].value - found[0].value, *probabilities)
 
 
 COMPILED[TreeMixture] = CompiledTreeMixture
+
+
+def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    low, high = states
+    mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
+    return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
