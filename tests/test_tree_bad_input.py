@@ -199,16 +199,6 @@ def test_probabilities_and_scales_without_bounds():
     refused(model, pmep.InvalidDataError, r"'u_scaling'.*-1.*positive")
 
 
-def test_states_that_start_alike():
-    """Their updates are the same for ever."""
-    with pm.Model() as model:
-        low, high = (pm.Laplace.dist(0, pm.HalfNormal(name, np.array(1.0), shape=2)) for name in ("low", "high"))
-        pm.Normal("y", tree(low=low, high=high), 1.0, observed=OBSERVED)
-    refused(model, pmep.InvalidDataError, "low and the high state of 'u' have the same parameters, b = 1.*initval=")
-    # Values to start from are one of the cures.
-    fit(model, start={"low": np.full(2, 0.1)}, tol=0.1)
-
-
 def test_pixels_that_nothing_determines():
     """Flat scaling coefficients need observations; a prior on them is one of the cures."""
     seen = np.ones(SHAPE, dtype=bool)

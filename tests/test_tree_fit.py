@@ -85,6 +85,17 @@ def test_the_bound_never_falls(pair, task, hyper):
     assert np.all(np.diff(objective) >= -1e-9 * np.abs(objective[1:]))
 
 
+def test_states_that_start_alike_are_told_apart():
+    """Where both are the same the bound has a saddle, which no update leaves; the start decides who is high."""
+    with pm.Model() as model:
+        low, high = (pm.Laplace.dist(0, pm.HalfNormal(name, np.array(1.0), shape=2)) for name in ("low", "high"))
+        pm.Normal(
+            "y", pmep.WaveletTree("u", shape=(16, 16), levels=2, low=low, high=high), 0.3, observed=picture(16)[1]
+        )
+    fit = group(fitted(model, tol=1e-2, draws=0), "fit")
+    assert np.all(fit["hyper_mode_high"].to_numpy() > 2 * fit["hyper_mode_low"].to_numpy())
+
+
 # Sixteen pixels
 
 
@@ -336,8 +347,8 @@ def test_the_mode_maximises_the_density(known):
 def test_sampled_variances_estimate_the_exact_ones():
     model = tree_model("laplace", 8, seen=mask(8, 0.7), learned=False, scaling=pm.Normal.dist(0, 5))
     exact = group(fitted(model, draws=0), "fit")
-    options = {"variance": "perturb-and-map", "n_samples": 400, "tol": 1e-2, "outer": 30}
+    options = {"variance": "perturb-and-map", "n_samples": 100, "tol": 1e-2, "outer": 30}
     sampled = group(fitted(model, draws=0, **options), "fit")
     np.testing.assert_allclose(sampled["u_mean"], exact["u_mean"], atol=0.15)
-    # A standard deviation from k draws has the relative standard error (2 k)^(-1/2) = 0.035; all 64 lie within 4.5.
-    np.testing.assert_allclose(sampled["u_sd"], exact["u_sd"], rtol=0.16)
+    # A standard deviation from k draws has the relative standard error (2 k)^(-1/2) = 0.07; all 64 lie within 4.5.
+    np.testing.assert_allclose(sampled["u_sd"], exact["u_sd"], rtol=0.32)

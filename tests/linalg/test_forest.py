@@ -71,16 +71,6 @@ def test_children_are_two_by_two_blocks():
     assert [level.shape for level in quad_forest(1, 4, 8, 3).levels(np.arange(42))] == [(1, 4, 8), (1, 2, 4), (1, 1, 2)]
 
 
-def test_copies_are_forests_of_their_own(forest):
-    rows = [random_inputs(forest, seed) for seed in range(3)]
-    joined = [forest.joined(np.stack(parts)) for parts in zip(*rows)]
-    found = forest.copies(3).posterior(*joined)
-    for parts, log_normaliser, high in zip(rows, forest.parted(found.log_normaliser, 3), forest.parted(found.high, 3)):
-        alone = forest.posterior(*parts)
-        np.testing.assert_allclose(log_normaliser, alone.log_normaliser, rtol=1e-14)
-        np.testing.assert_allclose(high, alone.high, rtol=1e-14)
-
-
 def test_against_enumeration(forest):
     arguments = random_inputs(forest)
     log_weights, states, above = enumerated(forest, *arguments)
