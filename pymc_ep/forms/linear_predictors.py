@@ -132,15 +132,16 @@ class LinearPredictors:
         return self._of_present_data("rows on jax", build)
 
     def _planned(self) -> Algebra:
-        basis, noise = self._basis, self._noise()
-        if basis is not None and basis.squared_adjoint is not None and noise:
-            observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
-            algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
-            # Equal at one value of the hyperparameters they may be by chance. Were they at two, weights that turn out
-            # not to be would have the algebra by entries.
-            if all(algebra.common_precision(weights) is not None for weights in noise):
-                return algebra
-        return self._by_entries()
+        basis = self._basis
+        if basis is None or basis.squared_adjoint is None:
+            return self._by_entries()
+        observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
+        algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
+        # Equal at one value of the hyperparameters precisions may be by chance. Were they at two, others that turn out
+        # not to be would have the algebra by entries.
+        noise = self._noise()
+        even = noise and all(algebra.common_precision(weights) is not None for weights in noise)
+        return algebra if even else self._by_entries()
 
     def _by_entries(self) -> Algebra:
         algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)

@@ -178,3 +178,18 @@ def test_affine_variables_without_entries(monkeypatch):
         # Of 200 squares the mean has the relative standard error 0.1; all 252 lie within 4.5 of these.
         np.testing.assert_allclose(variances, expected, rtol=0.45 if name == "w" else 1e-9)
     np.testing.assert_allclose(found["total"].mean, 1.0)
+
+
+def test_potentials_that_are_one_basis_precondition_as_one():
+    """Where pixels are missing there is no closed form, but details and scaling coefficients are one basis still."""
+    seen = SHADE > 1.2
+
+    def parts():
+        pm.Normal("y", tree(scaling=pm.Laplace.dist(0, 1.0))[seen], 0.5, observed=Y[seen])
+
+    def whole():
+        pm.Normal("y", field(Wavelet2D(SHAPE, "db2", 2, scaling=True))[seen], 0.5, observed=Y[seen])
+
+    weights, b = RNG.gamma(1.0, size=seen.sum() + 256), RNG.normal(size=256)
+    found, expected = (form_of(build).linear.preconditioner(weights)(b) for build in (parts, whole))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
