@@ -97,6 +97,7 @@ def _interpolation(sites: BoundedSites, linear: Any, solver: PrecisionSolver, th
         parts = [np.full(level.size, 0.25**k) for k, level in enumerate(tree.forest.levels(ridge[here]))]
         ridge[here] = np.concatenate(parts)
     ridge *= _RIDGE * float(np.median(first.precision[~own]))
+    sites.require_determined(solver.proper(np.where(own, ridge, first.precision)))
 
     def bounded(eta: np.ndarray) -> Bounded:
         found = sites.bounded(prior, eta, z)
