@@ -1,22 +1,24 @@
 """Where a double loop starts whose coefficients are mixtures on trees: at a fit of these to what the data suggest.
 
 Both states may have the same prior, and then the bound has a saddle where they are the same; and it has several
-maxima, so that the start decides among them (Ko and Seeger 2012). The unknowns start at a smooth interpolation of the
-data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures do.
-Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
-their likelihood and its own prior.
+maxima, so that the start decides among them (Ko and Seeger 2012). Hyperparameters start from a smooth interpolation of
+the data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures
+do. Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
+their likelihood and its own prior. Unknowns and variances start at a Gaussian posterior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.optimize
 
 from pymc_ep.engines.bounded_sites import BoundedSites
-from pymc_ep.engines.dsb import Start, variances_alone
+from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
+from pymc_ep.forms.values import Prior
+from pymc_ep.sites.base import Site
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
@@ -39,7 +41,7 @@ in the parameters."""
 
 def has_trees(sites: BoundedSites) -> bool:
     """Whether some coefficients are mixtures on trees."""
-    return bool(_trees(sites))
+    return any(True for _ in _trees(sites))
 
 
 def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
@@ -53,18 +55,65 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     theta : ndarray, (p,)
         Unconstrained hyperparameters; those that no mixture depends on stay there.
     learn : bool
-        Whether the others are fitted.
+        Whether the others are fitted. The loop then starts at the posterior under Gaussians of the mixtures'
+        variances. At hyperparameters that are held it starts as if all coefficients were in the low state, from which
+        the data pull them: trees with clear families would make whole families high for noise.
     """
-    unknowns = _interpolation(sites, linear, solver, theta)
+    if learn:
+        theta = _fitted(sites, linear, solver, theta)
+    prior = sites.prior(theta)
+    ridge = np.full(len(prior.mean), np.nan)
+    for i, tree, here in _trees(sites):
+        site: Site = tree.site if learn else tree.site.low
+        # Those of the low state come first.
+        parameters = prior.parameters[i][: len(site.parameters)]
+        ridge[here] = 1.0 / site.typical(sites.observed[i], *parameters)[1]
+    unknowns, precision = _under_gaussians(sites, linear, solver, prior, ridge)
+    return Start(theta, unknowns, solver.variances(precision).values)
+
+
+def _trees(sites: BoundedSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
+    """Yield the position of each mixture among the groups, itself, and its place among all sites."""
+    for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
+        if isinstance(site, CompiledTreeMixture):
+            yield i, site, here
+
+
+def _under_gaussians(
+    sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: Prior, ridge: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return unknowns, (N,), that fit the data, and the precisions of all sites, (n,).
+
+    In place of the mixtures are Gaussian potentials of the precisions `ridge`, (n,); NaN where there is no mixture.
+    """
+    own, z = ~np.isnan(ridge), np.ones(len(ridge))
+
+    def bounded(eta: np.ndarray) -> Bounded:
+        found = sites.bounded(prior, eta, z)
+        quadratic = (-0.5 * ridge * eta**2, -ridge * eta, ridge, ridge)
+        return Bounded(*(np.where(own, one, other) for one, other in zip(quadratic, found)))
+
+    sites.require_determined(solver.proper(bounded(prior.mean).precision))
+    problem = InnerProblem(linear.forward, linear.adjoint, prior.mean, bounded)
+    found = minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
+    return found.unknowns, found.bounded.precision
+
+
+def _fitted(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> np.ndarray:
+    """Return the hyperparameters under which mixtures fit a smooth interpolation of the data best."""
+    prior = sites.prior(theta)
+    ridge = np.full(len(prior.mean), np.nan)
+    for _, tree, here in _trees(sites):
+        ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
+    of_data = sites.bounded(prior, prior.mean, np.ones_like(ridge)).precision[np.isnan(ridge)]
+    unknowns, _ = _under_gaussians(sites, linear, solver, prior, _RIDGE * float(np.median(of_data)) * ridge)
     fitted = linear.forward(unknowns)
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
-    for tree, here in _trees(sites):
+    for _, tree, here in _trees(sites):
         levels = tree.forest.levels(fitted[here])
         spread[here] = np.concatenate([np.full(level.size, _SPREAD * np.mean(level**2)) for level in levels])
         high[here] = np.concatenate([_largest(level) for level in levels])
-    least = np.finfo(float).eps * max(float(np.max(spread)), np.finfo(float).tiny)
-    for _, here in _trees(sites):
-        spread[here] = np.maximum(spread[here], least)
+    spread = np.maximum(spread, np.finfo(float).eps * max(float(np.max(spread)), np.finfo(float).tiny))
 
     def assigned(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
         return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
@@ -73,39 +122,9 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
         found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
         return float(found.value.sum()), gradient
 
-    for value in (assigned, summed) if learn else ():
+    for value in (assigned, summed):
         theta = _raised(sites, theta, fitted, spread, value)
-    prior = sites.prior(theta)
-    alone = variances_alone(sites, prior, prior.mean + fitted)
-    return Start(theta, unknowns, np.where(spread > 0.0, spread, alone))
-
-
-def _trees(sites: BoundedSites) -> list[tuple[CompiledTreeMixture, slice]]:
-    pairs = zip(sites.sites, sites.slices)
-    return [(site, here) for site, here in pairs if isinstance(site, CompiledTreeMixture)]
-
-
-def _interpolation(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> np.ndarray:
-    """Return the unknowns, (N,), that fit the data under Gaussian potentials in place of the mixtures."""
-    prior = sites.prior(theta)
-    z = np.ones(len(prior.mean))
-    first = sites.bounded(prior, prior.mean, z)
-    own = np.zeros(len(z), dtype=bool)
-    ridge = np.zeros(len(z))
-    for tree, here in _trees(sites):
-        own[here] = True
-        parts = [np.full(level.size, 0.25**k) for k, level in enumerate(tree.forest.levels(ridge[here]))]
-        ridge[here] = np.concatenate(parts)
-    ridge *= _RIDGE * float(np.median(first.precision[~own]))
-    sites.require_determined(solver.proper(np.where(own, ridge, first.precision)))
-
-    def bounded(eta: np.ndarray) -> Bounded:
-        found = sites.bounded(prior, eta, z)
-        quadratic = (-0.5 * ridge * eta**2, -ridge * eta, ridge, ridge)
-        return Bounded(*(np.where(own, one, other) for one, other in zip(quadratic, found)))
-
-    problem = InnerProblem(linear.forward, linear.adjoint, prior.mean, bounded)
-    return minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6).unknowns
+    return theta
 
 
 def _largest(level: np.ndarray) -> np.ndarray:
@@ -122,10 +141,9 @@ def _raised(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray, spread: 
         eta = prior.mean + fitted
         gradients = [tuple(np.zeros(y.size) for _ in own) for y, own in zip(sites.observed, prior.parameters)]
         total = prior.log_prior
-        for i, (tree, here) in enumerate(zip(sites.sites, sites.slices)):
-            if isinstance(tree, CompiledTreeMixture):
-                own, gradients[i] = value(tree, here, (eta[here], spread[here], *prior.parameters[i]))
-                total += own
+        for i, tree, here in _trees(sites):
+            own, gradients[i] = value(tree, here, (eta[here], spread[here], *prior.parameters[i]))
+            total += own
         return total, sites.form.pullback(point, np.zeros(len(eta)), None, gradients, density=density)
 
     free = evaluate(theta, "none")[1] != 0.0
