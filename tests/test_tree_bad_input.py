@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_ep as pmep
+from pymc_ep.results import fit_group
 
 SHAPE = (8, 8)
 OBSERVED = np.random.default_rng(0).normal(size=SHAPE)
@@ -197,6 +198,20 @@ def test_probabilities_and_scales_without_bounds():
     with pm.Model() as model:
         pm.Normal("y", tree(scaling=pm.Normal.dist(0, pm.Normal("s", -1, 1))), 1.0, observed=OBSERVED)
     refused(model, pmep.InvalidDataError, r"'u_scaling'.*-1.*positive")
+
+
+@pytest.mark.filterwarnings("ignore:The fit by dsb did not converge")
+@pytest.mark.parametrize("level", [0.0, 3.0])
+def test_data_without_details(level):
+    """Coefficients that are exactly zero draw scales to zero; neither their start nor a loop divides by these."""
+    with pm.Model() as model:
+        low, high = (pm.HalfNormal(name, np.array(size), shape=2) for name, size in (("low", 0.5), ("high", 2.0)))
+        pair = {"low": pm.Normal.dist(0, low), "high": pm.StudentT.dist(nu=2.1, sigma=high)}
+        pm.Normal("y", tree(wavelet="haar", **pair), np.array(0.3), observed=np.full(SHAPE, level))
+    fit = fit_group(pmep.fit(model=model, outer=4, draws=0, progressbar=False))
+    np.testing.assert_allclose(fit["u_mean"], level, atol=1e-6)
+    # Hardly more is left than the noise of the scaling coefficients, flat over four by four pixels.
+    assert np.all((fit["u_sd"] > 0.999 * 0.3 / 4) & (fit["u_sd"] < 1.2 * 0.3 / 4))
 
 
 def test_pixels_that_nothing_determines():

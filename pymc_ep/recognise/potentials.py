@@ -16,6 +16,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.moments import deviations_of
 from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.linalg.forest import quad_forest
 from pymc_ep.operators import LinearMap, apply_operator
 from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.graph import depends_on
@@ -24,7 +25,7 @@ from pymc_ep.recognise.random_nodes import parameters_of
 from pymc_ep.sites.base import Site, get_site
 from pymc_ep.sites.tree_mixture import tree_mixture
 
-__all__ = ["with_potentials"]
+__all__ = ["field_sites", "with_potentials"]
 
 _PREDICTORS = np.array([0.3, 0.8, 1.7])
 _PARAMETER = 0.7
@@ -118,6 +119,13 @@ def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iter
 def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
     family, own = family_of(potential), parameters_of(potential)
     return get_site(family.links["identity"]), [own[i] for i in family.parameters.values()]
+
+
+def field_sites() -> list[tuple[str, str, Site]]:
+    """Return of each distribution of fields its name, which potentials it takes, and a site that stands for these."""
+    takes, one = "laplace, normal or student_t", get_site("laplace")
+    mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
+    return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
 
 
 _FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}

@@ -144,7 +144,9 @@ COMPILED[TreeMixture] = CompiledTreeMixture
 
 def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
     low, high = states
-    mixed = (one + tree.high * (other - one) for one, other in zip(low[1:], high[1:]))
+    # Scales that run to zero make these infinite, which whoever asked finds and tells.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
     return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
