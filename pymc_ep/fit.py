@@ -8,7 +8,7 @@ from typing import Any
 import pymc as pm
 
 from pymc_ep.calls import check_numbers, check_options, hyper_start, progress, warn_unless_converged
-from pymc_ep.engines import Checkpoint, engines, get_engine
+from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
 from pymc_ep.marginal import sample
 from pymc_ep.recognise import compiled_form, site_names
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
@@ -96,7 +96,7 @@ def fit(
     check_dims(model)
     check_numbers(draws, chains)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = get_engine(method, type(form.form))
+    engine = get_engine(method, form.form)
     check_options(engine, hyper, options)
     if hyper == "sample":
         return sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
@@ -138,8 +138,8 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
         Where `fit` would raise it.
     """
     compiled = compiled_form(pm.modelcontext(model), latent)
-    methods = [e.name for e in engines() if e.form is type(compiled.form)]
-    return f"{compiled.describe()}\nmethods          {', '.join(methods)}"
+    methods = ", ".join(e.name for e in able_engines(compiled.form))
+    return f"{compiled.describe()}\nmethods          {methods or 'none that takes all of these sites'}"
 
 
 def supported() -> str:

@@ -14,7 +14,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_ep.compat import quick_mode, random_draw
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 
-__all__ = ["Potential", "length_of", "read_potential", "require_positive", "static_shape"]
+__all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
 
 _POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
 """Where location and scale stand among the parameters of each potential."""
@@ -110,14 +110,21 @@ def require_positive(potential: Potential, parameters: Sequence[Any], owner: str
             )
 
 
+def known_shape(parameter: Any) -> tuple[int | None, ...]:
+    """Return the shape of a parameter, for which the lengths of its dims are looked up; None for those not known."""
+    return tuple(
+        _length(parameter, axis) if length is None else int(length) for axis, length in enumerate(parameter.type.shape)
+    )
+
+
 def length_of(parameter: Any) -> int | None:
-    """Return the length of a parameter, for which that of its dims is looked up; None for one value, or if unknown."""
-    if not parameter.type.ndim:
-        return None
-    if parameter.type.shape[0] is not None:
-        return int(parameter.type.shape[0])
+    """Return the length of a parameter of at most one axis; None for one value, or if unknown."""
+    return known_shape(parameter)[0] if parameter.type.ndim else None
+
+
+def _length(parameter: Any, axis: int) -> int | None:
     try:
-        return int(parameter.shape[0].eval(mode=quick_mode()))
+        return int(parameter.shape[axis].eval(mode=quick_mode()))
     except (MissingInputError, NotImplementedError):
         return None
 

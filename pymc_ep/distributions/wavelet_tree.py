@@ -1,6 +1,7 @@
 """Hidden-Markov-tree prior of an image: wavelet coefficients that are mixtures, with indicators on quad-trees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,16 +13,23 @@ from pymc.pytensorf import normalize_rng_param
 from pytensor.graph.basic import Constant
 
 from pymc_ep.compat import random_draw
-from pymc_ep.distributions.potentials import Potential, length_of, read_potential, require_positive, static_shape
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.distributions.potentials import (
+    Potential,
+    known_shape,
+    length_of,
+    read_potential,
+    require_positive,
+    static_shape,
+)
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.linalg.forest import Forest, quad_forest
 from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
 
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
 
-_PSEUDO_COUNTS = 2.0
+_PSEUDO_COUNTS = np.float64(2.0)
 """Both parameters of the beta prior of probabilities that are not given: as if one node had been seen in either state,
-which keeps them off 0 and 1 where a level has no node in one of the states."""
+which keeps them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
 _FIRST = (0.1, 0.9)
 """Where probabilities that are not given start, below a low and below a high parent."""
 _FIRST_ROOT = 0.5
@@ -110,6 +118,23 @@ def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: A
     return total
 
 
+class _FlatScalingRV(type(pm.Flat.rv_op)):  # type: ignore[misc]
+    """Scaling coefficients without a prior."""
+
+    name = "flat_scaling"
+
+    @classmethod
+    def rng_fn(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: a flat prior has no draws."""
+        raise NotImplementedError(
+            "The scaling coefficients of a WaveletTree are flat unless scaling= is given, so that it cannot be drawn "
+            "from; give them a prior, such as scaling=pm.Normal.dist(0, 10), or draw from the posterior of a fit."
+        )
+
+
+_flat_scaling = _FlatScalingRV()
+
+
 class WaveletTree(Continuous):
     r"""Hidden-Markov-tree prior of an image: each wavelet coefficient is a mixture of a low and a high state.
 
@@ -162,20 +187,12 @@ class WaveletTree(Continuous):
 
     rv_type = WaveletTreeRV
 
-    def __new__(
-        cls, name: str, *args: Any, levels: int, transition: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> Any:
-        """Add the probabilities that are not given to the model, then the image."""
-        given = dict(transition or {})
-        prior = (_PSEUDO_COUNTS, _PSEUDO_COUNTS)
-        if "root" not in given:
-            given["root"] = pm.Beta(f"{name}_root", *prior, initval=_FIRST_ROOT)
-        if "child" not in given and levels > 1:
-            first = np.tile(_FIRST, (levels - 1, 1))
-            given["child"] = pm.Beta(f"{name}_child", *prior, shape=(levels - 1, 2), initval=first)
-        if "scaling" not in given and isinstance(kwargs.get("scaling"), tuple | list):
-            given["scaling"] = pm.Beta(f"{name}_scaling", *prior, initval=_FIRST_ROOT)
-        return super().__new__(cls, name, *args, levels=levels, transition=given, **kwargs)
+    def __new__(cls, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Add the image to the model, and before it the probabilities that are not given."""
+        try:
+            return super().__new__(cls, name, *args, learned=partial(_learned, name), **kwargs)
+        except (InvalidDataError, UnsupportedModelError) as error:
+            raise type(error)(f"{name!r}: {error}") from None
 
     @classmethod
     def dist(
@@ -188,21 +205,26 @@ class WaveletTree(Continuous):
         wavelet: Any = "db2",
         scaling: Any = None,
         transition: Mapping[str, Any] | None = None,
+        learned: Callable[[str, tuple[int, ...]], Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Return a variable of this distribution outside of any model; all of `transition` is needed."""
+        """Return a variable of this distribution outside of any model; all of `transition` is needed.
+
+        Only a model gives `learned`, which returns a variable of a name and shape for what `transition` lacks.
+        """
         if shape is None:
             raise InvalidDataError("A WaveletTree needs its shape=(rows, columns), or dims= that have lengths.")
         shape = static_shape(shape)
-        details = Wavelet2D(shape, wavelet, levels)
-        parameters: list[Any] = []
-        forest = quad_forest(3, *details.band_shapes[0], levels)
-        pair = _potentials({"low": low, "high": high}, levels, parameters)
-        parameters += _probabilities(transition, levels, ("root", "child") if levels > 1 else ("root",))
-        components = [Component(details, pair, forest)]
-        whole = Wavelet2D(shape, wavelet, levels, scaling=True)
-        if scaling is not None:
-            components.append(_scaling(whole, scaling, transition, parameters))
+        details, whole = (Wavelet2D(shape, wavelet, levels, scaling=own) for own in (False, True))
+        kinds, states = _potentials({"low": low, "high": high}, details.levels)
+        others, of_scaling = _scaling_potentials(scaling)
+        forests = [quad_forest(3, *details.band_shapes[0], details.levels), quad_forest(1, *details.band_shapes[-1], 1)]
+        names = ["root"] + ["child"] * (details.levels > 1), ["scaling"] * (len(others) > 1)
+        given = _given_probabilities(transition, [*names[0], *names[1]], details.levels, learned)
+        parameters = [*states, *(given[name] for name in names[0]), *of_scaling, *(given[name] for name in names[1])]
+        components = [Component(details, kinds, forests[0])]
+        if others:
+            components.append(Component(_scaling_map(whole, forests[1].size), others, forests[1]))
         return super().dist(parameters, components=components, linear_map=whole, **kwargs)
 
     @classmethod
@@ -221,9 +243,8 @@ class WaveletTree(Continuous):
             following, drawn = _drawn(component, own, probabilities, following)
             coefficients.append(drawn)
         if len(components) == 1:
-            # Draws of a flat variable raise, and say that it is flat.
             flat = linear_map.output_shape[0] - components[0].forest.size
-            following, drawn = random_draw(pm.Flat.rv_op, size=(flat,), rng=following)
+            following, drawn = random_draw(_flat_scaling, size=(flat,), rng=following)
             coefficients.append(drawn)
         image = apply_operator(linear_map.T, pt.concatenate(coefficients))
         axes = (",".join(f"p{i}_{axis}" for axis in range(p.type.ndim)) for i, p in enumerate(parameters))
@@ -258,76 +279,110 @@ def _drawn(
     return rng, pt.switch(high, states[1], states[0])
 
 
-def _potentials(given: Mapping[str, Any], levels: int, parameters: list[Any]) -> tuple[Potential, ...]:
-    """Read potentials by their names in the call; their parameters are appended."""
+def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential, ...], list[Any]]:
+    """Read potentials by their names in the call; return them and the parameters of all."""
     out, found = [], []
     for argument, potential in given.items():
         kind, own = read_potential(potential, "WaveletTree", argument)
         require_positive(kind, own, "WaveletTree", argument)
         for parameter in own:
-            if length_of(parameter) not in (None, levels):
+            length = length_of(parameter)
+            if length not in (None, levels):
                 raise InvalidDataError(
-                    f"A parameter of {argument}= of a WaveletTree has {length_of(parameter)} values, but it has "
-                    f"{levels} level{'' if levels == 1 else 's'}; give as many, or one."
+                    f"A parameter of {argument}= of a WaveletTree has {length} values, but it has {levels} "
+                    f"level{'' if levels == 1 else 's'}; give as many, the finest first, or one."
                 )
         out.append(kind)
         found.append(own)
-    if len(out) > 1 and out[0] == out[1] and all(map(_same, *found)):
+    if len(out) > 1 and out[0].op == out[1].op and all(map(_same, *found)):
         names = "= and ".join(given)
         raise InvalidDataError(
             f"{names}= of a WaveletTree are the same distribution, so that its states mean nothing; give the high "
             f"state another scale, or use a SparseField with this potential."
         )
-    parameters += [p for own in found for p in own]
-    return tuple(out)
+    return tuple(out), [p for own in found for p in own]
 
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Constant) and isinstance(other, Constant):
-        return bool(np.array_equal(one.data, other.data))
+        return bool(np.all(np.equal(one.data, other.data)))
     return one is other
 
 
-def _scaling(whole: Wavelet2D, scaling: Any, transition: Mapping[str, Any] | None, parameters: list[Any]) -> Component:
-    pair = isinstance(scaling, tuple | list)
-    if pair and len(scaling) != 2:
+def _scaling_potentials(scaling: Any) -> tuple[tuple[Potential, ...], list[Any]]:
+    """Return the potentials of the scaling coefficients, none where they are flat, and their parameters."""
+    if scaling is None:
+        return (), []
+    if not isinstance(scaling, tuple | list):
+        return _potentials({"scaling": scaling}, 1)
+    if len(scaling) != 2:
         raise InvalidDataError(
-            f"scaling= of a WaveletTree has {len(scaling)} distributions; give one, or a pair for the low and the high "
-            f"state."
+            f"scaling= of a WaveletTree has {len(scaling)} distribution{'' if len(scaling) == 1 else 's'}; give one "
+            f"without brackets, or a pair for the low and the high state."
         )
-    given = {"scaling[0]": scaling[0], "scaling[1]": scaling[1]} if pair else {"scaling": scaling}
-    potentials = _potentials(given, 1, parameters)
-    if pair:
-        parameters += _probabilities(transition, 1, ("scaling",))
-    forest = quad_forest(1, *whole.band_shapes[-1], 1)
+    return _potentials({"scaling[0]": scaling[0], "scaling[1]": scaling[1]}, 1)
+
+
+def _scaling_map(whole: Wavelet2D, size: int) -> LinearMap:
     kept = np.zeros(whole.output_shape, dtype=bool)
-    kept[-forest.size :] = True
-    return Component(Mask(whole.output_shape, kept) @ whole, potentials, forest)
+    kept[-size:] = True
+    return Mask(whole.output_shape, kept) @ whole
 
 
-def _probabilities(transition: Mapping[str, Any] | None, levels: int, names: Sequence[str]) -> list[Any]:
-    """Return the probabilities of these names, once their shapes and constants have been looked at."""
-    out = []
+def _given_probabilities(
+    transition: Any, names: Sequence[str], levels: int, learned: Callable[[str, tuple[int, ...]], Any] | None
+) -> dict[str, Any]:
+    """Return the probabilities of these names, once all that are given have been looked at."""
+    if not isinstance(transition, Mapping | None):
+        raise InvalidDataError(
+            f"transition={transition!r} of a WaveletTree is no mapping; give a dict with the keys "
+            f"{' and '.join(map(repr, names))}."
+        )
+    transition = transition or {}
+    for name in transition:
+        if name not in names:
+            raise InvalidDataError(
+                f"transition= of a WaveletTree has {name!r}, which is none of its probabilities: with {levels} level"
+                f"{'' if levels == 1 else 's'} and {'a pair' if 'scaling' in names else 'no pair'} for scaling= these "
+                f"are {' and '.join(map(repr, names))}. Leave it out, or correct it."
+            )
+    shapes = {name: (levels - 1, 2) if name == "child" else () for name in names}
+    found = {name: _probability(name, transition[name], shapes[name], levels) for name in transition}
     for name in names:
-        if transition is None or name not in transition:
+        if name not in found and learned is None:
             raise InvalidDataError(
                 f"transition= of a WaveletTree lacks {name!r}; outside of a model there is nothing to learn it by, so "
                 f"give its value."
             )
-        value = pt.as_tensor_variable(transition[name])
-        shape = (levels - 1, 2) if name == "child" else ()
-        if value.type.ndim != len(shape) or any(
-            known is not None and known != wanted for known, wanted in zip(value.type.shape, shape)
-        ):
-            raise InvalidDataError(
-                f"transition[{name!r}] of a WaveletTree has the shape {value.type.shape}; with {levels} levels it must "
-                f"be {shape}."
-            )
-        outside = [p for p in np.ravel(value.data) if not 0 < p < 1] if isinstance(value, Constant) else []
-        if outside:
-            raise InvalidDataError(
-                f"transition[{name!r}] of a WaveletTree holds {outside[0]}, but probabilities lie between 0 and 1, "
-                f"without these."
-            )
-        out.append(value)
-    return out
+        if name not in found and learned is not None:
+            found[name] = learned(name, shapes[name])
+    return found
+
+
+def _probability(name: str, value: Any, shape: tuple[int, ...], levels: int) -> Any:
+    try:
+        value = pt.as_tensor_variable(value)
+    except (NotImplementedError, TypeError, ValueError):
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree is {value!r}; give numbers or a random variable of shape {shape}."
+        ) from None
+    known = known_shape(value)
+    if len(known) != len(shape) or any(n not in (None, wanted) for n, wanted in zip(known, shape)):
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree has the shape {known}; with {levels} level"
+            f"{'' if levels == 1 else 's'} it must be {shape}."
+        )
+    outside = [index for index, p in np.ndenumerate(value.data) if not 0 < p < 1] if isinstance(value, Constant) else []
+    if outside:
+        where = f" at index {outside[0]}" if shape else ""
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree holds {value.data[outside[0]]}{where}, but probabilities lie "
+            f"between 0 and 1, without the ends. Correct it."
+        )
+    return value
+
+
+def _learned(owner: str, name: str, shape: tuple[int, ...]) -> Any:
+    """Add a probability of the high state to the model."""
+    first = np.tile(_FIRST, (shape[0], 1)) if shape else _FIRST_ROOT
+    return pm.Beta(f"{owner}_{name}", _PSEUDO_COUNTS, _PSEUDO_COUNTS, shape=shape, initval=first)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.ep_sweep import group_slices
-from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.engines.requirements import require_bounds
+from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 
@@ -39,13 +40,8 @@ class BoundedSites:
         self.sites = form.sites
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         self.slices = group_slices(self.observed)
-        for group, y in zip(form.form.factors, self.observed):
-            if not group.site.has_bound:
-                raise UnsupportedModelError(
-                    f"{group.name!r} has a {group.site.name} likelihood, below which no Gaussians are known, so that "
-                    f"the double loop cannot bound it; use method='ep', or a likelihood that has them, such as "
-                    f"pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson."
-                )
+        require_bounds(form.form.factors)
+        for group, y in zip(form.form.factors, form.observed()):
             group.site.validate(y, group.name)
 
     def prior(self, theta: np.ndarray) -> Prior:

@@ -25,7 +25,7 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.anderson import anderson
 
-__all__ = ["DoubleLoop", "Start", "State"]
+__all__ = ["DoubleLoop", "Start", "State", "variances_alone"]
 
 _FIRST = 5
 """Rounds towards variances at which each site alone would have the precision of their inverse."""
@@ -169,9 +169,7 @@ class DoubleLoop:
         eta = prior.mean + self.linear.forward(unknowns)
         z = start.variance
         if z is None or self.smoothing is not None:
-            z = np.ones(len(eta))
-            for _ in range(_FIRST):
-                z = 1.0 / problem.bounded(prior, eta, z).precision
+            z = variances_alone(problem, prior, eta)
         if self.smoothing is not None:
             z = self.smoothing * z
         found = problem.bounded(prior, eta, z)
@@ -308,6 +306,14 @@ class DoubleLoop:
     @property
     def _bounds(self) -> bool:
         return self.solver.exact and self.smoothing is None
+
+
+def variances_alone(problem: BoundedSites, prior: Prior, eta: np.ndarray) -> np.ndarray:
+    """Return variances, (n,), at which each site alone would about have the precision of their inverse."""
+    z = np.ones(len(eta))
+    for _ in range(_FIRST):
+        z = 1.0 / problem.bounded(prior, eta, z).precision
+    return z
 
 
 def _maximum(objective: Objective, theta: np.ndarray) -> tuple[np.ndarray, float]:

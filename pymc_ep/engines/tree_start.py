@@ -14,7 +14,7 @@ import numpy as np
 import scipy.optimize
 
 from pymc_ep.engines.bounded_sites import BoundedSites
-from pymc_ep.engines.dsb import Start
+from pymc_ep.engines.dsb import Start, variances_alone
 from pymc_ep.engines.inner_loop import InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
 from pymc_ep.sites.bounds import Bounded
@@ -42,8 +42,8 @@ def has_trees(sites: BoundedSites) -> bool:
     return bool(_trees(sites))
 
 
-def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> Start:
-    """Return hyperparameters and unknowns to start from.
+def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
+    """Return hyperparameters, unknowns and variances to start from.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     linear : linear part of the compiled form
     solver : PrecisionSolver
     theta : ndarray, (p,)
-        Unconstrained hyperparameters at the model's initial point; those that no mixture depends on stay there.
+        Unconstrained hyperparameters; those that no mixture depends on stay there.
+    learn : bool
+        Whether the others are fitted.
     """
     unknowns = _interpolation(sites, linear, solver, theta)
     fitted = linear.forward(unknowns)
@@ -60,7 +62,9 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
         levels = tree.forest.levels(fitted[here])
         spread[here] = np.concatenate([np.full(level.size, _SPREAD * np.mean(level**2)) for level in levels])
         high[here] = np.concatenate([_largest(level) for level in levels])
-    spread = np.maximum(spread, np.finfo(float).eps * max(np.max(spread), 1.0))
+    least = np.finfo(float).eps * max(float(np.max(spread)), np.finfo(float).tiny)
+    for _, here in _trees(sites):
+        spread[here] = np.maximum(spread[here], least)
 
     def assigned(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
         return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
@@ -69,9 +73,11 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
         found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
         return float(found.value.sum()), gradient
 
-    for value in (assigned, summed):
+    for value in (assigned, summed) if learn else ():
         theta = _raised(sites, theta, fitted, spread, value)
-    return Start(theta, unknowns)
+    prior = sites.prior(theta)
+    alone = variances_alone(sites, prior, prior.mean + fitted)
+    return Start(theta, unknowns, np.where(spread > 0.0, spread, alone))
 
 
 def _trees(sites: BoundedSites) -> list[tuple[CompiledTreeMixture, slice]]:

@@ -1,6 +1,7 @@
 """The sparse linear form as functions of arrays."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -69,6 +70,19 @@ class CompiledSparseLinear(CompiledLatentGaussian):
             return []
         ends = sum(y.size for y in self.observed()[: len(self.form.groups)])
         return [self.first_sites(self.factors_at(theta))[1][:ends] for theta in (self.start, aside(self.start))]
+
+    @property
+    def period(self) -> int | None:
+        """Translation by which the maps of all potentials repeat; None where nothing is translated."""
+        return max((known[1].period or 0 for known in self.form.maps if known is not None), default=0) or None
+
+    def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
+        """Return the form with the maps of potentials on a translated grid; it shares all compiled functions."""
+        maps = tuple(None if known is None else (known[0], known[1].translated(shift)) for known in self.form.maps)
+        other = self.twin()
+        other.form = replace(self.form, maps=maps)
+        other.linear = self.linear.with_maps(other.form)
+        return other
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
         """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.

@@ -1,6 +1,7 @@
 """The linear map D from all unknowns of a sparse linear form to all its predictors, as products and as a matrix."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property, reduce
 from operator import matmul
 from typing import Any
@@ -70,6 +71,15 @@ class LinearPredictors:
         self.size = int(self.ends[-1])
         self._data: list[Any] | None = None
         self._known: dict[str, Any] = {}
+
+    def with_maps(self, form: SparseLinear) -> "LinearPredictors":
+        """Return the predictors of a form that differs in the maps of its potentials."""
+        other = copy(self)
+        own = range(len(form.groups), len(form.factors))
+        other._form = form
+        other._known = {"ends": self._factor_ends}
+        other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in own)]
+        return other
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Return D x, (n,), for x (N,)."""

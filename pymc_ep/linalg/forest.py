@@ -14,6 +14,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pymc_ep.linalg.namespace import namespace
 
 __all__ = ["Forest", "TreePosterior", "quad_forest"]
@@ -57,6 +59,21 @@ class Forest(NamedTuple):
     def size(self) -> int:
         """Number n of nodes."""
         return sum(map(prod, self.shapes))
+
+    def copies(self, count: int) -> "Forest":
+        """Return `count` of these forests side by side."""
+        return Forest(tuple((count * trees, rows, columns) for trees, rows, columns in self.shapes))
+
+    def joined(self, values: Any) -> Any:
+        """Return rows of one value a node, (k, n), in the order of k `copies`, (k n,)."""
+        ends = np.cumsum([prod(shape) for shape in self.shapes])[:-1]
+        xp = namespace(values)
+        return xp.concatenate([part.ravel() for part in xp.split(values, ends, axis=1)])
+
+    def parted(self, values: Any, count: int) -> Any:
+        """Return one value for each node of `count` copies, (k n,), a row for each copy, (k, n)."""
+        parts = self.copies(count).levels(values)
+        return namespace(values).concatenate([part.reshape((count, -1)) for part in parts], axis=1)
 
     def levels(self, values: Any) -> list[Any]:
         """Cut one value a node, (n,), into levels."""

@@ -49,6 +49,9 @@ class LinearMap:
     few_entries = False
     picks = False
 
+    period: int | None = None
+    """Shift of an image by which `translated` maps repeat; None for maps that are not translated."""
+
     # An ndarray to the left of `@` would otherwise take the map for a scalar object.
     __array_ufunc__ = None
 
@@ -72,6 +75,10 @@ class LinearMap:
     def adjoint(self, y: Any) -> np.ndarray:
         """Return A' y, of `input_shape`, for y of `output_shape`; an InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
+
+    def translated(self, shift: Sequence[int]) -> "LinearMap":
+        """Return the map on a grid that is moved by so many rows and columns; itself where it has no `period`."""
+        return self
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise an InvalidDataError unless `shape` is the input shape."""
@@ -178,6 +185,11 @@ class Composition(LinearMap):
         super().__init__(inner.input_shape, outer.output_shape, groups=outer.groups, orthonormal=both)
         self.outer, self.inner = outer, inner
         self.few_entries = outer.few_entries and inner.few_entries
+        self.period = inner.period
+
+    def translated(self, shift: Sequence[int]) -> LinearMap:
+        """Return the same of the inner map on a grid that is moved."""
+        return Composition(self.outer, self.inner.translated(shift))
 
     def matrix(self) -> sp.csr_array | None:
         """Return the product of the two matrices, where both maps have one."""

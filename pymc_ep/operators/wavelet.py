@@ -33,6 +33,8 @@ class Wavelet2D(LinearMap):
     scaling : bool
         Whether the scaling coefficients, of the low-pass image that remains, are part of the output. Without them
         the output is blind to that image: a potential on it leaves the scaling coefficients flat.
+    shift : (int, int)
+        Rows and columns by which the image is moved up and to the left, cyclically, before the transform.
 
     Attributes
     ----------
@@ -46,17 +48,25 @@ class Wavelet2D(LinearMap):
     is the inverse transform, of an image without scaling coefficients if they are left out.
     """
 
-    def __init__(self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False) -> None:
+    def __init__(
+        self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False, shift: Sequence[int] = (0, 0)
+    ) -> None:
         shape = checked_shape(shape, "Wavelet2D", sides=2)
         self.wavelet = _orthonormal_wavelet(wavelet)
         self.levels = _checked_levels(shape, levels)
         self.scaling = bool(scaling)
+        self.shift = _checked_shift(shift)
         self.band_shapes = tuple((shape[0] >> level, shape[1] >> level) for level in range(1, self.levels + 1))
         sizes = [3 * prod(band) for band in self.band_shapes]
         if scaling:
             sizes.append(prod(self.band_shapes[-1]))
         groups = np.repeat(np.arange(len(sizes)), sizes)
         super().__init__(shape, (sum(sizes),), groups=groups, orthonormal=True)
+        self.period = 2**self.levels
+
+    def translated(self, shift: Sequence[int]) -> "Wavelet2D":
+        """Return the transform with another `shift`."""
+        return Wavelet2D(self.input_shape, self.wavelet, self.levels, scaling=self.scaling, shift=shift)
 
     def bands(self, y: Any) -> list[tuple[Any, ...]]:
         """Cut coefficients, (J,), into images: one (horizontal, vertical, diagonal) a level, then (scaling,) if there.
@@ -98,7 +108,7 @@ class Wavelet2D(LinearMap):
 
     def _factors(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
         """Return one-dimensional matrices R and C for the images of `bands`, whose rows of W are their products."""
-        low = [sp.eye_array(side, format="csr") for side in self.input_shape]
+        low = [_moved(side, by) for side, by in zip(self.input_shape, self.shift)]
         factors: list[list[tuple[sp.csr_array, sp.csr_array]]] = []
         for _ in range(self.levels):
             steps = [filter_matrices(part.shape[0], self.wavelet) for part in low]
@@ -111,7 +121,7 @@ class Wavelet2D(LinearMap):
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         out = np.empty(self.output_shape)
-        low = x
+        low = np.roll(x, [-by for by in self.shift], axis=(0, 1)) if any(self.shift) else x
         for level, images in enumerate(self.bands(out)):
             if level < self.levels:
                 low, details = pywt.dwt2(low, self.wavelet, MODE)
@@ -127,10 +137,15 @@ class Wavelet2D(LinearMap):
         low: Any = bands.pop()[0] if self.scaling else None
         for details in reversed(bands):
             low = pywt.idwt2((low, details), self.wavelet, MODE)
-        return low
+        return np.roll(low, self.shift, axis=(0, 1)) if any(self.shift) else low
 
     def _rank(self) -> int:
         return self.output_shape[0]
+
+
+def _moved(n: int, by: int) -> sp.csr_array:
+    """Return the matrix that moves a periodic signal to the left."""
+    return sp.csr_array((np.ones(n), (np.arange(n) + by) % n, np.arange(n + 1)), shape=(n, n))
 
 
 def filter_matrices(n: int, wavelet: pywt.Wavelet) -> tuple[sp.csr_array, sp.csr_array]:
@@ -170,11 +185,19 @@ def _orthonormal_names() -> str:
     return ", ".join(["haar", *(f"{names[0]}, ..., {names[-1]}" for names in by_family.values())])
 
 
+def _checked_shift(shift: Any) -> tuple[int, int]:
+    try:
+        rows, columns = map(index, shift)
+    except (TypeError, ValueError):
+        raise InvalidDataError(f"Wavelet2D: shift must be two integers, not {shift!r}.") from None
+    return rows, columns
+
+
 def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
     # The most halvings of a side are its trailing zero bits.
     most = min((side & -side).bit_length() - 1 for side in shape)
     try:
-        wanted = index(levels)
+        wanted = 0 if isinstance(levels, bool) else index(levels)
     except TypeError:
         wanted = 0
     if 1 <= wanted <= most:

@@ -100,6 +100,7 @@ def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Ite
 
 def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
     op = rv.owner.op
+    # Factors are told apart by their names.
     names = rv.name, f"{rv.name}_scaling"
     for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
         groups, forest = component.linear_map.groups, component.forest

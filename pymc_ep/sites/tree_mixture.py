@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.linalg.forest import Forest, TreePosterior
+from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
@@ -45,6 +47,24 @@ class TreeMixture(Site):
     def has_bound(self) -> bool:
         """Whether Gaussians below both sites are known."""
         return self.low.has_bound and self.high.has_bound
+
+    @property
+    def has_moments(self) -> bool:
+        """No: a factor of all nodes together has none of single predictors."""
+        return False
+
+    def validate_parameters(self, values: Sequence[Any], name: str, y: Any = None) -> None:
+        """Raise as other sites do, and where the states are the same: nothing would ever tell them apart."""
+        super().validate_parameters(values, name, y)
+        low, high, _ = _split(self.low, self.high, values)
+        if self.low == self.high and all(map(np.array_equal, low, high)):
+            raise InvalidDataError(
+                f"The low and the high state of {name!r} have the same parameters, {self._told(low)}, so that they "
+                f"would stay alike. Give their scales other priors or initval=, or start= values that differ."
+            )
+
+    def _told(self, values: Sequence[Any]) -> str:
+        return ", ".join(f"{name} = {np.ravel(value)[0]:.4g}" for name, value in zip(self.low.parameters, values))
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
@@ -113,13 +133,16 @@ class CompiledTreeMixture(CompiledSite):
             yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
-        *own, probabilities = _split(self.site.low, self.site.high, parameters)
-        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
-        shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
-        low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
-        rows = zip(low, high - low, *given)
-        return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
+        """Return what adds up to the log density over the nodes, the last axis; of two axes the first is of draws."""
+        first, second, probabilities = _split(self.site.low, self.site.high, parameters)
+        low, high = (state.log_density(y, eta, *own) for state, own in zip(self._states, (first, second)))
+        forest, count = self.forest, low.size // self.forest.size
+        xp = namespace(low)
+        rows = (
+            xp.broadcast_to(xp.asarray(part), low.shape).reshape(count, -1) for part in (high - low, *probabilities)
+        )
+        found = forest.copies(count).posterior(*map(forest.joined, rows))
+        return low + forest.parted(found.log_normaliser, count).reshape(low.shape)
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
         """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""

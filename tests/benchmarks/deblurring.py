@@ -18,6 +18,7 @@ import pymc as pm
 import pymc_ep as pmep
 from tests.benchmarks._common import hyper_modes, write_page
 from tests.benchmarks._deblurring import (
+    BOUND_AT_EP,
     BOUNDS,
     CASES,
     CUT,
@@ -98,7 +99,7 @@ class Fitter:
             self.models[key] = build(*key)
         options: dict[str, Any] = {"method": "ep"}
         if model in BOUNDS:
-            options = {"method": "dsb", "variance": "exact"}
+            options = {"method": "dsb", "variance": "exact"} | ({"outer": 200} if model == LEARNED_BOUND else {})
         data = anscombe(counts) if model == "bound, Anscombe" else counts
         with self.models[key]:
             pm.set_data({"counts": data.astype(kind(model))})
@@ -186,6 +187,10 @@ def measure_all(store: Store, cases: list[str], u_maxes: list[int], draws: int) 
             if (start is not None or not fixed) and (model != LEARNED_BOUND or (draw == 0 and case.size <= 32)):
                 how = (*at, model, start, "fixed" if fixed else "optimize")
                 store.get(f"{name}/{u_max}/{draw}/{model}", lambda how=how: measure(*how))
+        found = store.rows.get(f"{name}/{u_max}/{draw}/{GAUSSIAN}")
+        if found and draw == 0 and case.size <= 32:
+            how = (*at, LEARNED_BOUND, found["hyper"], "fixed")
+            store.get(f"{name}/{u_max}/0/{BOUND_AT_EP}", lambda how=how: measure(*how))
         best = store.rows.get(f"{name}/{u_max}/{draw}/{POISSON}")
         if best and draw == 0 and not fixed:
             tau = best["hyper"]["tau"]
