@@ -175,9 +175,10 @@ def test_what_is_made_of_maps_with_few_entries_has_few():
 @pytest.mark.parametrize(
     ("shape", "wavelet", "levels"), [((16, 16), "haar", 4), ((32, 16), "db2", 3), ((8, 4), "db4", 2)]
 )
-def test_squares_of_wavelets(shape, wavelet, levels, scaling):
+@pytest.mark.parametrize("shift", [(0, 0), (1, -2)])
+def test_squares_of_wavelets(shape, wavelet, levels, scaling, shift):
     """Also where filters wrap around the image more than once, and of a part of the coefficients."""
-    operator = Wavelet2D(shape, wavelet, levels, scaling=scaling)
+    operator = Wavelet2D(shape, wavelet, levels, scaling=scaling, shift=shift)
     squares, values = operator.matrix().toarray() ** 2, np.random.default_rng(0).normal(size=operator.output_shape)
     np.testing.assert_allclose(operator.squared_adjoint(values).ravel(), squares.T @ values, atol=1e-14)
     picked = np.arange(0, len(values), 3)
