@@ -205,7 +205,7 @@ class Reference:
         """One outer loop; the new pi, P(high), posterior mean and bound."""
         details = self.w[: self.n]
         z = np.einsum("ij,jk,ik->i", details, np.linalg.inv(self.precision(pi)), details)
-        for _ in range(30):
+        for _ in range(15):
             for _ in range(3):
                 u = np.linalg.solve(self.precision(pi), self.x.T @ y / self.noise**2)
                 x = z + (details @ u) ** 2
@@ -243,7 +243,7 @@ def test_against_plain_iterations_with_dense_algebra(pair):
     y, n_y = picture(side)[1][seen], int(seen.sum())
     ours = state["precision"][n_y : n_y + reference.n]
     pi, high, bounds = 1.5 * ours, np.full(reference.n, 0.5), []
-    for _ in range(60):
+    for _ in range(40):
         pi, high, u, bound = reference.loop(y, pi, high)
         bounds.append(bound)
     assert np.all(np.diff(bounds) >= -1e-9 * np.abs(bound))

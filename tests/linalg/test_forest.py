@@ -1,6 +1,7 @@
 """Sum-product on forests against enumeration of all states, in NumPy, as PyTensor graphs and under JAX."""
 
 import itertools
+from functools import lru_cache
 
 import numpy as np
 import pytensor
@@ -52,6 +53,7 @@ def random_inputs(forest, seed=0, spread=3.0):
     )
 
 
+@lru_cache
 def compiled(forest):
     inputs = [pt.dvector(name) for name in ("log_odds", "low", "high")]
     total = forest.log_normaliser(*inputs, pt)
