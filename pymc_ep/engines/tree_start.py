@@ -4,7 +4,8 @@ Both states may have the same prior, and then the bound has a saddle where they 
 maxima, so that the start decides among them (Ko and Seeger 2012). Hyperparameters start from a smooth interpolation of
 the data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures
 do. Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
-their likelihood and its own prior. Unknowns and variances start at a Gaussian posterior.
+their likelihood and its own prior. Unknowns and variances start at the posterior under Gaussians of the variances that
+the states, given all of this, are expected to have.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +16,10 @@ import scipy.optimize
 
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.dsb import Start
-from pymc_ep.engines.inner_loop import InnerProblem, minimise
+from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
-from pymc_ep.sites.base import Site
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
@@ -58,21 +58,14 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     theta : ndarray, (p,)
         Unconstrained hyperparameters; those that no mixture depends on stay there.
     learn : bool
-        Whether the others are fitted. The loop then starts at the posterior under Gaussians of the mixtures'
-        variances. At hyperparameters that are held it starts as if all coefficients were in the low state, from which
-        the data pull them: trees with clear families would make whole families high for noise.
+        Whether the others are fitted.
     """
+    smooth = _smooth(sites, linear, solver, theta)
     if learn:
-        theta = _fitted(sites, linear, solver, theta)
+        theta = _fitted(sites, theta, smooth.fitted)
     prior = sites.prior(theta)
-    ridge = np.full(len(prior.mean), np.nan)
-    for i, tree, here in _trees(sites):
-        site: Site = tree.site if learn else tree.site.low
-        # Those of the low state come first.
-        parameters = prior.parameters[i][: len(site.parameters)]
-        ridge[here] = 1.0 / site.typical(sites.observed[i], *parameters)[1]
-    unknowns, precision = _under_gaussians(sites, linear, solver, prior, ridge)
-    return Start(theta, unknowns, solver.variances(precision).values)
+    found = _under_gaussians(sites, linear, solver, prior, _likely(sites, prior, smooth, solver))
+    return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
 
 
 def _trees(sites: BoundedSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
@@ -84,8 +77,8 @@ def _trees(sites: BoundedSites) -> Iterator[tuple[int, CompiledTreeMixture, slic
 
 def _under_gaussians(
     sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: Prior, ridge: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return unknowns, (N,), that fit the data, and the precisions of all sites, (n,).
+) -> Inner:
+    """Return the mean of the unknowns, and the Gaussians of all sites there.
 
     In place of the mixtures are Gaussian potentials of the precisions `ridge`, (n,); NaN where there is no mixture.
     """
@@ -98,19 +91,45 @@ def _under_gaussians(
 
     sites.require_determined(solver.proper(bounded(prior.mean).precision))
     problem = InnerProblem(linear.forward, linear.adjoint, prior.mean, bounded)
-    found = minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
-    return found.unknowns, found.bounded.precision
+    return minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
 
 
-def _fitted(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> np.ndarray:
-    """Return the hyperparameters under which mixtures fit a smooth interpolation of the data best."""
+def _smooth(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> Inner:
+    """Interpolate the data under weak Gaussian potentials."""
     prior = sites.prior(theta)
     ridge = np.full(len(prior.mean), np.nan)
     for _, tree, here in _trees(sites):
         ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
     of_data = sites.bounded(prior, prior.mean, np.ones_like(ridge)).precision[np.isnan(ridge)]
-    unknowns, _ = _under_gaussians(sites, linear, solver, prior, _RIDGE * float(np.median(of_data)) * ridge)
-    fitted = linear.forward(unknowns)
+    return _under_gaussians(sites, linear, solver, prior, _RIDGE * float(np.median(of_data)) * ridge)
+
+
+def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
+    """Return the expected precision of each mixture given the data, (n,); NaN where there is none.
+
+    With s and z the moments of a coefficient in the interpolation and r the precision of its potential there, the data
+    say of it exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r. A state of variance V then has the evidence
+    (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). Without the noise, as at the bound's own x = z + s^2,
+    a learned tree would make whole families high for it.
+    """
+    out = np.full(len(smooth.fitted), np.nan)
+    z = solver.variances(smooth.bounded.precision).values
+    for i, tree, here in _trees(sites):
+        y, parameters, first = sites.observed[i], prior.parameters[i], len(tree.site.low.parameters)
+        low, high = (
+            np.asarray(site.typical(y, *own)[1])
+            for site, own in ((tree.site.low, parameters[:first]), (tree.site.high, parameters[first:-2]))
+        )
+        known = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
+        pull = (smooth.fitted[here] / z[here]) ** 2
+        log_evidence = [0.5 * pull * v / (1.0 + known * v) - 0.5 * np.log1p(known * v) for v in (low, high)]
+        states = tree.forest.posterior(log_evidence[1] - log_evidence[0], *parameters[-2:])
+        out[here] = (1.0 - states.high) / low + states.high / high
+    return out
+
+
+def _fitted(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Return the hyperparameters under which mixtures fit given coefficients best."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
     for _, tree, here in _trees(sites):
         levels = tree.forest.levels(fitted[here])
