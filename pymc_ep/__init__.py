@@ -7,6 +7,7 @@ from pymc_ep.diagnostics import compare_to_mcmc, diagnose
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
+from pymc_ep.distributions.wavelet_tree import WaveletTree
 from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
@@ -24,6 +25,7 @@ __all__ = [
     "SoftplusPoisson",
     "SparseField",
     "UnsupportedModelError",
+    "WaveletTree",
     "apply_operator",
     "compare_to_mcmc",
     "datasets",

@@ -8,9 +8,9 @@ from typing import Any
 import pymc as pm
 
 from pymc_ep.calls import check_numbers, check_options, hyper_start, progress, warn_unless_converged
-from pymc_ep.engines import Checkpoint, engines, get_engine
+from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
 from pymc_ep.marginal import sample
-from pymc_ep.recognise import compiled_form, site_names
+from pymc_ep.recognise import compiled_form, field_sites, site_names
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 from pymc_ep.sites import sites
 
@@ -38,7 +38,8 @@ def fit(
     ----------
     method : str, optional
         ``"ep"``; for models with a `SparseField` also ``"dsb"``, the double loop, and ``"map"``, the mode of the
-        density; None picks the default of the model's form. `pymc_ep.supported` lists all.
+        density, of which those with a `WaveletTree` have these two alone. None picks the first that takes all sites of
+        the model. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -50,8 +51,8 @@ def fit(
         unconstrained scale; integrated over, by fits on a grid (up to three) or a central composite design; sampled, by
         `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
     draws : int, optional
-        Draws for each chain; by default 1000 (25 of a `SparseField`), or fewer where more than 5e7 numbers would be
-        stored (the status says so). 0 stores moments only.
+        Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
+        numbers would be stored (the status says so). 0 stores moments only.
     chains : int
         Independent draws are laid out in so many chains.
     random_seed : optional
@@ -96,7 +97,7 @@ def fit(
     check_dims(model)
     check_numbers(draws, chains)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = get_engine(method, type(form.form))
+    engine = get_engine(method, form.form)
     check_options(engine, hyper, options)
     if hyper == "sample":
         return sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
@@ -138,8 +139,8 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
         Where `fit` would raise it.
     """
     compiled = compiled_form(pm.modelcontext(model), latent)
-    methods = [e.name for e in engines() if e.form is type(compiled.form)]
-    return f"{compiled.describe()}\nmethods          {', '.join(methods)}"
+    methods = ", ".join(e.name for e in able_engines(compiled.form))
+    return f"{compiled.describe()}\nmethods          {methods or 'none that takes all of these sites'}"
 
 
 def supported() -> str:
@@ -150,5 +151,8 @@ def supported() -> str:
     for distribution, link, name in site_names():
         able = [e for e in reversed(methods.values()) if e.takes(sites().get(name))]
         rows += [(distribution, link, name, e.name, ", ".join(e.hyper)) for e in able]
+    for distribution, potentials, site in field_sites():
+        able = [e for e in reversed(methods.values()) if e.takes(site)]
+        rows += [(distribution, "of its prior", potentials, e.name, ", ".join(e.hyper)) for e in able]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)

@@ -97,7 +97,7 @@ def marginalize(
     """
     model = pm.modelcontext(model)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = get_engine(method, type(form.form))
+    engine = get_engine(method, form.form)
     check_options(engine, "sample", options)
     return _marginal(model, form, engine, _evidence_op(form, engine, options))
 
@@ -167,7 +167,7 @@ def recover(
             f"The posterior has no draws of {', '.join(map(repr, latent))}, and these are not what can be integrated "
             f"out: {error}"
         ) from error
-    engine = get_engine(method, type(form.form))
+    engine = get_engine(method, form.form)
     check_options(engine, "sample", options)
     return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
 

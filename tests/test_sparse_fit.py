@@ -136,6 +136,8 @@ def test_what_each_method_takes():
         methods[row[0]] |= {"ep", "dsb", "map"} & set(row)
     assert methods["Laplace"] == methods["StudentT"] == {"ep", "dsb", "map"}
     assert methods["RectifiedPoisson"] == {"ep"}
+    assert methods["SparseField"] == {"ep", "dsb", "map"}
+    assert methods["WaveletTree"] == {"dsb", "map"}
 
 
 def test_a_likelihood_without_bound_is_named(noisy_model):

@@ -164,10 +164,17 @@ def _sites(
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
     skewness, kurtosis = (np.empty(len(mean)) for _ in range(2))
-    for site, y, values, here in zip(posterior.form.sites, observed, prior.parameters, slices):
-        skewness[here], kurtosis[here] = tilted_cumulants(site, y.ravel(), mean[here], variance[here], values)
+    coupled = ""
+    for factor, site, y, values, here in zip(
+        posterior.form.form.factors, posterior.form.sites, observed, prior.parameters, slices
+    ):
+        if factor.site.has_moments:
+            skewness[here], kurtosis[here] = tilted_cumulants(site, y.ravel(), mean[here], variance[here], values)
+        else:
+            skewness[here], kurtosis[here] = np.nan, np.nan
+            coupled = f"the prior of {factor.name!r} is one factor of many predictors, which has no tilted moments"
     indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
-    reason = _why_no_correction(fit, settings(idata), len(mean))
+    reason = coupled or _why_no_correction(fit, settings(idata), len(mean))
     correction = None
     if not reason:
         shares = evidence_shares(skewness, kurtosis, np.asarray(gaussian.variance), _covariance_rows(posterior))

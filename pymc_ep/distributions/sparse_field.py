@@ -8,20 +8,16 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Continuous
 from pymc.logprob.abstract import _logprob
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.utils import MissingInputError
-from pytensor.tensor.basic import get_underlying_scalar_constant_value
-from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
+from pytensor.graph.basic import Constant
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.compat import random_draw
+from pymc_ep.distributions.potentials import Potential, length_of, read_potential, require_positive, static_shape
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.operators import LinearMap, apply_operator, as_linear_map
 
 __all__ = ["SparseField", "SparseFieldRV"]
 
-_POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
-"""Where location and scale stand among the parameters of each potential."""
 _RANK_UNKNOWNS = 2048
 """Most unknowns for which the rank of an operator that does not know it is computed, by a dense decomposition."""
 
@@ -33,32 +29,28 @@ class SparseFieldRV(RandomVariable):
     ----------
     linear_map : LinearMap
         B.
-    potential : RandomVariable
-        Op of the potential's distribution.
+    potential : Potential
     rank : int
         Of B.
-    ndims_params : tuple of int
-        0 for a parameter that all coefficients share, 1 for one value for each group of coefficients.
     """
 
     name = "sparse_field"
     _print_name = ("SparseField", "\\operatorname{SparseField}")
-    __props__ = ("linear_map", "potential", "rank", "ndims_params", "dtype", "inplace")
+    __props__ = ("linear_map", "potential", "rank", "dtype", "inplace")
 
     def __init__(
         self,
         linear_map: LinearMap,
-        potential: RandomVariable,
+        potential: Potential,
         rank: int,
-        ndims_params: tuple[int, ...],
         dtype: str = "float64",
         inplace: bool = False,
     ):
         self.linear_map, self.potential, self.rank = linear_map, potential, rank
-        inputs = ",".join("(g)" if ndim else "()" for ndim in ndims_params)
+        inputs = ",".join(potential.signature)
         output = ",".join(f"d{axis}" for axis in range(len(linear_map.input_shape)))
         super().__init__(name=self.name, signature=f"{inputs}->({output})", dtype=dtype, inplace=inplace)
-        self.ndims_params = ndims_params
+        self.ndims_params = potential.ndims
 
     def _supp_shape_from_params(self, dist_params: Any, param_shapes: Any = None) -> tuple[Any, ...]:
         return tuple(pt.constant(n, dtype="int64") for n in self.linear_map.input_shape)
@@ -78,12 +70,7 @@ class SparseFieldRV(RandomVariable):
 
     def potential_of(self, parameters: Sequence[Any]) -> Any:
         """Return a random variable with the distribution of one coefficient, or of each."""
-        location, _ = _POSITIONS[type(self.potential)]
-        groups = self.linear_map.groups
-        # A number such as 0.5 comes in single precision, which would show in its logarithm.
-        double = [p.astype("float64") for p in parameters]
-        own = [p[groups] if ndim and groups is not None else p for p, ndim in zip(double, self.ndims_params)]
-        return random_draw(self.potential, *own[:location], 0.0, *own[location:], size=None, rng=None)[1]
+        return self.potential.random(self.potential.each(parameters, self.linear_map.groups))[1]
 
     def log_excess(self, parameters: Sequence[Any]) -> Any:
         """Return the log of the density's factor beside the product of all normalised potentials, ().
@@ -91,14 +78,9 @@ class SparseFieldRV(RandomVariable):
         The product of J potentials of scale b has b^-J where the density of the B x that can be reached, a space of
         `rank` dimensions, scales as b^-rank.
         """
-        scale = self.scale(parameters)
+        scale = self.potential.scale(parameters)
         surplus = self.coefficients - self.rank
         return surplus * pt.log(scale.astype("float64")) if surplus and not scale.ndim else pt.zeros(())
-
-    def scale(self, parameters: Sequence[Any]) -> Any:
-        """Return the scale among the parameters."""
-        location, scale = _POSITIONS[type(self.potential)]
-        return parameters[scale - (location < scale)]
 
 
 @_logprob.register(SparseFieldRV)
@@ -163,11 +145,11 @@ class SparseField(Continuous):
     def dist(cls, *, operator: Any, potential: Any, shape: Any = None, rank: int | None = None, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
         own_shape = isinstance(operator, LinearMap) or shape is None
-        linear_map = as_linear_map(operator, None if own_shape else _static(shape))
+        linear_map = as_linear_map(operator, None if own_shape else static_shape(shape))
         _check_shape(linear_map, shape)
-        parameters = _parameters(potential)
+        kind, parameters = read_potential(potential, "SparseField")
         rank = _rank(linear_map) if rank is None else _checked_rank(linear_map, rank)
-        op = SparseFieldRV(linear_map, potential.owner.op, rank, tuple(p.type.ndim for p in parameters))
+        op = SparseFieldRV(linear_map, kind, rank)
         _check_parameters(op, parameters)
         return super().dist(parameters, op=op, **kwargs)
 
@@ -176,52 +158,12 @@ class SparseField(Continuous):
         return pt.zeros(rv.owner.op.linear_map.input_shape)
 
 
-def _static(shape: Any) -> tuple[int, ...]:
-    return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
-
-
 def _check_shape(linear_map: LinearMap, shape: Any) -> None:
-    if shape is not None and _static(shape) != tuple(linear_map.input_shape):
+    if shape is not None and static_shape(shape) != tuple(linear_map.input_shape):
         raise UnsupportedModelError(
-            f"A SparseField has shape={_static(shape)}, but its operator takes arrays of shape "
+            f"A SparseField has shape={static_shape(shape)}, but its operator takes arrays of shape "
             f"{tuple(linear_map.input_shape)}; give both the same."
         )
-
-
-def _parameters(potential: Any) -> list[Any]:
-    """Return the parameters of a potential but for its location, which must be zero."""
-    op: Any = getattr(getattr(potential, "owner", None), "op", None)
-    if type(op) not in _POSITIONS:
-        raise UnsupportedModelError(
-            f"potential={potential!r} of a SparseField is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
-            f"and pm.Normal.dist(0, b); use one of these."
-        )
-    if potential.name is not None:
-        raise UnsupportedModelError(
-            f"The potential of a SparseField is {potential.name!r}, a variable of the model; give the distribution "
-            f"alone, by its dist, such as pm.Laplace.dist(0, b)."
-        )
-    parameters = list(op.dist_params(potential.owner))
-    location = parameters.pop(_POSITIONS[type(op)][0])
-    if get_underlying_scalar_constant_value(location, raise_not_constant=False) != 0:
-        raise UnsupportedModelError(
-            "The potential of a SparseField has a location that is not the constant 0; the coefficients B x are "
-            "sparse about zero. Subtract the location from the array instead."
-        )
-    if any(p.type.ndim > 1 for p in parameters):
-        raise UnsupportedModelError(
-            "A parameter of the potential of a SparseField has more than one axis; give one value, or one for each "
-            "group of coefficients."
-        )
-    return [_simplest(p) for p in parameters]
-
-
-def _simplest(parameter: Any) -> Any:
-    """Return a parameter as a constant where it is one, and a single value without the axis PyMC may have given it."""
-    if not all(parameter.type.broadcastable):
-        return parameter
-    value = get_underlying_scalar_constant_value(parameter, raise_not_constant=False)
-    return parameter.squeeze() if isinstance(value, Variable) else pt.constant(np.asarray(value, dtype="float64"))
 
 
 def _rank(linear_map: LinearMap) -> int:
@@ -246,24 +188,13 @@ def _checked_rank(linear_map: LinearMap, rank: Any) -> int:
     return int(rank)
 
 
-def _length(parameter: Any) -> int | None:
-    """Return the length of a parameter, for which that of its dims is looked up; None for one value, or if unknown."""
-    if not parameter.type.ndim:
-        return None
-    if parameter.type.shape[0] is not None:
-        return int(parameter.type.shape[0])
-    try:
-        return int(parameter.shape[0].eval(mode=quick_mode()))
-    except (MissingInputError, NotImplementedError):
-        return None
-
-
 def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
+    require_positive(op.potential, parameters, "SparseField")
     groups = op.linear_map.groups
     allowed = op.coefficients if groups is None else int(np.max(groups)) + 1
-    scale = op.scale(parameters)
+    scale = op.potential.scale(parameters)
     for parameter in parameters:
-        length = _length(parameter)
+        length = length_of(parameter)
         if length not in (None, allowed):
             raise UnsupportedModelError(
                 f"A parameter of the potential of a SparseField has {length} values, but its operator has {allowed} "
@@ -276,9 +207,4 @@ def _check_parameters(op: SparseFieldRV, parameters: Sequence[Any]) -> None:
                 f"A SparseField cannot learn {what} under an operator of {op.coefficients} coefficients and rank "
                 f"{op.rank}, whose density has no known normaliser. Share one scale, hold these values fixed, or use "
                 f"an operator with independent rows, such as Wavelet2D."
-            )
-        if isinstance(parameter, Constant) and not np.all(parameter.data > 0):
-            what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
-            raise InvalidDataError(
-                f"The potential of a SparseField has the {what} {np.min(parameter.data)}; {plural} must be positive."
             )

@@ -2,7 +2,7 @@
 
 from pymc_ep.engines import latent_ep as latent_ep
 from pymc_ep.engines import sparse_solutions as sparse_solutions
-from pymc_ep.engines.base import EngineEntry, engines, get_engine, register_engine
+from pymc_ep.engines.base import EngineEntry, able_engines, engines, get_engine, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint
 
-__all__ = ["Checkpoint", "EngineEntry", "engines", "get_engine", "register_engine"]
+__all__ = ["Checkpoint", "EngineEntry", "able_engines", "engines", "get_engine", "register_engine"]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pymc_ep.sites.base import Site
 
-__all__ = ["Engine", "EngineEntry", "Status", "engines", "get_engine", "register_engine"]
+__all__ = ["Engine", "EngineEntry", "Status", "able_engines", "engines", "get_engine", "register_engine"]
 
 
 class Status(NamedTuple):
@@ -97,17 +97,27 @@ def engines() -> tuple[EngineEntry, ...]:
     return tuple(_ENGINES.values())
 
 
-def get_engine(name: str | None, form: type) -> EngineEntry:
-    """Return the engine of that name for a form, or the form's first one for None.
+def get_engine(name: str | None, form: Any) -> EngineEntry:
+    """Return the engine of that name for a form; for None the first that can work with all of its sites.
 
     Raises
     ------
     ValueError
         Lists the methods there are for the form.
     """
-    fitting = [e for e in _ENGINES.values() if e.form is form]
+    kind = type(form)
+    fitting = [e for e in _ENGINES.values() if e.form is kind]
+    if name is None:
+        # Where none can, the first says what it lacks.
+        return (able_engines(form) or fitting)[0]
     for entry in fitting:
-        if name in (None, entry.name):
+        if name == entry.name:
             return entry
-    names = ", ".join(repr(e.name) for e in fitting)
-    raise ValueError(f"method={name!r} does not exist for this model ({form.__name__}); use one of: {names}.")
+    names = ", ".join(repr(e.name) for e in able_engines(form) or fitting)
+    raise ValueError(f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}.")
+
+
+def able_engines(form: Any) -> list[EngineEntry]:
+    """Return the engines for a form that can work with all of its sites."""
+    kind = type(form)
+    return [e for e in _ENGINES.values() if e.form is kind and all(e.takes(group.site) for group in form.factors)]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.ep_sweep import group_slices
-from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.engines.requirements import require_bounds
+from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 
@@ -21,6 +22,11 @@ class BoundedSites:
     form : compiled sparse linear form
         Observations are read once, here.
 
+    Attributes
+    ----------
+    slices : list of slice
+        Where each group is among all sites.
+
     Raises
     ------
     UnsupportedModelError
@@ -33,14 +39,9 @@ class BoundedSites:
         self.form = form
         self.sites = form.sites
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
-        self._slices = group_slices(self.observed)
-        for group, y in zip(form.form.factors, self.observed):
-            if not group.site.has_bound:
-                raise UnsupportedModelError(
-                    f"{group.name!r} has a {group.site.name} likelihood, below which no Gaussians are known, so that "
-                    f"the double loop cannot bound it; use method='ep', or a likelihood that has them, such as "
-                    f"pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson."
-                )
+        self.slices = group_slices(self.observed)
+        require_bounds(form.form.factors)
+        for group, y in zip(form.form.factors, form.observed()):
             group.site.validate(y, group.name)
 
     def prior(self, theta: np.ndarray) -> Prior:
@@ -50,7 +51,7 @@ class BoundedSites:
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(prior.mean))
         if bad.size:
-            group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if bad[0] < s.stop)
+            group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
             raise NumericalError(
                 f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
                 f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
@@ -61,11 +62,9 @@ class BoundedSites:
         """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
         parts = [
             site.bounded(y, eta[here], z[here], *parameters)
-            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self._slices)
+            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
         ]
-        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
-        self._check_finite(found, eta, z)
-        return found
+        return self._joined(parts, eta, z)
 
     def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
@@ -77,26 +76,35 @@ class BoundedSites:
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             prior = self.prior(theta)
             eta = prior.mean + fitted
-            found = self.bounded(prior, eta, z)
-            gradients: list[tuple[Any, ...]] = []
+            parts, gradients = [], []
             for site, y, parameters, here, varies in zip(
-                self.sites, self.observed, prior.parameters, self._slices, varying
+                self.sites, self.observed, prior.parameters, self.slices, varying
             ):
                 if varies:
-                    gradients.append(site.bounded_parameter_gradient(y, eta[here], z[here], *parameters))
+                    part, gradient = site.bounded_with_gradient(y, eta[here], z[here], *parameters)
                 else:
-                    gradients.append(tuple(np.zeros(len(y)) for _ in parameters))
+                    part = site.bounded(y, eta[here], z[here], *parameters)
+                    gradient = tuple(np.zeros(len(y)) for _ in parameters)
+                parts.append(part)
+                gradients.append(gradient)
+            found = self._joined(parts, eta, z)
             value = float(found.value.sum()) + prior.log_prior + prior.log_excess
             return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
 
         return evaluate
+
+    def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the bounds of all sites from those of the groups; raise for what is not finite."""
+        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(found, eta, z)
+        return found
 
     def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
         finite = np.logical_and.reduce([np.isfinite(part) for part in found])
         if finite.all():
             return
         index = int(np.flatnonzero(~finite)[0])
-        group, here = next((g, s) for g, s in zip(self.form.form.factors, self._slices) if index < s.stop)
+        group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
         raise NumericalError(
             f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
             f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "

@@ -172,6 +172,7 @@ class DoubleLoop:
             z = np.ones(len(eta))
             for _ in range(_FIRST):
                 z = 1.0 / problem.bounded(prior, eta, z).precision
+        z = np.maximum(z, _LEAST)
         if self.smoothing is not None:
             z = self.smoothing * z
         found = problem.bounded(prior, eta, z)

@@ -9,6 +9,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.requirements import require_moments
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.values import Prior
@@ -79,6 +80,8 @@ class Evidence:
     ------
     InvalidDataError
         Where an observation lies outside what its site takes, or lengths do not agree.
+    UnsupportedModelError
+        Where a site has no moments of single predictors.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Evidence:
         self.checkpoint = checkpoint or Checkpoint(None)
         self.density = density
         self._checked = False
+        require_moments(form.form.factors)
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:

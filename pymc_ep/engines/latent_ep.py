@@ -12,6 +12,7 @@ from pymc_ep.engines.evidence_op import EvidenceOp
 from pymc_ep.engines.hyper import maximise, stay
 from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
+from pymc_ep.engines.requirements import require_moments
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -107,6 +108,7 @@ def _sites_from(start: dict[str, np.ndarray], evidence: Evidence) -> tuple[np.nd
 
 def evidence_op(form: CompiledLatentGaussian, options: dict[str, Any]) -> EvidenceOp:
     """Return the log evidence as an Op of the unconstrained hyperparameters."""
+    require_moments(form.form.factors)
     return EvidenceOp(form, _checked(OPTIONS | options))
 
 
@@ -134,5 +136,6 @@ for form in (LatentGaussian, SparseLinear):
             ("optimize", "fixed", "integrate", "sample"),
             evidence_op=evidence_op,
             condition=condition,
+            takes=lambda site: site is None or site.has_moments,
         )
     )

@@ -68,7 +68,7 @@ class Exact:
     Parameters
     ----------
     linear : linear part of a compiled form
-        With ``matrix`` and ``algebra``.
+        With ``algebra``.
     """
 
     exact = True
@@ -84,7 +84,7 @@ class Exact:
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the exact variances of the predictors."""
         factor = self._proper_factor(precision)
-        return Variances(factor.variances(self._linear.matrix), float(factor.log_det), 0.0, True)
+        return Variances(factor.predictor_variances(), float(factor.log_det), 0.0, True)
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|."""

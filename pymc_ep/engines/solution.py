@@ -30,8 +30,12 @@ class Solution:
         0-d results: log evidence and the like.
     traces : dict
         Name to (dim, values): histories.
+    hyper_traces : dict
+        Hyperparameters in each iteration, on their own scale, with the iterations as first axis.
     sites : dict
         Name of an observed variable to a dict of arrays of its shape: precision, shift, loo.
+    coefficients : dict
+        Name of a variable with a prior on its coefficients to a dict of arrays, (coefficients,), and numbers.
     state : dict
         Arrays from which the posterior can be rebuilt.
     draws : callable, optional
@@ -64,3 +68,5 @@ class Solution:
     log_evidence_is: str = ""
     modes: dict[str, np.ndarray] = field(default_factory=dict)
     most_draws: int = 1000
+    hyper_traces: dict[str, np.ndarray] = field(default_factory=dict)
+    coefficients: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bounded_sites import BoundedSites
@@ -12,7 +13,9 @@ from pymc_ep.engines.dsb import DoubleLoop, Start, State
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.engines.tree_start import fitted_start, has_trees
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.average import translations_of
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 
@@ -27,6 +30,7 @@ OPTIONS = {
     "cg_tol": 1e-4,
     "cg_max_iter": 1000,
     "seed": 0,
+    "translations": 1,
 }
 """Options of the double loop and their defaults; ``tol=None`` is 1e-4 with exact variances and 1e-3 with others."""
 MODE_OPTIONS = {
@@ -45,7 +49,7 @@ _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 """Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
-_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter")
+_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations")
 _POSITIVE = ("tol", "cg_tol", "smoothing")
 
 
@@ -59,6 +63,8 @@ class BoundFit(NamedTuple):
     observed : tuple of ndarray
         What it was fitted to, ravelled, for each group.
     objective, change : ndarray, (iterations,)
+    thetas : ndarray, (iterations, p)
+        Unconstrained hyperparameters.
     status : Status
     log_evidence : float, optional
         Lower bound on the log density of the data, without the hyperparameters' prior; None where it is not known.
@@ -66,16 +72,20 @@ class BoundFit(NamedTuple):
         Further numbers for the result.
     settings : dict
         Options in force.
+    translated : tuple of BoundFit
+        The same on translated grids, at the same hyperparameters.
     """
 
     state: State
     observed: tuple[np.ndarray, ...]
     objective: np.ndarray
     change: np.ndarray
+    thetas: np.ndarray
     status: Status
     log_evidence: float | None
     scalars: dict[str, float]
     settings: dict[str, Any]
+    translated: tuple["BoundFit", ...] = ()
 
 
 def solve_by_bounds(
@@ -127,7 +137,11 @@ def solve_by_bounds(
     solver = _solver(form, settings)
     settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
-    fit = _run(form, solver, theta, start, settings, report, checkpoint, learn=learn)
+    sites = BoundedSites(form)
+    begin = _start(form, sites, solver, theta, start, learn=learn and np.array_equal(theta, form.start))
+    fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
+    if settings["translations"] > 1:
+        fit = _averaged(form, fit, report)
     if solver.exact:
         return fit
     how = f"variances by {settings['variance']}"
@@ -167,21 +181,51 @@ def find_mode(
             "method='dsb', which can learn them."
         )
     solver = _solver(form, settings | {"variance": "auto"})
-    fit = _run(form, solver, theta, start, settings, report, checkpoint, smoothing=settings["smoothing"])
+    sites = BoundedSites(form)
+    begin = _start(form, sites, solver, theta, start, learn=False)
+    fit = _run(form, sites, solver, begin, settings, report, checkpoint, smoothing=settings["smoothing"])
     return fit._replace(log_evidence=None)
+
+
+def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] | None) -> BoundFit:
+    """Return a fit together with the same on translated grids, all at its hyperparameters."""
+    count, others = fit.settings["translations"], []
+    begin = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
+    for moved in translations_of(form, count):
+        solver, sites = _solver(moved, dict(fit.settings)), BoundedSites(moved)
+        others.append(_run(moved, sites, solver, begin, fit.settings, report, None))
+    failed = sum(not other.status.converged for other in others)
+    sentence = f"{fit.status.sentence}; averaged over {count} translations of the wavelets' grid"
+    if failed:
+        sentence += f", of which {failed} did not converge"
+    evidence = fit.log_evidence
+    if evidence is not None:
+        evidence = float(logsumexp([evidence, *(other.log_evidence for other in others)]) - np.log(count))
+    status = Status(fit.status.converged and not failed, sentence)
+    return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
+
+
+def _by_level(form: Any, fit: BoundFit) -> np.ndarray:
+    """Return the variances of a fit, with their median in place of those of each level that is translated."""
+    out = fit.state.variance.copy()
+    maps = [None] * len(form.form.groups) + list(form.form.maps)
+    for known, part in zip(maps, np.split(out, np.cumsum([y.size for y in fit.observed])[:-1])):
+        if known is not None and known[1].period is not None:
+            for level in np.unique(known[1].groups):
+                part[known[1].groups == level] = np.median(part[known[1].groups == level])
+    return out
 
 
 def _run(
     form: Any,
+    sites: BoundedSites,
     solver: PrecisionSolver,
-    theta: np.ndarray,
-    start: dict[str, np.ndarray] | None,
+    begin: Start,
     settings: dict[str, Any],
     report: Callable[[float, float], None] | None,
     checkpoint: Checkpoint | None,
     **choices: Any,
 ) -> BoundFit:
-    sites = BoundedSites(form)
     engine = _Saved(
         checkpoint or Checkpoint(None),
         form.linear,
@@ -192,13 +236,14 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    found = run(engine, sites, _start(form, theta, start), max_iter=settings["outer"] + 1, report=report)
+    found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
         found.state,
         sites.observed,
         found.objective,
         found.change,
+        np.array(engine.thetas),
         found.status,
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},
@@ -207,15 +252,23 @@ def _run(
 
 
 class _Saved(DoubleLoop):
-    """A double loop whose state is saved at intervals."""
+    """A double loop whose state is saved at intervals, and hyperparameters of which are kept."""
 
     def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._checkpoint = checkpoint
+        self.thetas: list[np.ndarray] = []
+
+    def init(self, problem: BoundedSites, start: Start | None = None) -> State:
+        """Return the state before the first outer loop."""
+        first = super().init(problem, start)
+        self.thetas.append(first.theta)
+        return first
 
     def step(self, problem: BoundedSites, state: State) -> State:
         """Make one outer loop."""
         after = super().step(problem, state)
+        self.thetas.append(after.theta)
         self.save(after)
         return after
 
@@ -225,9 +278,18 @@ class _Saved(DoubleLoop):
         self._checkpoint.save(last=last, **{name: getattr(state, name) for name in names})
 
 
-def _start(form: Any, theta: np.ndarray, start: dict[str, np.ndarray] | None) -> Start:
+def _start(
+    form: Any,
+    sites: BoundedSites,
+    solver: PrecisionSolver,
+    theta: np.ndarray,
+    start: dict[str, np.ndarray] | None,
+    *,
+    learn: bool,
+) -> Start:
+    """Return where an earlier fit ended; else, where coefficients are mixtures, a fit of these to the data."""
     if start is None or "unknowns" not in start:
-        return Start(theta)
+        return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_trees(sites) else Start(theta)
     n, unknowns = sum(y.size for y in form.observed()), form.linear.size
     if len(start["unknowns"]) != unknowns or len(start["variance"]) != n:
         raise ValueError(

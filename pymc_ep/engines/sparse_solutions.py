@@ -12,6 +12,7 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import rebuild
 from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.average import PosteriorAverage, translations_of
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
@@ -22,7 +23,9 @@ from pymc_ep.sites.base import Site
 __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
 
 _BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
-Posterior = LatentPosterior | PosteriorMixture | SampledPosterior
+Posterior = LatentPosterior | PosteriorAverage | PosteriorMixture | SampledPosterior
+_GRID, _BY_GRID = "grid_", ("shift", "precision", "unknowns")
+"""What the state holds of each translated grid, and what is put before the names."""
 _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 """Settings of which the draws are made where no factor is held."""
 
@@ -30,6 +33,9 @@ _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     """Return the solution of the double loop; hyperparameters are held at their mode."""
     state = _state(form, fit)
+    if fit.translated:
+        states = [other.state for other in fit.translated]
+        state |= {_GRID + name: np.array([getattr(other, name) for other in states]) for name in _BY_GRID}
     if fit.log_evidence is None:
         state |= {name: np.asarray(fit.settings[name]) for name in _CG}
     posterior = rebuild_bounds(form, state)
@@ -64,6 +70,18 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
 
 def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Posterior:
     """Return the posterior that a saved ``fit_state`` of the double loop describes."""
+    if _GRID + _BY_GRID[0] not in state:
+        return _rebuild_one(form, state)
+    count = len(state[_GRID + _BY_GRID[0]])
+    parts = [_rebuild_one(form, state)]
+    for k, moved in enumerate(translations_of(form, count + 1)):
+        parts.append(_rebuild_one(moved, {**state, **{name: state[_GRID + name][k] for name in _BY_GRID}}))
+    return PosteriorAverage(parts)
+
+
+def _rebuild_one(
+    form: CompiledSparseLinear, state: Mapping[str, np.ndarray]
+) -> LatentPosterior | PosteriorMixture | SampledPosterior:
     if "n_samples" not in state:
         return rebuild(form, state)
     n_samples, seed, tol, max_iter = (state[name].item() for name in _CG)
@@ -77,8 +95,11 @@ def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) 
 
 
 def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarray]) -> dict[str, Any]:
+    trace = [form.constrained(theta) for theta in fit.thetas]
     return {
         "hyper_modes": form.constrained(fit.state.theta),
+        "hyper_traces": {name: np.array([at[name] for at in trace]) for name in trace[0]},
+        "coefficients": _coefficients(form, fit),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,
         "status": fit.status.sentence,
@@ -111,6 +132,20 @@ def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.
     for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
         parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
         out[group.name] = {name: part[here].reshape(y.shape) for name, part in parts.items()}
+    return out
+
+
+def _coefficients(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, Any]]:
+    """Return what sites of potentials have to tell, such as the states of mixtures."""
+    found, prior = fit.state, form.factors_at(fit.state.theta)
+    eta = np.asarray(prior.mean) + form.linear.forward(found.unknowns)
+    parts = zip(form.form.factors, form.sites, fit.observed, prior.parameters, group_slices(fit.observed))
+    out = {}
+    for group, site, y, parameters, here in parts:
+        if told := site.report(y, eta[here], found.variance[here], *parameters):
+            out[group.name] = told | {"coefficient_mean": eta[here]}
+            if "smoothing" not in fit.settings:
+                out[group.name]["coefficient_sd"] = np.sqrt(found.variance[here])
     return out
 
 

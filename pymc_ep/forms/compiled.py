@@ -29,7 +29,7 @@ from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
-__all__ = ["CompiledLatentGaussian"]
+__all__ = ["CompiledLatentGaussian", "aside"]
 
 
 class CompiledLatentGaussian(RowFunctions):
@@ -129,8 +129,7 @@ class CompiledLatentGaussian(RowFunctions):
             return self.solver.prior(*arrays)
 
         def elsewhere() -> np.ndarray:
-            aside = theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)
-            return self._prior(*self.unpack(aside))[-2]
+            return self._prior(*self.unpack(aside(theta)))[-2]
 
         return self._maps.varying_prior(*arrays, elsewhere)
 
@@ -357,3 +356,8 @@ class CompiledLatentGaussian(RowFunctions):
     def _noise_shapes(self) -> Callable[..., Any]:
         shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
         return self._function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
+
+
+def aside(theta: np.ndarray) -> np.ndarray:
+    """Return other hyperparameters nearby, (p,): what vanishes or agrees at both does so by structure."""
+    return theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)

@@ -1,6 +1,7 @@
 """The sparse linear form as functions of arrays."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,9 +10,10 @@ import scipy.sparse
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse.linalg import LinearOperator
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.compiled import CompiledLatentGaussian, aside
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.linear_predictors import LinearPredictors
 from pymc_ep.forms.sparse_linear import SparseLinear
@@ -19,8 +21,14 @@ from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.flat import FlatPrior
 from pymc_ep.linalg.namespace import to_jax
+from pymc_ep.sites import NORMAL
 
 __all__ = ["CompiledSparseLinear"]
+
+_FEWER = 64
+"""How many times fewer rows than columns of a map make it worth to have its adjoint compiled, and find it by rows."""
+_MOST_NUMBERS = 2**24
+"""Numbers up to which it is found so, be they zeros or not."""
 
 
 class _SparseSolver:
@@ -52,7 +60,29 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     def linear(self) -> LinearPredictors:
         """The linear map from unknowns to predictors."""
         shapes = [tuple(int(n) for n in s) for s in self._noise_shapes(*self.unpack(self.start))]
-        return LinearPredictors(self.form, shapes, self._function, lambda: self.unpack(self.start))
+        return LinearPredictors(
+            self.form, shapes, self._function, lambda: self.unpack(self.start), self._noise_precisions
+        )
+
+    def _noise_precisions(self) -> list[np.ndarray]:
+        """Return the precisions of all observations, (m,), at two values of the hyperparameters; none if they vary."""
+        if any(group.site is not NORMAL for group in self.form.groups):
+            return []
+        ends = sum(y.size for y in self.observed()[: len(self.form.groups)])
+        return [self.first_sites(self.factors_at(theta))[1][:ends] for theta in (self.start, aside(self.start))]
+
+    @property
+    def period(self) -> int | None:
+        """Translation by which the maps of all potentials repeat; None where nothing is translated."""
+        return max((known[1].period or 0 for known in self.form.maps if known is not None), default=0) or None
+
+    def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
+        """Return the form with the maps of potentials on a translated grid; it shares all compiled functions."""
+        maps = tuple(None if known is None else (known[0], known[1].translated(shift)) for known in self.form.maps)
+        other = self.twin()
+        other.form = replace(self.form, maps=maps)
+        other.linear = self.linear.with_maps(other.form)
+        return other
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
         """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.
@@ -122,21 +152,39 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the maps of affine variables from the unknowns, by default of all those of the form."""
+        """Evaluate the maps of affine variables from the unknowns, by default of all those of the form.
+
+        Maps without entries are linear operators; their rows' squared lengths count as zero.
+        """
         variables = self.form.affine if variables is None else tuple(variables)
         out = {}
         for variable in variables:
             mean, cross = self._mean_and_map(theta, variable)
-            out[variable.name] = AffineMoments(mean, cross, np.asarray(cross.multiply(cross).sum(axis=1)).ravel())
+            held = scipy.sparse.issparse(cross)
+            out[variable.name] = AffineMoments(mean, cross, cross.power(2).sum(axis=1) if held else np.zeros(mean.size))
         return out
 
-    def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, scipy.sparse.csr_array]:
-        """Return what an affine variable is at x = 0, and its map from x with entries, (size, N)."""
-        mean, push, changes, known = self._affine(variable)
+    def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, Any]:
+        """Return what an affine variable is at x = 0, and its map from x, (size, N): with entries, or by products."""
+        at_zero, push, changes, known = self._affine(variable)
         own = self.unpack(theta)
+        mean = np.asarray(at_zero(*own))
         if changes or "map" not in known:
-            known["map"] = self.linear.matrix_of(lambda x: np.ravel(push(*own, *self.linear.split(x))))
-        return np.asarray(mean(*own)), known["map"]
+            known["map"] = self._map_of(variable, own, push, mean.size)
+        return mean, known["map"]
+
+    def _map_of(self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int) -> Any:
+        def forward(x: np.ndarray) -> np.ndarray:
+            return np.ravel(push(*own, *self.linear.split(x)))
+
+        few = size * self.linear.size <= _MOST_NUMBERS and size * _FEWER <= self.linear.size
+        entries = None if few else self.linear.matrix_of(forward)
+        if entries is not None:
+            return entries
+        pull, _ = self._for_solver((variable, "adjoint"), lambda: self.linear.compile_adjoint(variable.expression))
+        if few:
+            return scipy.sparse.csr_array(np.array([pull(*own, unit) for unit in np.eye(size)]))
+        return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*own, v)), dtype=float)
 
     def affine_values(
         self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]

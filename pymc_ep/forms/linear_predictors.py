@@ -1,6 +1,7 @@
 """The linear map D from all unknowns of a sparse linear form to all its predictors, as products and as a matrix."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property, reduce
 from operator import matmul
 from typing import Any
@@ -14,47 +15,22 @@ from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.factor_rows import FactorRows, Product
 from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
 from pymc_ep.linalg.namespace import to_jax
+from pymc_ep.linalg.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.linalg.precision import Algebra, plan_algebra, require_dense_memory, require_memory
 from pymc_ep.operators import LinearMap
 from pymc_ep.operators.apply import ApplyLinearMap
 
 __all__ = ["LinearPredictors"]
 
-Product = Callable[[np.ndarray], np.ndarray]
-
 _WIDE = 64
 """Entries in a row of a large map beyond which its own products are faster than those of its entries: a convolution
 with 21 x 21 taps takes less than a tenth of the time, by the fast Fourier transform."""
-
-
-class _Rows:
-    """The rows of D that belong to one factor.
-
-    Attributes
-    ----------
-    entries : csr_array, (n of the factor, N), or None
-        None where there are too many to hold.
-    forward, adjoint : callable
-        (N,) -> (n of the factor,) and back.
-    """
-
-    def __init__(self, entries: scipy.sparse.csr_array | None, forward: Product, adjoint: Product):
-        self.entries, self.forward, self.adjoint = entries, forward, adjoint
-
-    @classmethod
-    def held(cls, entries: scipy.sparse.csr_array) -> "_Rows":
-        transposed = entries.T.tocsr()
-        return cls(entries, entries.__matmul__, transposed.__matmul__)
-
-    @cached_property
-    def squares(self) -> scipy.sparse.csr_array | None:
-        """The squared entries, (N, n of the factor)."""
-        return None if self.entries is None else self.entries.power(2).T.tocsr()
 
 
 class LinearPredictors:
@@ -69,6 +45,9 @@ class LinearPredictors:
         Takes inputs and outputs, returns the function.
     theta : callable
         Returns any unconstrained hyperparameters, split.
+    noise : callable
+        Returns the precisions of all observations, (m,), at some hyperparameters, a vector each; none unless they are
+        the same for every x.
 
     Attributes
     ----------
@@ -84,12 +63,23 @@ class LinearPredictors:
         shapes: Sequence[tuple[int, ...]],
         compile_function: Callable[..., Callable[..., Any]],
         theta: Callable[[], Sequence[np.ndarray]],
+        noise: Callable[[], Sequence[np.ndarray]],
     ):
-        self._form, self._shapes, self._compile, self._theta = form, list(shapes), compile_function, theta
+        self._form, self._shapes, self._compile = form, list(shapes), compile_function
+        self._theta, self._noise = theta, noise
         self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         self.size = int(self.ends[-1])
         self._data: list[Any] | None = None
         self._known: dict[str, Any] = {}
+
+    def with_maps(self, form: SparseLinear) -> "LinearPredictors":
+        """Return the predictors of a form that differs in the maps of its potentials."""
+        other = copy(self)
+        own = range(len(form.groups), len(form.factors))
+        other._form = form
+        other._known = {"ends": self._factor_ends}
+        other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in own)]
+        return other
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Return D x, (n,), for x (N,)."""
@@ -142,6 +132,18 @@ class LinearPredictors:
         return self._of_present_data("rows on jax", build)
 
     def _planned(self) -> Algebra:
+        basis = self._basis
+        if basis is None or basis.squared_adjoint is None:
+            return self._by_entries()
+        observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
+        algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
+        # Equal at one value of the hyperparameters precisions may be by chance. Were they at two, others that turn out
+        # not to be would have the algebra by entries.
+        noise = self._noise()
+        even = noise and all(algebra.common_precision(weights) is not None for weights in noise)
+        return algebra if even else self._by_entries()
+
+    def _by_entries(self) -> Algebra:
         algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
         require_memory(algebra)
         return algebra
@@ -149,17 +151,17 @@ class LinearPredictors:
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
-        Where all observations are of single unknowns and the one potential is on orthonormal coefficients, that of
+        Where all observations are of single unknowns and all potentials on orthonormal coefficients, that of
         `splitting`; otherwise the diagonal. An orthonormal map whose entries are not held has the mean weight on it.
         """
-        factors = np.split(weights, self._factor_ends[:-1])
-        on_diagonal = zip(self._rows[:-1] if self._splits else self._rows, factors)
+        factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
+        on_diagonal = zip(self._rows if basis is None else self._of_observations, factors)
         diagonal = sum(
             np.full(self.size, w.mean()) if rows.squares is None else rows.squares @ w for rows, w in on_diagonal
         )
-        if not self._splits:
+        if basis is None:
             return jacobi(diagonal)
-        return splitting(diagonal, self._rows[-1].forward, self._rows[-1].adjoint, factors[-1])
+        return splitting(diagonal, basis.forward, basis.adjoint, weights[-basis.size :])
 
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
@@ -192,6 +194,13 @@ class LinearPredictors:
         parts = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
         return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
 
+    def compile_adjoint(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
+        """Return the adjoint of that linear part as a function of hyperparameters and a vector (size of x,)."""
+        flat = expression.ravel()
+        cotangent = flat.type("cotangent")
+        parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
+        return self._of_hyperparameters([cotangent], pt.concatenate(parts))
+
     def _placed(self, x: np.ndarray, block: int) -> np.ndarray:
         """Return a vector (N,) that is x in one block and zero elsewhere."""
         out = np.zeros(self.size)
@@ -199,7 +208,7 @@ class LinearPredictors:
         return out
 
     @property
-    def _rows(self) -> list[_Rows]:
+    def _rows(self) -> list[FactorRows]:
         return self._of_present_data("rows", lambda: [self._read(f) for f in range(len(self._form.factors))])
 
     @property
@@ -211,15 +220,23 @@ class LinearPredictors:
         return self._of_present_data("ends", build)
 
     @property
-    def _splits(self) -> bool:
-        """Whether D is rows of one entry each over a single orthonormal map."""
-        return self._of_present_data("splits", self._has_splitting)
+    def _of_observations(self) -> list[FactorRows]:
+        return self._rows[: len(self._form.groups)]
 
-    def _has_splitting(self) -> bool:
-        if len(self._shapes) > 1 or len(self._form.maps) > 1 or not self._form.maps[0][1].orthonormal:
-            return False
-        known = [rows.entries for rows in self._rows[:-1]]
-        return all(entries is not None and np.diff(entries.indptr).max(initial=0) <= 1 for entries in known)
+    @property
+    def _basis(self) -> Basis | None:
+        """The potentials' rows, where they are one orthonormal set and observations are of single unknowns."""
+        return self._of_present_data("basis", self._found_basis)
+
+    def _found_basis(self) -> Basis | None:
+        if len(self._shapes) > 1 or not all(known is not None and known[1].orthonormal for known in self._form.maps):
+            return None
+        known = [rows.entries for rows in self._of_observations]
+        if any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known):
+            return None
+        potentials = slice(len(self._form.groups), None)
+        parts = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
+        return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in parts])
 
     def _stacked(self) -> scipy.sparse.csr_array:
         for factor, rows in zip(self._form.factors, self._rows):
@@ -231,7 +248,7 @@ class LinearPredictors:
                 )
         return scipy.sparse.vstack([rows.entries for rows in self._rows], format="csr")
 
-    def _read(self, factor: int) -> _Rows:
+    def _read(self, factor: int) -> FactorRows:
         position = factor - len(self._form.groups)
         known = self._form.maps[position] if position >= 0 else None
         if known is not None:
@@ -239,7 +256,7 @@ class LinearPredictors:
         predictor = self._form.factors[factor].predictor
         written = self._written(predictor)
         if written is not None:
-            return _Rows.held(written)
+            return FactorRows.held(written)
         push, own = self._constant(*self.compile(predictor)), self._theta()
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -248,14 +265,11 @@ class LinearPredictors:
         entries = self.matrix_of(forward)
         large = self.size > MOST_UNKNOWNS
         if entries is not None and not (large and entries.nnz > _WIDE * entries.shape[0]):
-            return _Rows.held(entries)
-        flat = predictor.ravel()
-        cotangent = flat.type("cotangent")
-        parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
-        pull = self._constant(*self._of_hyperparameters([cotangent], pt.concatenate(parts)))
-        return _Rows(entries, forward, lambda v: np.asarray(pull(*own, v)))
+            return FactorRows.held(entries)
+        pull = self._constant(*self.compile_adjoint(predictor))
+        return FactorRows(entries, forward, lambda v: np.asarray(pull(*own, v)))
 
-    def _of_operator(self, block: int, linear_map: LinearMap) -> _Rows:
+    def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
         """Return the rows of a potential's own operator, whose products are faster than those of its entries."""
         here, shape = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block]), self._shapes[block]
 
@@ -265,11 +279,16 @@ class LinearPredictors:
         def adjoint(v: np.ndarray) -> np.ndarray:
             return self._placed(linear_map.adjoint(v.reshape(linear_map.output_shape)), block)
 
+        def squared_adjoint(v: np.ndarray) -> np.ndarray:
+            return self._placed(linear_map.squared_adjoint(v.reshape(linear_map.output_shape)), block)
+
+        squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
         # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.
         own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
         if own is not None:
-            return _Rows(self._among_blocks(own, block), forward, adjoint)
-        return _Rows(self.matrix_of(forward) if self.size > MOST_UNKNOWNS else None, forward, adjoint)
+            return FactorRows(self._among_blocks(own, block), forward, adjoint, squares)
+        entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
+        return FactorRows(entries, forward, adjoint, squares)
 
     def _written(self, predictor: TensorVariable) -> scipy.sparse.csr_array | None:
         """Return the rows of operators that act on a block one after another, and write their entries themselves."""

@@ -4,7 +4,7 @@ It offers what `LatentPosterior` offers. The components are made one at a time a
 the size of the data squared.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,13 +16,24 @@ from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
-__all__ = ["PosteriorMixture"]
+__all__ = ["PosteriorMixture", "mixed_moments"]
 
 _KERNEL = 0.7
 """Standard deviation, in those of the design, of the normal kernel about the points of a composite design: somewhat
 less than the distance of their shells, so that draws leave no gaps."""
 _SAMPLES = 20_000
 _LEFT_OUT = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
+
+
+def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
+    """Return the moments of a mixture from the weights and moments of its components."""
+    known = list(parts)
+    out = {}
+    for name in known[0][1]:
+        mean = sum(weight * found[name].mean for weight, found in known)
+        spread = sum(weight * (found[name].sd ** 2 + (found[name].mean - mean) ** 2) for weight, found in known)
+        out[name] = Moments(mean, np.sqrt(spread))
+    return out
 
 
 class PosteriorMixture:
@@ -104,13 +115,7 @@ class PosteriorMixture:
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
-        parts = [(weight, component.moments(variables)) for weight, component in self.components()]
-        out = {}
-        for name in parts[0][1]:
-            mean = sum(weight * found[name].mean for weight, found in parts)
-            spread = sum(weight * (found[name].sd ** 2 + (found[name].mean - mean) ** 2) for weight, found in parts)
-            out[name] = Moments(mean, np.sqrt(spread))
-        return out
+        return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale.

@@ -24,8 +24,8 @@ class SparseLinear(LatentGaussian):
     Attributes
     ----------
     potentials : tuple of SiteGroup
-        Sites on linear maps of the blocks, with the name of the variable whose prior they are. Gaussian variables
-        beside the fields are flat blocks with such sites too.
+        Sites on linear maps of the blocks, each with a name of its own: that of the variable whose prior it is, or one
+        that begins with it. Gaussian variables beside the fields are flat blocks with such sites too.
     maps : tuple
         Of each potential the position of the block that it is on and its operator; None where it is on each value.
     """

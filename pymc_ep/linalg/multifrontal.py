@@ -100,6 +100,11 @@ class Multifrontal:
         self._other: tuple[scipy.sparse.csr_array | None, Any] = (None, None)
 
     @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+        return self.design.power(2).sum(axis=1)
+
+    @property
     def flops(self) -> float:
         """Operations of a factor with all variances."""
         return self.dissection.flops
@@ -291,6 +296,10 @@ class MultifrontalFactor:
             dense = design[rows].toarray().T
             out[rows] = np.einsum("ij,ij->j", dense, self.solve(dense))
         return out
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,)."""
+        return self.variances(self.algebra.design)
 
     def _selected(self, pairs: Pairs) -> np.ndarray:
         """Return the covariances of pairs of unknowns, (e,), twice where they are not one: from parents to children."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+from scipy.sparse.linalg import LinearOperator
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.linalg.cholesky import counts, factor_lower, mirror_lower
@@ -59,6 +60,9 @@ class PrecisionFactor(Protocol):
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N)."""
 
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,), for the algebra's own D."""
+
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N)."""
 
@@ -67,8 +71,12 @@ class Algebra(Protocol):
     """A way to factor D^T diag(pi) D, chosen once for a design D, (n, N)."""
 
     @property
-    def design(self) -> scipy.sparse.csr_array:
-        """D, canonical."""
+    def design(self) -> scipy.sparse.csr_array | LinearOperator:
+        """D: canonical entries, or products alone."""
+
+    @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
 
     @property
     def flops(self) -> float:
@@ -165,6 +173,11 @@ class Dense:
         self.design = design
 
     @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+        return self.design.power(2).sum(axis=1)
+
+    @property
     def flops(self) -> float:
         """Operations of a factor with all variances."""
         n_rows, n = self.design.shape
@@ -221,8 +234,8 @@ class Dense:
         factor, info = factor_lower(matrix)
         pivots = factor.diagonal()
         if info != 0 or pivots_vanish(pivots, diagonal):
-            return DenseFactor(np.zeros((0, 0)), np.nan, False)
-        return DenseFactor(factor, 2.0 * float(np.log(pivots).sum()), True)
+            return DenseFactor(self.design, np.zeros((0, 0)), np.nan, False)
+        return DenseFactor(self.design, factor, 2.0 * float(np.log(pivots).sum()), True)
 
 
 class DenseFactor:
@@ -230,15 +243,18 @@ class DenseFactor:
 
     Parameters
     ----------
+    design : csr_array, (n, N)
+        D.
     factor : ndarray, (N, N), Fortran-ordered
         L with A = L L^T in the lower triangle; the upper is not read.
     log_det : float
     proper : bool
     """
 
-    def __init__(self, factor: np.ndarray, log_det: float, proper: bool):
+    def __init__(self, design: scipy.sparse.csr_array, factor: np.ndarray, log_det: float, proper: bool):
         self.log_det = log_det
         self.proper = proper
+        self._design = design
         self._factor = factor
 
     def solve(self, b: np.ndarray) -> np.ndarray:
@@ -268,6 +284,10 @@ class DenseFactor:
                     dense = design[rows[part]].toarray()
                     out[rows[part]] = np.einsum("ij,ij->i", dense @ covariance, dense)
         return out
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,)."""
+        return self.variances(self._design)
 
     @cached_property
     def _covariance(self) -> np.ndarray:

@@ -42,9 +42,15 @@ class LinearMap:
         Whether the map's matrix W has orthonormal rows, W W' = I.
     few_entries : bool
         Whether `matrix` is a quick way to few non-zeros, at any size at which it is not None.
+    picks : bool
+        Whether each output is a single element of the input.
     """
 
     few_entries = False
+    picks = False
+
+    period: int | None = None
+    """Shift of an image by which `translated` maps repeat; None for maps that are not translated."""
 
     # An ndarray to the left of `@` would otherwise take the map for a scalar object.
     __array_ufunc__ = None
@@ -70,6 +76,10 @@ class LinearMap:
         """Return A' y, of `input_shape`, for y of `output_shape`; an InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
 
+    def translated(self, shift: Sequence[int]) -> "LinearMap":
+        """Return the map on a grid that is moved by so many rows and columns; itself where it has no `period`."""
+        return self
+
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise an InvalidDataError unless `shape` is the input shape."""
         if shape != self.input_shape:
@@ -77,6 +87,13 @@ class LinearMap:
 
     def matrix(self) -> sp.csr_array | None:
         """Return the matrix (J, N), both sides ravelled in C order; None where it would not be sparse enough."""
+        return None
+
+    def squared_adjoint(self, y: Any) -> np.ndarray | None:
+        """Return sum_j A_ji^2 y_j for each input i, of `input_shape`; None where the map knows no quick way to it.
+
+        With variances of independent outputs for y, these are the variances that the adjoint gives to the inputs.
+        """
         return None
 
     @cached_property
@@ -168,11 +185,20 @@ class Composition(LinearMap):
         super().__init__(inner.input_shape, outer.output_shape, groups=outer.groups, orthonormal=both)
         self.outer, self.inner = outer, inner
         self.few_entries = outer.few_entries and inner.few_entries
+        self.period = inner.period
+
+    def translated(self, shift: Sequence[int]) -> LinearMap:
+        """Return the same of the inner map on a grid that is moved."""
+        return Composition(self.outer, self.inner.translated(shift))
 
     def matrix(self) -> sp.csr_array | None:
         """Return the product of the two matrices, where both maps have one."""
         outer, inner = self.outer.matrix(), self.inner.matrix()
         return None if outer is None or inner is None else sp.csr_array(outer @ inner)
+
+    def squared_adjoint(self, y: Any) -> np.ndarray | None:
+        """Return sum_j A_ji^2 y_j, where the outer map picks some of the inner one's outputs; else None."""
+        return self.inner.squared_adjoint(self.outer.squared_adjoint(y)) if self.outer.picks else None
 
     @cached_property
     def T(self) -> LinearMap:

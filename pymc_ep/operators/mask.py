@@ -25,6 +25,7 @@ class Mask(LinearMap):
     """
 
     few_entries = True
+    picks = True
 
     def __init__(self, shape: Sequence[int], mask: Any) -> None:
         shape = checked_shape(shape, "Mask")
@@ -58,6 +59,10 @@ class Mask(LinearMap):
         """Return the matrix (n, N), one non-zero a row."""
         n = len(self.indices)
         return sp.csr_array((np.ones(n), self.indices, np.arange(n + 1)), shape=(n, prod(self.input_shape)))
+
+    def squared_adjoint(self, y: Any) -> np.ndarray:
+        """Return the adjoint of y: all non-zeros are ones."""
+        return self.adjoint(y)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         return x.ravel()[self.indices]

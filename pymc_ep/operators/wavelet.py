@@ -1,6 +1,7 @@
 """Orthonormal wavelet transforms of an image."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from operator import index
 from typing import Any
@@ -32,6 +33,8 @@ class Wavelet2D(LinearMap):
     scaling : bool
         Whether the scaling coefficients, of the low-pass image that remains, are part of the output. Without them
         the output is blind to that image: a potential on it leaves the scaling coefficients flat.
+    shift : (int, int)
+        Rows and columns by which the image is moved up and to the left, cyclically, before the transform.
 
     Attributes
     ----------
@@ -45,17 +48,25 @@ class Wavelet2D(LinearMap):
     is the inverse transform, of an image without scaling coefficients if they are left out.
     """
 
-    def __init__(self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False) -> None:
+    def __init__(
+        self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False, shift: Sequence[int] = (0, 0)
+    ) -> None:
         shape = checked_shape(shape, "Wavelet2D", sides=2)
         self.wavelet = _orthonormal_wavelet(wavelet)
         self.levels = _checked_levels(shape, levels)
         self.scaling = bool(scaling)
+        self.shift = _checked_shift(shift)
         self.band_shapes = tuple((shape[0] >> level, shape[1] >> level) for level in range(1, self.levels + 1))
         sizes = [3 * prod(band) for band in self.band_shapes]
         if scaling:
             sizes.append(prod(self.band_shapes[-1]))
         groups = np.repeat(np.arange(len(sizes)), sizes)
         super().__init__(shape, (sum(sizes),), groups=groups, orthonormal=True)
+        self.period = 2**self.levels
+
+    def translated(self, shift: Sequence[int]) -> "Wavelet2D":
+        """Return the transform with another `shift`."""
+        return Wavelet2D(self.input_shape, self.wavelet, self.levels, scaling=self.scaling, shift=shift)
 
     def bands(self, y: Any) -> list[tuple[Any, ...]]:
         """Cut coefficients, (J,), into images: one (horizontal, vertical, diagonal) a level, then (scaling,) if there.
@@ -74,22 +85,43 @@ class Wavelet2D(LinearMap):
 
     def matrix(self) -> sp.csr_array | None:
         """Return the matrix (J, N); None above 2^24 non-zeros, which long filters soon reach."""
-        low = [sp.eye_array(side, format="csr") for side in self.input_shape]
-        factors: list[tuple[sp.csr_array, sp.csr_array]] = []
+        pairs = [pair for level in self._factors() for pair in level]
+        if sum(rows.nnz * columns.nnz for rows, columns in pairs) > MATRIX_LIMIT:
+            return None
+        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in pairs], format="csr"))
+
+    def squared_adjoint(self, y: Any) -> np.ndarray:
+        """Return sum_j W_ji^2 y_j, an image, for y of `output_shape`.
+
+        A band's rows of W are all products of a row of R and one of C, so that its images Y add R^2' Y C^2, with the
+        squares taken of each number: about 3 F products a pixel and level, for filters of F taps.
+        """
+        out = np.zeros(self.input_shape)
+        for images, pairs in zip(self.bands(self.T._checked(y)), self._squares):
+            for image, (rows, columns) in zip(images, pairs):
+                out += rows @ (image @ columns)
+        return out
+
+    @cached_property
+    def _squares(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
+        return [[(r.power(2).T.tocsr(), c.power(2)) for r, c in pairs] for pairs in self._factors()]
+
+    def _factors(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
+        """Return one-dimensional matrices R and C for the images of `bands`, whose rows of W are their products."""
+        low = [_moved(side, by) for side, by in zip(self.input_shape, self.shift)]
+        factors: list[list[tuple[sp.csr_array, sp.csr_array]]] = []
         for _ in range(self.levels):
             steps = [filter_matrices(part.shape[0], self.wavelet) for part in low]
             high = [detail @ part for (_, detail), part in zip(steps, low)]
             low = [smooth @ part for (smooth, _), part in zip(steps, low)]
-            factors += [(high[0], low[1]), (low[0], high[1]), (high[0], high[1])]
+            factors.append([(high[0], low[1]), (low[0], high[1]), (high[0], high[1])])
         if self.scaling:
-            factors.append((low[0], low[1]))
-        if sum(rows.nnz * columns.nnz for rows, columns in factors) > MATRIX_LIMIT:
-            return None
-        return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in factors], format="csr"))
+            factors.append([(low[0], low[1])])
+        return factors
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         out = np.empty(self.output_shape)
-        low = x
+        low = np.roll(x, [-by for by in self.shift], axis=(0, 1)) if any(self.shift) else x
         for level, images in enumerate(self.bands(out)):
             if level < self.levels:
                 low, details = pywt.dwt2(low, self.wavelet, MODE)
@@ -105,10 +137,15 @@ class Wavelet2D(LinearMap):
         low: Any = bands.pop()[0] if self.scaling else None
         for details in reversed(bands):
             low = pywt.idwt2((low, details), self.wavelet, MODE)
-        return low
+        return np.roll(low, self.shift, axis=(0, 1)) if any(self.shift) else low
 
     def _rank(self) -> int:
         return self.output_shape[0]
+
+
+def _moved(n: int, by: int) -> sp.csr_array:
+    """Return the matrix that moves a periodic signal to the left."""
+    return sp.csr_array((np.ones(n), (np.arange(n) + by) % n, np.arange(n + 1)), shape=(n, n))
 
 
 def filter_matrices(n: int, wavelet: pywt.Wavelet) -> tuple[sp.csr_array, sp.csr_array]:
@@ -148,11 +185,19 @@ def _orthonormal_names() -> str:
     return ", ".join(["haar", *(f"{names[0]}, ..., {names[-1]}" for names in by_family.values())])
 
 
+def _checked_shift(shift: Any) -> tuple[int, int]:
+    try:
+        rows, columns = map(index, shift)
+    except (TypeError, ValueError):
+        raise InvalidDataError(f"Wavelet2D: shift must be two integers, not {shift!r}.") from None
+    return rows, columns
+
+
 def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
     # The most halvings of a side are its trailing zero bits.
     most = min((side & -side).bit_length() - 1 for side in shape)
     try:
-        wanted = index(levels)
+        wanted = 0 if isinstance(levels, bool) else index(levels)
     except TypeError:
         wanted = 0
     if 1 <= wanted <= most:

@@ -28,7 +28,7 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
     """
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
-    engine = get_engine(fit_group(idata).attrs["method"], type(form.form))
+    engine = get_engine(fit_group(idata).attrs["method"], form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:
         raise ValueError(

@@ -18,6 +18,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.sparse_field import SparseFieldRV
+from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
 from pymc_ep.recognise.areas import require_connected, require_neighbours
 
 __all__ = ["Gaussian", "gaussian_of"]
@@ -96,6 +97,11 @@ def _sparse_field(rv: TensorVariable) -> Gaussian:
         return flat.log_excess(shape) + rv.owner.op.log_excess(parameters)
 
     return replace(flat, barred=tuple(parameters), log_excess=log_excess)
+
+
+def _wavelet_tree(rv: TensorVariable) -> Gaussian:
+    """Leave out the mixtures, which are sites."""
+    return replace(_flat(rv), barred=tuple(rv.owner.op.dist_params(rv.owner)))
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -272,6 +278,7 @@ _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     NormalRV: _normal,
     FlatRV: _flat,
     SparseFieldRV: _sparse_field,
+    WaveletTreeRV: _wavelet_tree,
     MvNormal.rv_type: _mv_normal,
     MatrixNormal.rv_type: _matrix_normal,
     RandomWalkRV: _random_walk,

@@ -1,6 +1,6 @@
 """From a latent Gaussian form with sparse fields to the sparse linear form, whose priors are sites as well."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,18 +11,21 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
 from pymc_ep.distributions.sparse_field import SparseFieldRV
+from pymc_ep.distributions.wavelet_tree import WaveletTreeRV, each_probability
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.forms.moments import deviations_of
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.operators import apply_operator
+from pymc_ep.linalg.forest import quad_forest
+from pymc_ep.operators import LinearMap, apply_operator
 from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.graph import depends_on
 from pymc_ep.recognise.noise import NoiseGraphs
 from pymc_ep.recognise.random_nodes import parameters_of
 from pymc_ep.sites.base import Site, get_site
+from pymc_ep.sites.tree_mixture import tree_mixture
 
-__all__ = ["with_potentials"]
+__all__ = ["field_sites", "with_potentials"]
 
 _PREDICTORS = np.array([0.3, 0.8, 1.7])
 _PARAMETER = 0.7
@@ -32,16 +35,17 @@ def with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
     """Return the form itself, or where a latent variable is a sparse field, one in which all priors are sites."""
-    if not any(isinstance(rv.owner.op, SparseFieldRV) for rv in latents):
+    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in latents):
         return form
     for group in form.groups:
         _require_signed(group)
     blocks, potentials, maps = [], [], []
     for rv, block in zip(latents, form.blocks):
         _require_observed(rv, block, form)
-        if isinstance(rv.owner.op, SparseFieldRV):
-            potentials.append(_of_field(rv, block, graphs))
-            maps.append((len(blocks), rv.owner.op.linear_map))
+        if isinstance(rv.owner.op, tuple(_FIELDS)):
+            for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
+                potentials.append(potential)
+                maps.append((len(blocks), linear_map))
         elif not block.flat:
             block, potential = _of_gaussian(block, rv.type.shape)
             potentials.append(potential)
@@ -76,10 +80,10 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
     """Raise for a variable that is there to be predicted, which has no site among those of a fit."""
     if depends_on([group.predictor for group in form.groups], [block.noise]):
         return
-    if isinstance(rv.owner.op, SparseFieldRV):
+    if isinstance(rv.owner.op, tuple(_FIELDS)):
         raise UnsupportedModelError(
-            f"{rv.name!r} is a SparseField that no observation depends on; its prior is improper, so that there is "
-            f"nothing to predict. Leave it out."
+            f"{rv.name!r} is a field with sparse coefficients that no observation depends on, so that there is nothing "
+            f"to predict. Leave it out."
         )
     raise UnsupportedModelError(
         f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
@@ -88,14 +92,44 @@ def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussia
     )
 
 
-def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> SiteGroup:
+def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
     op = rv.owner.op
-    potential = op.potential_of(graphs(parameters_of(rv)))
-    family = family_of(potential)
-    own = parameters_of(potential)
+    site, parameters = _site_of(op.potential_of(graphs(parameters_of(rv))))
     coefficients = apply_operator(op.linear_map, block.noise).ravel()
-    site, parameters = get_site(family.links["identity"]), [own[i] for i in family.parameters.values()]
-    return _potential(rv.name, site, coefficients, parameters, op.coefficients)
+    yield _potential(rv.name, site, coefficients, parameters, op.coefficients), op.linear_map
+
+
+def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
+    op = rv.owner.op
+    names = rv.name, f"{rv.name}_scaling"
+    for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
+        groups, forest = component.linear_map.groups, component.forest
+        sites, parameters = [], []
+        for potential, values in zip(component.potentials, own):
+            site, found = _site_of(potential.random(potential.each(values, groups))[1])
+            sites.append(site)
+            parameters += found
+        if probabilities:
+            sites = [tree_mixture(*sites, forest)]
+            parameters += each_probability(forest, probabilities)
+        coefficients = apply_operator(component.linear_map, block.noise).ravel()
+        yield _potential(name, sites[0], coefficients, parameters, forest.size), component.linear_map
+
+
+def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
+    family, own = family_of(potential), parameters_of(potential)
+    return get_site(family.links["identity"]), [own[i] for i in family.parameters.values()]
+
+
+def field_sites() -> list[tuple[str, str, Site]]:
+    """Return of each distribution of fields its name, which potentials it takes, and a site that stands for these."""
+    takes, one = "laplace, normal or student_t", get_site("laplace")
+    mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
+    return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
+
+
+_FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
+"""Variables whose priors are potentials on their coefficients."""
 
 
 def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:

@@ -119,6 +119,11 @@ def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[s
     for name, results in solution.sites.items():
         for what, value in results.items():
             _put(out, f"{name}_{what}", model_dims(model, name), value)
+    for name, results in solution.coefficients.items():
+        for what, value in results.items():
+            _put(out, f"{name}_{what}", (f"{name}_coefficient",) * np.ndim(value), value)
+    for name, values in solution.hyper_traces.items():
+        _put(out, f"hyper_trace_{name}", ("iteration", *model_dims(model, name)), values)
     for name, (dim, values) in solution.traces.items():
         _put(out, name, (dim,), values)
     for name, value in solution.scalars.items():

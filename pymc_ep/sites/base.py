@@ -149,7 +149,7 @@ class Site:
         """Pickle a registered site by its name: its functions need none then."""
         if _REGISTRY.get(self.name) is self:
             return get_site, (self.name,)
-        return Site, tuple(getattr(self, f.name) for f in fields(self))
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def scanned(self) -> bool:
@@ -160,6 +160,11 @@ class Site:
     def has_bound(self) -> bool:
         """Whether Gaussians that lie below t everywhere are known."""
         return self.super_gaussian is not None or self.curvature_bound is not None
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether t is a factor of one predictor, which has tilted moments."""
+        return True
 
     def validate(self, y: np.ndarray, name: str) -> None:
         """Raise `InvalidDataError` at the first observation outside the domain.

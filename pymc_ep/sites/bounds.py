@@ -82,6 +82,11 @@ class BoundFunctions:
         shape, arrays = self._flatten(y, eta, z, *parameters)
         return tuple(part.reshape(shape) for part in self._bounded_gradient_function(*arrays))
 
+    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+        """Return both `bounded` and `bounded_parameter_gradient`, of which some sites have parts in common."""
+        arguments = (y, eta, z, *parameters)
+        return self.bounded(*arguments), self.bounded_parameter_gradient(*arguments)
+
     @cached_property
     def _bounded_function(self) -> Callable[..., Sequence[Any]]:
         inputs = self._vectors("y", "eta", "z")

@@ -28,7 +28,7 @@ from pymc_ep.sites.base import Site, Tilted, get_site
 from pymc_ep.sites.bounds import BoundFunctions
 from pymc_ep.sites.rows import BLOCK, by_rows
 
-__all__ = ["CompiledSite", "check_finite", "compile_site"]
+__all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 
 _KEPT = 2 * 10**8
 """Numbers in rules that are kept for means nearby, 1.5 GiB; the moments of sites beyond are computed anew."""
@@ -66,7 +66,7 @@ def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "Compile
 
 @lru_cache(maxsize=256)
 def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
-    return CompiledSite(site, mode, dict(options))
+    return COMPILED[type(site)](site, mode, dict(options))
 
 
 class CompiledSite(BoundFunctions):
@@ -174,6 +174,10 @@ class CompiledSite(BoundFunctions):
         evaluate = self._closed_gradient_function if closed else self._quadrature_gradient
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
         return tuple(_shaped(part, shape) for part in evaluate(*arrays))
+
+    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+        """Return what else a result tells of the site, by name; arguments are those of `bounded`."""
+        return {}
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
         """Return log t(eta; y, parameters); of two or more axes the first is that of draws."""
@@ -355,6 +359,10 @@ def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequenc
 def _without_checks(mode: Any) -> Any:
     """Drop PyMC's assertions on parameters: bad ones end as moments that are not finite, found by `check_finite`."""
     return get_mode(mode).including("local_remove_check_parameter")
+
+
+COMPILED: dict[type[Site], type[CompiledSite]] = {Site: CompiledSite}
+"""What holds the functions of each kind of site."""
 
 
 def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import ndimage
+from scipy import interpolate, ndimage
 from scipy.special import ndtr
 from skimage.io import imread
 from skimage.restoration import denoise_tv_chambolle
@@ -23,9 +23,11 @@ __all__ = [
     "anscombe_tv",
     "area_average",
     "blur",
+    "chambolle",
     "coverage",
     "from_anscombe",
     "intensity",
+    "linear_interpolation",
     "load",
     "median_sd",
     "panels",
@@ -122,7 +124,16 @@ def intensity(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
     return mean * ndtr(ratio) + sd * np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
 
 
-# What others would do, at the setting that the truth likes best
+# What others would do, some of it at the setting that the truth likes best
+
+
+def linear_interpolation(picture: np.ndarray) -> np.ndarray:
+    """Fill the pixels that are NaN linearly, beyond the outermost known ones with the nearest one's value."""
+    places = np.argwhere(~np.isnan(picture))
+    values = picture[tuple(places.T)]
+    everywhere = np.moveaxis(np.indices(picture.shape), 0, -1)
+    linear, nearest = (interpolate.griddata(places, values, everywhere, method=how) for how in ("linear", "nearest"))
+    return np.where(np.isnan(linear), nearest, linear)
 
 
 def _oracle(truth: np.ndarray, candidates: Iterable[tuple[float, np.ndarray]]) -> Reconstruction:
@@ -130,14 +141,15 @@ def _oracle(truth: np.ndarray, candidates: Iterable[tuple[float, np.ndarray]]) -
     return min(found, key=lambda one: one.error)
 
 
-def _chambolle(image: np.ndarray, weight: float) -> np.ndarray:
+def chambolle(image: np.ndarray, weight: float) -> np.ndarray:
+    """Denoise by total variation with scikit-image's algorithm of Chambolle (2004), run to its end."""
     return denoise_tv_chambolle(image, weight=weight, eps=1e-6, max_num_iter=1000)
 
 
 def total_variation(counts: np.ndarray, truth: np.ndarray) -> Reconstruction:
     """Denoise the counts by total variation (scikit-image's), with the weight of least relative l1 error."""
     weights = np.geomspace(0.05, 3, 31) * np.sqrt(counts.mean())
-    return _oracle(truth, ((w, _chambolle(counts.astype(float), w)) for w in weights))
+    return _oracle(truth, ((w, chambolle(counts.astype(float), w)) for w in weights))
 
 
 def anscombe(counts: np.ndarray) -> np.ndarray:
@@ -155,7 +167,7 @@ def from_anscombe(mean: np.ndarray) -> np.ndarray:
 def anscombe_tv(counts: np.ndarray, truth: np.ndarray) -> Reconstruction:
     """Denoise the transformed counts by total variation, with the weight of least relative l1 error."""
     transformed = anscombe(counts)
-    return _oracle(truth, ((w, from_anscombe(_chambolle(transformed, w))) for w in np.geomspace(0.05, 5, 31)))
+    return _oracle(truth, ((w, from_anscombe(chambolle(transformed, w))) for w in np.geomspace(0.05, 5, 31)))
 
 
 def richardson_lucy(

@@ -527,7 +527,7 @@ def test_new_variables_of_the_prior_have_no_closed_form():
         pmep.SparseField("other", operator=np.eye(4), potential=pm.Laplace.dist(0, 1.0))
         with pytest.raises(UnsupportedModelError, match=r"'weighed'.*no observation depends.*posterior_predictive"):
             pmep.predict(idata, var_names=["weighed"])
-        with pytest.raises(UnsupportedModelError, match=r"'other'.*no observation depends.*improper"):
+        with pytest.raises(UnsupportedModelError, match=r"'other'.*no observation depends.*nothing to predict"):
             pmep.predict(idata, var_names=["other"])
         drawn = pm.sample_posterior_predictive(idata, var_names=["weighed"], progressbar=False, random_seed=1)
     drawn = np.asarray(group(drawn, "posterior_predictive")["weighed"])

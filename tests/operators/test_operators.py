@@ -169,3 +169,31 @@ def test_what_is_made_of_maps_with_few_entries_has_few():
         assert few.few_entries
     for many in (wavelet, wavelet.T, wavelet @ blur, stack(gradient, wavelet)):
         assert not many.few_entries
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "wavelet", "levels"), [((16, 16), "haar", 4), ((32, 16), "db2", 3), ((8, 4), "db4", 2)]
+)
+@pytest.mark.parametrize("shift", [(0, 0), (1, -2)])
+def test_squares_of_wavelets(shape, wavelet, levels, scaling, shift):
+    """Also where filters wrap around the image more than once, and of a part of the coefficients."""
+    operator = Wavelet2D(shape, wavelet, levels, scaling=scaling, shift=shift)
+    squares, values = operator.matrix().toarray() ** 2, np.random.default_rng(0).normal(size=operator.output_shape)
+    np.testing.assert_allclose(operator.squared_adjoint(values).ravel(), squares.T @ values, atol=1e-14)
+    picked = np.arange(0, len(values), 3)
+    some = Mask(operator.output_shape, picked) @ operator
+    np.testing.assert_allclose(
+        some.squared_adjoint(values[picked]).ravel(), squares[picked].T @ values[picked], atol=1e-14
+    )
+
+
+def test_squares_where_there_is_no_quick_way():
+    assert Gradient2D((4, 4)).squared_adjoint(np.ones(24)) is None
+    assert (Gradient2D((4, 4)) @ Convolution2D((4, 4), BLUR)).squared_adjoint(np.ones(24)) is None
+    np.testing.assert_allclose(Mask((3,), [2, 0, 2]).squared_adjoint(np.array([1.0, 2.0, 4.0])), [2.0, 0.0, 5.0])
+
+
+def test_variances_for_squares_have_the_shape_of_the_output():
+    with pytest.raises(InvalidDataError, match=r"takes arrays of shape \(48,\), not \(4, 12\)"):
+        Wavelet2D((8, 8), "haar", 1).squared_adjoint(np.ones((4, 12)))

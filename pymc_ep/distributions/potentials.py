@@ -1,0 +1,142 @@
+"""Potentials on the coefficients of an array, such as ``pm.Laplace.dist(0, b)``, as a user gives them to a field."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.utils import MissingInputError
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
+from pytensor.tensor.random.op import RandomVariable
+
+from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+
+__all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
+
+_POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
+"""Where location and scale stand among the parameters of each potential."""
+
+
+class Potential(NamedTuple):
+    """The distribution of coefficients, located at zero; its parameters are those of the rest, in the same order.
+
+    Attributes
+    ----------
+    op : RandomVariable
+    ndims : tuple of int
+        0 for a parameter that all coefficients share, 1 for one value for each group of coefficients.
+    """
+
+    op: RandomVariable
+    ndims: tuple[int, ...]
+
+    @property
+    def signature(self) -> list[str]:
+        """The parameters' part of the signature of an Op."""
+        return ["(g)" if ndim else "()" for ndim in self.ndims]
+
+    def scale(self, parameters: Sequence[Any]) -> Any:
+        """Return the scale among the parameters."""
+        location, scale = _POSITIONS[type(self.op)]
+        return parameters[scale - (location < scale)]
+
+    def each(self, parameters: Sequence[Any], groups: np.ndarray | None) -> list[Any]:
+        """Return the parameters with those of the groups as one value for each coefficient, in double precision."""
+        # A number such as 0.5 comes in single precision, which would show in its logarithm.
+        double = [p.astype("float64") for p in parameters]
+        # PyTensor would go through an index that is no variable of its own element by element, in Python.
+        index = None if groups is None else pt.constant(groups)
+        return [p[index] if ndim and index is not None else p for p, ndim in zip(double, self.ndims)]
+
+    def random(self, own: Sequence[Any], rng: Any = None) -> tuple[Any, Any]:
+        """Return the next generator and a random variable with these parameters."""
+        location, _ = _POSITIONS[type(self.op)]
+        return random_draw(self.op, *own[:location], 0.0, *own[location:], size=None, rng=rng)
+
+
+def read_potential(potential: Any, owner: str, argument: str = "potential") -> tuple[Potential, list[Any]]:
+    """Return a potential and its parameters but for the location, which must be zero.
+
+    Parameters
+    ----------
+    potential : TensorVariable
+        What the user gave.
+    owner, argument : str
+        The distribution that takes it and the name it has there, for messages.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For any other distribution, a variable of the model, another location, and parameters of two axes.
+    """
+    op: Any = getattr(getattr(potential, "owner", None), "op", None)
+    if type(op) not in _POSITIONS:
+        raise UnsupportedModelError(
+            f"{argument}={potential!r} of a {owner} is none of pm.Laplace.dist(0, b), pm.StudentT.dist(nu, 0, b) "
+            f"and pm.Normal.dist(0, b); use one of these."
+        )
+    if potential.name is not None:
+        raise UnsupportedModelError(
+            f"{argument}= of a {owner} is {potential.name!r}, a variable of the model; give the distribution alone, by "
+            f"its dist, such as pm.Laplace.dist(0, b)."
+        )
+    parameters = list(op.dist_params(potential.owner))
+    location = parameters.pop(_POSITIONS[type(op)][0])
+    if get_underlying_scalar_constant_value(location, raise_not_constant=False) != 0:
+        raise UnsupportedModelError(
+            f"{argument}= of a {owner} has a location that is not the constant 0; the coefficients are sparse about "
+            f"zero. Subtract the location from the array instead."
+        )
+    if any(p.type.ndim > 1 for p in parameters):
+        raise UnsupportedModelError(
+            f"A parameter of {argument}= of a {owner} has more than one axis; give one value, or one for each group of "
+            f"coefficients."
+        )
+    own = [_simplest(p) for p in parameters]
+    return Potential(op, tuple(p.type.ndim for p in own)), own
+
+
+def require_positive(potential: Potential, parameters: Sequence[Any], owner: str, argument: str = "potential") -> None:
+    """Raise for constants among the parameters that are not positive."""
+    scale = potential.scale(parameters)
+    for parameter in parameters:
+        if isinstance(parameter, Constant) and not np.all(parameter.data > 0):
+            what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
+            raise InvalidDataError(
+                f"{argument}= of a {owner} has the {what} {np.min(parameter.data)}; {plural} must be positive."
+            )
+
+
+def known_shape(parameter: Any) -> tuple[int | None, ...]:
+    """Return the shape of a parameter, for which the lengths of its dims are looked up; None for those not known."""
+    return tuple(
+        _length(parameter, axis) if length is None else int(length) for axis, length in enumerate(parameter.type.shape)
+    )
+
+
+def length_of(parameter: Any) -> int | None:
+    """Return the length of a parameter of at most one axis; None for one value, or if unknown."""
+    return known_shape(parameter)[0] if parameter.type.ndim else None
+
+
+def _length(parameter: Any, axis: int) -> int | None:
+    try:
+        return int(parameter.shape[axis].eval(mode=quick_mode()))
+    except (MissingInputError, NotImplementedError):
+        return None
+
+
+def static_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as whole numbers, where it may be a length or hold graphs that are known."""
+    return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
+
+
+def _simplest(parameter: Any) -> Any:
+    """Return a parameter as a constant where it is one, and a single value without the axis PyMC may have given it."""
+    if not all(parameter.type.broadcastable):
+        return parameter
+    value = get_underlying_scalar_constant_value(parameter, raise_not_constant=False)
+    return parameter.squeeze() if isinstance(value, Variable) else pt.constant(np.asarray(value, dtype="float64"))

@@ -1,0 +1,388 @@
+"""Hidden-Markov-tree prior of an image: wavelet coefficients that are mixtures, with indicators on quad-trees."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
+from pymc.logprob.abstract import _logprob
+from pymc.pytensorf import normalize_rng_param
+from pytensor.graph.basic import Constant
+
+from pymc_ep.compat import random_draw
+from pymc_ep.distributions.potentials import (
+    Potential,
+    known_shape,
+    length_of,
+    read_potential,
+    require_positive,
+    static_shape,
+)
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.linalg.forest import Forest, quad_forest
+from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
+
+__all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
+
+_PSEUDO_COUNTS = np.float64(2.0)
+"""Both parameters of the beta prior of probabilities that are not given: as if one node had been seen in either state,
+which keeps them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
+_FIRST = (0.1, 0.9)
+"""Where probabilities that are not given start, below a low and below a high parent."""
+_FIRST_ROOT = 0.5
+
+
+class Component(NamedTuple):
+    """The prior of some of the coefficients.
+
+    Attributes
+    ----------
+    linear_map : LinearMap
+        From the image to these coefficients; groups are the levels.
+    potentials : tuple of Potential
+        Of the low and the high state, or one where there are no states.
+    forest : Forest
+        On which the indicators of the states are.
+    """
+
+    linear_map: LinearMap
+    potentials: tuple[Potential, ...]
+    forest: Forest
+
+
+class WaveletTreeRV(SymbolicRandomVariable):
+    """Op of `WaveletTree`: draws the states from the roots to the leaves, then coefficients, then the image.
+
+    Attributes
+    ----------
+    components : tuple of Component
+        The details, and unless they are flat the scaling coefficients.
+    linear_map : Wavelet2D
+        With all coefficients, those of the components one after the other.
+    """
+
+    _print_name = ("WaveletTree", "\\operatorname{WaveletTree}")
+
+    def __init__(self, *args: Any, components: Sequence[Component], linear_map: Wavelet2D, **kwargs: Any) -> None:
+        self.components, self.linear_map = tuple(components), linear_map
+        super().__init__(*args, **kwargs)
+
+    def split(self, parameters: Sequence[Any]) -> list[tuple[list[list[Any]], list[Any]]]:
+        """Return of each component the parameters of its potentials and the probabilities of its states."""
+        return _split(self.components, parameters)
+
+
+def _split(components: Sequence[Component], parameters: Sequence[Any]) -> list[tuple[list[list[Any]], list[Any]]]:
+    left, out = iter(parameters), []
+    for component in components:
+        own = [[next(left) for _ in potential.ndims] for potential in component.potentials]
+        states = len(component.potentials) > 1
+        probabilities = [next(left) for _ in range(1 + (len(component.forest.shapes) > 1))] if states else []
+        out.append((own, probabilities))
+    return out
+
+
+def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any, Any]:
+    """Return for each node the probability of the high state below a low and below a high parent, (n,).
+
+    Parameters
+    ----------
+    forest : Forest
+    probabilities : (root, child)
+        Graphs, () and (levels - 1, 2); without the latter for a forest of one level.
+    """
+    root, *child = (p.astype("float64") for p in probabilities)
+    # As a variable, since PyTensor would go through another index element by element, in Python.
+    levels = pt.constant(np.repeat(np.arange(len(forest.shapes)), [int(np.prod(shape)) for shape in forest.shapes]))
+    both = [pt.concatenate([*(p[:, state] for p in child), root[None]])[levels] for state in (0, 1)]
+    return both[0], both[1]
+
+
+@_logprob.register(WaveletTreeRV)
+def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: Any) -> Any:
+    (value,) = values
+    total = pt.zeros(())
+    for component, (own, probabilities) in zip(op.components, op.split(inputs[1:])):
+        coefficients = apply_operator(component.linear_map, value).ravel()
+        logs = []
+        for potential, parameters in zip(component.potentials, own):
+            _, state = potential.random(potential.each(parameters, component.linear_map.groups))
+            logs.append(pm.logp(state, coefficients))
+        if probabilities:
+            low, high = each_probability(component.forest, probabilities)
+            total += component.forest.log_normaliser(logs[1] - logs[0], low, high, pt)
+        total += logs[0].sum()
+    return total
+
+
+class _FlatScalingRV(type(pm.Flat.rv_op)):  # type: ignore[misc]
+    """Scaling coefficients without a prior."""
+
+    name = "flat_scaling"
+
+    @classmethod
+    def rng_fn(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: a flat prior has no draws."""
+        raise NotImplementedError(
+            "The scaling coefficients of a WaveletTree are flat unless scaling= is given, so that it cannot be drawn "
+            "from; give them a prior, such as scaling=pm.Normal.dist(0, 10), or draw from the posterior of a fit."
+        )
+
+
+_flat_scaling = _FlatScalingRV()
+
+
+class WaveletTree(Continuous):
+    r"""Hidden-Markov-tree prior of an image: each wavelet coefficient is a mixture of a low and a high state.
+
+    .. math:: p(x) = \sum_\delta P(\delta) \prod_j t_{\delta_j}\bigl((W x)_j\bigr)
+
+    with W orthonormal and the indicators on quad-trees, whose roots are the coarsest details ([1]_, [2]_): where there
+    is an edge all its coefficients are large, from the coarse levels to the fine ones. Levels count from the finest.
+
+    Parameters
+    ----------
+    shape : (int, int), optional
+        Rows and columns of the image, multiples of ``2**levels``; by default those of `dims`.
+    wavelet : str or pywt.Wavelet
+        An orthonormal one; the transform is periodic.
+    levels : int
+    low, high : pymc distribution
+        ``pm.Normal.dist(0, s)``, ``pm.Laplace.dist(0, b)`` or ``pm.StudentT.dist(nu=2.1, sigma=s)``: of coefficients in
+        the low and the high state. Each parameter is one value, or one for each level. Which of the two is the wider
+        is not enforced; give both different priors, or values to start from.
+    scaling : pymc distribution, or a pair of them, optional
+        Of the scaling coefficients, the image that remains after the last level, or of their low and high state. By
+        default their prior is flat.
+    transition : mapping, optional
+        Probabilities of the high state, values or random variables: ``"root"``, one, and ``"child"``, (levels - 1, 2),
+        where ``child[l, d]`` is that of a node of level l whose parent is in state d; with a pair for `scaling` also
+        ``"scaling"``. Those left out become variables of the model, ``<name>_root`` and the like, with the prior
+        Beta(2, 2).
+
+    Raises
+    ------
+    InvalidDataError
+        For sides that are no multiples of ``2**levels``, parameters of a wrong length or sign, probabilities outside of
+        (0, 1), and potentials that are both the same.
+    UnsupportedModelError
+        For other potentials.
+
+    References
+    ----------
+    .. [1] M. Crouse, R. Nowak and R. Baraniuk (1998), Wavelet-based statistical signal processing using hidden Markov
+       models, IEEE Transactions on Signal Processing 46.
+    .. [2] Y.-J. Ko and M. Seeger (2012), Large scale variational Bayesian inference for structured scale mixture
+       models, ICML.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     low, high = (pm.HalfNormal(name, 1, shape=3) for name in ("low", "high"))
+    ...     u = WaveletTree("u", shape=(32, 32), levels=3, low=pm.Normal.dist(0, low), high=pm.Laplace.dist(0, high))
+    """
+
+    rv_type = WaveletTreeRV
+
+    def __new__(cls, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Add the image to the model, and before it the probabilities that are not given."""
+        try:
+            return super().__new__(cls, name, *args, learned=partial(_learned, name), **kwargs)
+        except (InvalidDataError, UnsupportedModelError) as error:
+            raise type(error)(f"{name!r}: {error}") from None
+
+    @classmethod
+    def dist(
+        cls,
+        *,
+        levels: int,
+        low: Any,
+        high: Any,
+        shape: Any = None,
+        wavelet: Any = "db2",
+        scaling: Any = None,
+        transition: Mapping[str, Any] | None = None,
+        learned: Callable[[str, tuple[int, ...]], Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return a variable of this distribution outside of any model; all of `transition` is needed.
+
+        Only a model gives `learned`, which returns a variable of a name and shape for what `transition` lacks.
+        """
+        if shape is None:
+            raise InvalidDataError("A WaveletTree needs its shape=(rows, columns), or dims= that have lengths.")
+        shape = static_shape(shape)
+        details, whole = (Wavelet2D(shape, wavelet, levels, scaling=own) for own in (False, True))
+        kinds, states = _potentials({"low": low, "high": high}, details.levels)
+        others, of_scaling = _scaling_potentials(scaling)
+        forests = [quad_forest(3, *details.band_shapes[0], details.levels), quad_forest(1, *details.band_shapes[-1], 1)]
+        names = ["root"] + ["child"] * (details.levels > 1), ["scaling"] * (len(others) > 1)
+        given = _given_probabilities(transition, [*names[0], *names[1]], details.levels, learned)
+        parameters = [*states, *(given[name] for name in names[0]), *of_scaling, *(given[name] for name in names[1])]
+        components = [Component(details, kinds, forests[0])]
+        if others:
+            components.append(Component(_scaling_map(whole, forests[1].size), others, forests[1]))
+        return super().dist(parameters, components=components, linear_map=whole, **kwargs)
+
+    @classmethod
+    def rv_op(
+        cls,
+        *parameters: Any,
+        components: Sequence[Component],
+        linear_map: Wavelet2D,
+        size: Any = None,
+        rng: Any = None,
+    ) -> Any:
+        """Return the random variable."""
+        rng = normalize_rng_param(rng)
+        following, coefficients = rng, []
+        for component, (own, probabilities) in zip(components, _split(components, parameters)):
+            following, drawn = _drawn(component, own, probabilities, following)
+            coefficients.append(drawn)
+        if len(components) == 1:
+            flat = linear_map.output_shape[0] - components[0].forest.size
+            following, drawn = random_draw(_flat_scaling, size=(flat,), rng=following)
+            coefficients.append(drawn)
+        image = apply_operator(linear_map.T, pt.concatenate(coefficients))
+        axes = (",".join(f"p{i}_{axis}" for axis in range(p.type.ndim)) for i, p in enumerate(parameters))
+        signature = ",".join(f"({own})" for own in axes)
+        op = WaveletTreeRV(
+            inputs=[rng, *parameters],
+            outputs=[following, image],
+            components=components,
+            linear_map=linear_map,
+            extended_signature=f"[rng],{signature}->[rng],(r,c)",
+        )
+        return op(rng, *parameters)
+
+    def support_point(rv: Any, *parameters: Any) -> Any:
+        """Return the graph of the initial value: zeros."""
+        return pt.zeros(rv.owner.op.linear_map.input_shape)
+
+
+def _drawn(
+    component: Component, own: Sequence[Sequence[Any]], probabilities: Sequence[Any], rng: Any
+) -> tuple[Any, Any]:
+    """Return the next generator and a draw of the coefficients, (J,)."""
+    states = []
+    for potential, parameters in zip(component.potentials, own):
+        each = potential.each(parameters, component.linear_map.groups)
+        rng, draws = potential.random([pt.broadcast_to(p, (component.forest.size,)) for p in each], rng)
+        states.append(draws)
+    if not probabilities:
+        return rng, states[0]
+    rng, uniform = random_draw(pt.random.uniform, 0.0, 1.0, size=(component.forest.size,), rng=rng)
+    high = component.forest.states(uniform, *each_probability(component.forest, probabilities), pt)
+    return rng, pt.switch(high, states[1], states[0])
+
+
+def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential, ...], list[Any]]:
+    """Read potentials by their names in the call; return them and the parameters of all."""
+    out, found = [], []
+    for argument, potential in given.items():
+        kind, own = read_potential(potential, "WaveletTree", argument)
+        require_positive(kind, own, "WaveletTree", argument)
+        for parameter in own:
+            length = length_of(parameter)
+            if length not in (None, levels):
+                raise InvalidDataError(
+                    f"A parameter of {argument}= of a WaveletTree has {length} values, but it has {levels} "
+                    f"level{'' if levels == 1 else 's'}; give as many, the finest first, or one."
+                )
+        out.append(kind)
+        found.append(own)
+    if len(out) > 1 and out[0].op == out[1].op and all(map(_same, *found)):
+        names = "= and ".join(given)
+        raise InvalidDataError(
+            f"{names}= of a WaveletTree are the same distribution, so that its states mean nothing; give the high "
+            f"state another scale, or use a SparseField with this potential."
+        )
+    return tuple(out), [p for own in found for p in own]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        return bool(np.all(np.equal(one.data, other.data)))
+    return one is other
+
+
+def _scaling_potentials(scaling: Any) -> tuple[tuple[Potential, ...], list[Any]]:
+    """Return the potentials of the scaling coefficients, none where they are flat, and their parameters."""
+    if scaling is None:
+        return (), []
+    if not isinstance(scaling, tuple | list):
+        return _potentials({"scaling": scaling}, 1)
+    if len(scaling) != 2:
+        raise InvalidDataError(
+            f"scaling= of a WaveletTree has {len(scaling)} distribution{'' if len(scaling) == 1 else 's'}; give one "
+            f"without brackets, or a pair for the low and the high state."
+        )
+    return _potentials({"scaling[0]": scaling[0], "scaling[1]": scaling[1]}, 1)
+
+
+def _scaling_map(whole: Wavelet2D, size: int) -> LinearMap:
+    kept = np.zeros(whole.output_shape, dtype=bool)
+    kept[-size:] = True
+    return Mask(whole.output_shape, kept) @ whole
+
+
+def _given_probabilities(
+    transition: Any, names: Sequence[str], levels: int, learned: Callable[[str, tuple[int, ...]], Any] | None
+) -> dict[str, Any]:
+    """Return the probabilities of these names, once all that are given have been looked at."""
+    if not isinstance(transition, Mapping | None):
+        raise InvalidDataError(
+            f"transition={transition!r} of a WaveletTree is no mapping; give a dict with the keys "
+            f"{' and '.join(map(repr, names))}."
+        )
+    transition = transition or {}
+    for name in transition:
+        if name not in names:
+            raise InvalidDataError(
+                f"transition= of a WaveletTree has {name!r}, which is none of its probabilities: with {levels} level"
+                f"{'' if levels == 1 else 's'} and {'a pair' if 'scaling' in names else 'no pair'} for scaling= these "
+                f"are {' and '.join(map(repr, names))}. Leave it out, or correct it."
+            )
+    shapes = {name: (levels - 1, 2) if name == "child" else () for name in names}
+    found = {name: _probability(name, transition[name], shapes[name], levels) for name in transition}
+    for name in names:
+        if name not in found and learned is None:
+            raise InvalidDataError(
+                f"transition= of a WaveletTree lacks {name!r}; outside of a model there is nothing to learn it by, so "
+                f"give its value."
+            )
+        if name not in found and learned is not None:
+            found[name] = learned(name, shapes[name])
+    return found
+
+
+def _probability(name: str, value: Any, shape: tuple[int, ...], levels: int) -> Any:
+    try:
+        value = pt.as_tensor_variable(value)
+    except (NotImplementedError, TypeError, ValueError):
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree is {value!r}; give numbers or a random variable of shape {shape}."
+        ) from None
+    known = known_shape(value)
+    if len(known) != len(shape) or any(n not in (None, wanted) for n, wanted in zip(known, shape)):
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree has the shape {known}; with {levels} level"
+            f"{'' if levels == 1 else 's'} it must be {shape}."
+        )
+    outside = [index for index, p in np.ndenumerate(value.data) if not 0 < p < 1] if isinstance(value, Constant) else []
+    if outside:
+        where = f" at index {outside[0]}" if shape else ""
+        raise InvalidDataError(
+            f"transition[{name!r}] of a WaveletTree holds {value.data[outside[0]]}{where}, but probabilities lie "
+            f"between 0 and 1, without the ends. Correct it."
+        )
+    return value
+
+
+def _learned(owner: str, name: str, shape: tuple[int, ...]) -> Any:
+    """Add a probability of the high state to the model."""
+    first = np.tile(_FIRST, (shape[0], 1)) if shape else _FIRST_ROOT
+    return pm.Beta(f"{owner}_{name}", _PSEUDO_COUNTS, _PSEUDO_COUNTS, shape=shape, initval=first)

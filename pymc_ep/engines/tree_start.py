@@ -1,0 +1,193 @@
+"""Where a double loop starts whose coefficients are mixtures on trees: at a fit of these to what the data suggest.
+
+Both states may have the same prior, and then the bound has a saddle where they are the same; and it has several
+maxima, so that the start decides among them (Ko and Seeger 2012). Hyperparameters start from a smooth interpolation of
+the data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures
+do. Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
+their likelihood and its own prior. Unknowns and variances start at the posterior under Gaussians of the variances that
+the states, given all of this, are expected to have.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from pymc_ep.engines.bounded_sites import BoundedSites
+from pymc_ep.engines.dsb import Start
+from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
+from pymc_ep.engines.precision_solvers import PrecisionSolver
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.forms.values import Prior
+from pymc_ep.sites.bounds import Bounded
+from pymc_ep.sites.tree_mixture import CompiledTreeMixture
+
+__all__ = ["fitted_start", "has_trees"]
+
+_RIDGE = 0.01
+"""Precision of the Gaussian potentials on the finest coefficients, relative to that of the data."""
+_HIGH = 0.2
+"""Part of the coefficients of a level that is given to the high state at first."""
+_SPREAD = 0.01
+"""Variance of a coefficient, relative to their mean square in the level, at which bounds are evaluated: potentials may
+be infinitely sharp, and coefficients exactly zero."""
+_FAILED = 1e30
+"""What the optimiser is told of hyperparameters without a finite objective: it turns back."""
+_ITERATIONS = 30
+"""Iterations of L-BFGS on all that the mixtures depend on."""
+
+Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any]]
+"""Of a mixture, its place among all sites, and the means, variances and parameters there: a value and its derivatives
+in the parameters."""
+
+
+def has_trees(sites: BoundedSites) -> bool:
+    """Whether some coefficients are mixtures on trees."""
+    return any(True for _ in _trees(sites))
+
+
+def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
+    """Return hyperparameters, unknowns and variances to start from.
+
+    Parameters
+    ----------
+    sites : BoundedSites
+    linear : linear part of the compiled form
+    solver : PrecisionSolver
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters; those that no mixture depends on stay there.
+    learn : bool
+        Whether the others are fitted.
+    """
+    smooth = _smooth(sites, linear, solver, theta)
+    if learn:
+        theta = _fitted(sites, theta, smooth.fitted)
+    prior = sites.prior(theta)
+    found = _under_gaussians(sites, linear, solver, prior, _likely(sites, prior, smooth, solver))
+    return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
+
+
+def _trees(sites: BoundedSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
+    """Yield the position of each mixture among the groups, itself, and its place among all sites."""
+    for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
+        if isinstance(site, CompiledTreeMixture):
+            yield i, site, here
+
+
+def _under_gaussians(
+    sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: Prior, ridge: np.ndarray
+) -> Inner:
+    """Return the mean of the unknowns, and the Gaussians of all sites there.
+
+    In place of the mixtures are Gaussian potentials of the precisions `ridge`, (n,); NaN where there is no mixture.
+    """
+    own, z = ~np.isnan(ridge), np.ones(len(ridge))
+
+    def bounded(eta: np.ndarray) -> Bounded:
+        found = sites.bounded(prior, eta, z)
+        quadratic = (-0.5 * ridge * eta**2, -ridge * eta, ridge, ridge)
+        return Bounded(*(np.where(own, one, other) for one, other in zip(quadratic, found)))
+
+    sites.require_determined(solver.proper(bounded(prior.mean).precision))
+    problem = InnerProblem(linear.forward, linear.adjoint, prior.mean, bounded)
+    return minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
+
+
+def _smooth(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> Inner:
+    """Interpolate the data under weak Gaussian potentials."""
+    prior = sites.prior(theta)
+    ridge = np.full(len(prior.mean), np.nan)
+    for _, tree, here in _trees(sites):
+        ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
+    of_data = sites.bounded(prior, prior.mean, np.ones_like(ridge)).precision[np.isnan(ridge)]
+    return _under_gaussians(sites, linear, solver, prior, _RIDGE * float(np.median(of_data)) * ridge)
+
+
+def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
+    """Return the expected precision of each mixture given the data, (n,); NaN where there is none.
+
+    With s and z the moments of a coefficient in the interpolation and r the precision of its potential there, the data
+    say of it exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r. A state of variance V then has the evidence
+    (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). Without the noise, as at the bound's own x = z + s^2,
+    a learned tree would make whole families high for it.
+    """
+    out = np.full(len(smooth.fitted), np.nan)
+    z = solver.variances(smooth.bounded.precision).values
+    for i, tree, here in _trees(sites):
+        y, parameters, first = sites.observed[i], prior.parameters[i], len(tree.site.low.parameters)
+        low, high = (
+            np.asarray(site.typical(y, *own)[1])
+            for site, own in ((tree.site.low, parameters[:first]), (tree.site.high, parameters[first:-2]))
+        )
+        known = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
+        pull = (smooth.fitted[here] / z[here]) ** 2
+        log_evidence = [0.5 * pull * v / (1.0 + known * v) - 0.5 * np.log1p(known * v) for v in (low, high)]
+        states = tree.forest.posterior(log_evidence[1] - log_evidence[0], *parameters[-2:])
+        out[here] = (1.0 - states.high) / low + states.high / high
+    return out
+
+
+def _fitted(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Return the hyperparameters under which mixtures fit given coefficients best."""
+    spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
+    for _, tree, here in _trees(sites):
+        levels = tree.forest.levels(fitted[here])
+        spread[here] = np.concatenate([np.full(level.size, _SPREAD * np.mean(level**2)) for level in levels])
+        high[here] = np.concatenate([_largest(level) for level in levels])
+    spread = np.maximum(spread, np.finfo(float).eps * max(float(np.max(spread)), np.finfo(float).tiny))
+
+    def assigned(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
+        return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
+
+    def summed(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
+        found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
+        return float(found.value.sum()), gradient
+
+    for value in (assigned, summed):
+        theta = _raised(sites, theta, fitted, spread, value)
+    return theta
+
+
+def _largest(level: np.ndarray) -> np.ndarray:
+    """Return 1 for the coefficients of a level that are given to the high state, 0 for others, ravelled."""
+    size = np.abs(level.ravel())
+    return (size >= np.quantile(size, 1.0 - _HIGH)).astype(float)
+
+
+def _raised(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray, spread: np.ndarray, value: Value) -> np.ndarray:
+    """Return the hyperparameters that maximise a value of all mixtures and the prior, where mixtures depend on them."""
+
+    def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
+        prior = sites.prior(point)
+        eta = prior.mean + fitted
+        gradients = [tuple(np.zeros(y.size) for _ in own) for y, own in zip(sites.observed, prior.parameters)]
+        total = prior.log_prior
+        for i, tree, here in _trees(sites):
+            own, gradients[i] = value(tree, here, (eta[here], spread[here], *prior.parameters[i]))
+            total += own
+        return total, sites.form.pullback(point, np.zeros(len(eta)), None, gradients, density=density)
+
+    free = evaluate(theta, "none")[1] != 0.0
+
+    def negative(part: np.ndarray) -> tuple[float, np.ndarray]:
+        nothing = _FAILED, np.zeros(len(part))
+        try:
+            total, gradient = evaluate(_with(theta, free, part))
+        except (NumericalError, InvalidDataError):
+            # A step too far: where coefficients are exactly zero, scales go to zero.
+            return nothing
+        finite = np.isfinite(total) and np.isfinite(gradient[free]).all()
+        return (-total, -gradient[free]) if finite else nothing
+
+    if not free.any():
+        return theta
+    options = {"maxiter": _ITERATIONS}
+    found = scipy.optimize.minimize(negative, theta[free], jac=True, method="L-BFGS-B", options=options)
+    return _with(theta, free, found.x)
+
+
+def _with(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
+    out = theta.copy()
+    out[free] = part
+    return out

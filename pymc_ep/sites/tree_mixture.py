@@ -1,0 +1,166 @@
+"""Mixtures of two sites on the nodes of a forest, as one factor of all of its coefficients.
+
+Given the states the factor is a product of sites. What engines ask of sites follows from those of either state by
+sum-product: with e_jd the log of what state d makes of coefficient j and Q the states given all of these,
+
+    log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
+
+so that a bound of each state's site gives one of the mixture, tight in Q wherever it is evaluated, and its derivatives
+are those of the e_jd weighted by Q (Ko and Seeger 2012).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.linalg.forest import Forest, TreePosterior
+from pymc_ep.sites.base import Site
+from pymc_ep.sites.bounds import Bounded
+from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
+
+__all__ = ["TreeMixture", "tree_mixture"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeMixture(Site):
+    """A mixture on a forest; its parameters are those of the low site, those of the high one, and two probabilities.
+
+    Attributes
+    ----------
+    low, high : Site
+    forest : Forest
+    """
+
+    low: Site
+    high: Site
+    forest: Forest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of."""
+        return tree_mixture, (self.low, self.high, self.forest)
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether Gaussians below both sites are known."""
+        return self.low.has_bound and self.high.has_bound
+
+    @property
+    def has_moments(self) -> bool:
+        """No: a factor of all nodes together has none of single predictors."""
+        return False
+
+
+def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
+    """Return the mixture of two sites on the nodes of a forest."""
+    own = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
+    domains = [
+        domain for site in (low, high) for domain in site.parameter_domains or ["positive"] * len(site.parameters)
+    ]
+
+    def typical(y: Any, *parameters: Any) -> tuple[Any, Any]:
+        first, second, (below_low, below_high) = _split(low, high, parameters)
+        (mean, narrow), (_, wide) = low.typical(y, *first), high.typical(y, *second)
+        return mean, narrow + 0.5 * (below_low + below_high) * (wide - narrow)
+
+    return TreeMixture(
+        name=f"tree of {low.name} and {high.name}",
+        parameters=(*own, "probability below low", "probability below high"),
+        domain="real",
+        log_concave=False,
+        logp=_coupled,
+        typical=typical,
+        parameter_domains=(*domains, "unit interval", "unit interval"),
+        low=low,
+        high=high,
+        forest=forest,
+    )
+
+
+class CompiledTreeMixture(CompiledSite):
+    """The functions of arrays of a mixture on a forest; all arrays are (n,), of all of its nodes."""
+
+    site: TreeMixture
+
+    def __init__(self, site: TreeMixture, mode: Any, options: dict[str, Any]) -> None:
+        super().__init__(site, mode, options)
+        self.forest = site.forest
+        self._states = compile_site(site.low, mode), compile_site(site.high, mode)
+
+    def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
+        """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
+        return _mixed(*self._bounded_states(y, eta, z, parameters))
+
+    def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
+        """Return the derivative of the sum of the values in each parameter of each node."""
+        return self.bounded_with_gradient(y, eta, z, *parameters)[1]
+
+    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+        """Return both `bounded` and `bounded_parameter_gradient`, by one pass over the forest."""
+        states, tree = self._bounded_states(y, eta, z, parameters)
+        weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
+        return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
+
+    def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
+        """Return the sum of the values where the high state has given probabilities, (n,), and its derivatives.
+
+        The probabilities among the parameters take no part.
+        """
+        (low, other), _ = self._bounded_states(y, eta, z, parameters)
+        value = float((low.value + high * (other.value - low.value)).sum())
+        none = np.zeros(len(high))
+        return value, (*self._weighted_gradient(y, eta, z, high, parameters), none, none)
+
+    def _weighted_gradient(self, y: Any, eta: Any, z: Any, high: Any, parameters: Sequence[Any]) -> Iterator[Any]:
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        for state, weight, part in zip(self._states, (1.0 - high, high), own):
+            yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
+
+    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
+        shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
+        low, high, *given = (np.broadcast_to(a, shape).reshape(-1, shape[-1]) for a in (*logs, *probabilities))
+        rows = zip(low, high - low, *given)
+        return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
+
+    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        (low, _), tree = self._bounded_states(y, eta, z, parameters)
+        return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
+
+    def _bounded_states(
+        self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
+    ) -> tuple[list[Bounded], TreePosterior]:
+        *own, probabilities = _split(self.site.low, self.site.high, parameters)
+        found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
+        return found, self.forest.posterior(found[1].value - found[0].value, *probabilities)
+
+
+COMPILED[TreeMixture] = CompiledTreeMixture
+
+
+def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    low, high = states
+    # Scales that run to zero make these infinite, which whoever asked finds and tells.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
+    return Bounded(low.value + tree.log_normaliser, *mixed)
+
+
+def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    first, second = len(low.parameters), len(low.parameters) + len(high.parameters)
+    return parameters[:first], parameters[first:second], parameters[second:]
+
+
+def _probability_gradient(tree: TreePosterior, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the derivatives of the log normaliser: expected counts of states over their probabilities."""
+    below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
+    below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))
+    return below_low, below_high
+
+
+def _coupled(*arguments: Any) -> Any:
+    raise TypeError("The density of a mixture on a forest is one of all its nodes together.")
