@@ -11,12 +11,11 @@ hyperparameters can raise one after the other: the inner loop. An outer loop ren
 falls.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
 
+from pymc_ep.engines.ascent import climb
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
@@ -43,11 +42,6 @@ _STRETCH, _LONGEST = 2.0, 16.0
 """First and greatest length of a move that is stretched, and by what it grows; relative to the move."""
 _ALIGNED = 0.9
 """Cosine between moves from which they are stretched without a bound."""
-_FAILED = 1e30
-"""What the optimiser is told of hyperparameters without a finite objective: it turns back."""
-
-Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""Value and gradient."""
 
 
 class Start(NamedTuple):
@@ -188,7 +182,7 @@ class DoubleLoop:
         inner = self._inner(problem, prior, state.unknowns, spread.values)
         theta, value = state.theta, float(inner.bounded.value.sum()) + prior.log_prior + prior.log_excess
         if self.learn and theta.size:
-            theta, value = _maximum(problem.hyper_objective(inner.fitted, spread.values), theta)
+            theta, value = climb(problem.hyper_objective(inner.fitted, spread.values), theta, _LEARNING)
         after = state._replace(
             unknowns=inner.unknowns,
             variance=spread.values,
@@ -309,22 +303,6 @@ class DoubleLoop:
     @property
     def _bounds(self) -> bool:
         return self.solver.exact and self.smoothing is None
-
-
-def _maximum(objective: Objective, theta: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return hyperparameters at which the objective is no lower than at `theta`, (p,), and its value there."""
-
-    def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
-        try:
-            value, gradient = objective(point)
-        except (NumericalError, InvalidDataError):
-            return _FAILED, np.zeros_like(point)
-        good = np.isfinite(value) and np.isfinite(gradient).all()
-        return (-value, -gradient) if good else (_FAILED, np.zeros_like(point))
-
-    before, _ = evaluate(theta)
-    found = scipy.optimize.minimize(evaluate, theta, jac=True, method="L-BFGS-B", options={"maxiter": _LEARNING})
-    return (found.x, -float(found.fun)) if found.fun < before else (theta, -before)
 
 
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
+from pymc_ep.engines.ascent import climb
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
-from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
@@ -32,8 +31,6 @@ _HIGH = 0.2
 _SPREAD = 0.01
 """Variance of a coefficient, relative to their mean square in the level, at which bounds are evaluated: potentials may
 be infinitely sharp, and coefficients exactly zero."""
-_FAILED = 1e30
-"""What the optimiser is told of hyperparameters without a finite objective: it turns back."""
 _ITERATIONS = 30
 """Iterations of L-BFGS on all that the mixtures depend on."""
 
@@ -170,21 +167,11 @@ def _raised(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray, spread: 
 
     free = evaluate(theta, "none")[1] != 0.0
 
-    def negative(part: np.ndarray) -> tuple[float, np.ndarray]:
-        nothing = _FAILED, np.zeros(len(part))
-        try:
-            total, gradient = evaluate(_with(theta, free, part))
-        except (NumericalError, InvalidDataError):
-            # A step too far: where coefficients are exactly zero, scales go to zero.
-            return nothing
-        finite = np.isfinite(total) and np.isfinite(gradient[free]).all()
-        return (-total, -gradient[free]) if finite else nothing
+    def of_free(part: np.ndarray) -> tuple[float, np.ndarray]:
+        total, gradient = evaluate(_with(theta, free, part))
+        return total, gradient[free]
 
-    if not free.any():
-        return theta
-    options = {"maxiter": _ITERATIONS}
-    found = scipy.optimize.minimize(negative, theta[free], jac=True, method="L-BFGS-B", options=options)
-    return _with(theta, free, found.x)
+    return _with(theta, free, climb(of_free, theta[free], _ITERATIONS)[0]) if free.any() else theta
 
 
 def _with(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
