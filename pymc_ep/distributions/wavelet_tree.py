@@ -153,7 +153,7 @@ class WaveletTree(Continuous):
     low, high : pymc distribution
         ``pm.Normal.dist(0, s)``, ``pm.Laplace.dist(0, b)`` or ``pm.StudentT.dist(nu=2.1, sigma=s)``: of coefficients in
         the low and the high state. Each parameter is one value, or one for each level. Which of the two is the wider
-        is not enforced; give both different priors, or values to start from.
+        is not enforced; a fit starts with the high one. NUTS may exchange them where their priors are the same.
     scaling : pymc distribution, or a pair of them, optional
         Of the scaling coefficients, the image that remains after the last level, or of their low and high state. By
         default their prior is flat.
