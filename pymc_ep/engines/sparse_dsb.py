@@ -10,6 +10,7 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.dsb import DoubleLoop, Start, State
+from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
@@ -208,11 +209,13 @@ def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] |
 def _by_level(form: Any, fit: BoundFit) -> np.ndarray:
     """Return the variances of a fit, with their median in place of those of each level that is translated."""
     out = fit.state.variance.copy()
-    maps = [None] * len(form.form.groups) + list(form.form.maps)
-    for known, part in zip(maps, np.split(out, np.cumsum([y.size for y in fit.observed])[:-1])):
+    for known, here in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
         if known is not None and known[1].period is not None:
-            for level in np.unique(known[1].groups):
-                part[known[1].groups == level] = np.median(part[known[1].groups == level])
+            part = out[here]
+            # Without groups all coefficients are one level.
+            groups = np.zeros(len(part)) if known[1].groups is None else known[1].groups
+            for level in np.unique(groups):
+                part[groups == level] = np.median(part[groups == level])
     return out
 
 

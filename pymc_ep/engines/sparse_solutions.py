@@ -95,10 +95,9 @@ def _rebuild_one(
 
 
 def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarray]) -> dict[str, Any]:
-    trace = [form.constrained(theta) for theta in fit.thetas]
     return {
         "hyper_modes": form.constrained(fit.state.theta),
-        "hyper_traces": {name: np.array([at[name] for at in trace]) for name in trace[0]},
+        "hyper_traces": form.constrained(fit.thetas),
         "coefficients": _coefficients(form, fit),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,

@@ -20,7 +20,7 @@ from pymc_ep.sites.base import Site
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 
-__all__ = ["TreeMixture", "tree_mixture"]
+__all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 
 
 @dataclass(frozen=True, kw_only=True)
