@@ -143,16 +143,27 @@ def refused(model, error, message, method=None, **options):
         fit(model, method, **options)
 
 
-def test_ep_says_what_to_use():
-    model = model_of()
-    message = "The prior of 'u', a tree of .* and student_t.*EP needs factors of one predictor.*method='dsb'"
-    refused(model, pmep.UnsupportedModelError, message, "ep")
-    with pytest.raises(pmep.UnsupportedModelError, match=message):
-        pmep.marginalize(model_of(low=pm.Laplace.dist(0, pm.HalfNormal.dist())), method="ep")
+def test_ep_updates_all_coefficients_together():
+    message = "The prior of 'u', a tree of .* and student_t.*one factor of all its coefficients.*schedule='parallel'"
+    refused(model_of(), pmep.UnsupportedModelError, message, "ep", schedule="sequential")
+
+
+def test_averages_of_ep_hold_hyperparameters():
+    def learned():
+        with pm.Model() as model:
+            u = tree(low=pm.Normal.dist(0, pm.HalfNormal("low", 0.1)), high=pm.Normal.dist(0, 3.0))
+            pm.Normal("y", u, 1.0, observed=OBSERVED)
+        return model
+
+    refused(learned(), ValueError, "translations=4 holds hyperparameters", "ep", translations=4, hyper="integrate")
+    with pytest.raises(ValueError, match=r"translations=4 needs.*'optimize' or 'fixed'"):
+        pmep.fit("ep", model=learned(), progressbar=False, draws=10, chains=1, hyper="sample", translations=4)
+    refused(learned(), ValueError, "translations=0 must be a positive whole number", "ep", translations=0)
+    refused(learned(), ValueError, "translations=100, but.*16 different translations", "ep", translations=100)
 
 
 def test_a_method_that_does_not_exist():
-    refused(model_of(), ValueError, "method='vb' does not exist.*use one of: 'dsb', 'map'", "vb")
+    refused(model_of(), ValueError, "method='vb' does not exist.*use one of: 'ep', 'dsb', 'map'", "vb")
 
 
 def test_treatments_of_hyperparameters():
@@ -175,17 +186,14 @@ def test_treatments_of_hyperparameters():
     ],
 )
 def test_likelihoods_without_bound(observe, site):
-    """No method takes these: no message leads from one that cannot to the other."""
-    model = model_of(observe)
-    message = f"'y' has a {site} likelihood, below which no Gaussians.*use a likelihood.*SoftplusPoisson.*'ep'.*no mom"
+    """EP alone takes these, and is what a call without a method takes."""
+    model = model_of(observe, low=pm.Normal.dist(0, 0.2), high=pm.Normal.dist(0, 2.0))
+    message = (
+        f"'y' has a {site} likelihood, below which no Gaussians.*use method='ep', or a likelihood.*SoftplusPoisson"
+    )
     refused(model, pmep.UnsupportedModelError, message, "dsb")
     refused(model, pmep.UnsupportedModelError, message, "map")
-    message = (
-        f"'u'.*method='dsb', the double loop with a likelihood.*SoftplusPoisson, in place of the {site} one of 'y'"
-    )
-    refused(model, pmep.UnsupportedModelError, message, "ep")
-    refused(model, pmep.UnsupportedModelError, message)
-    assert "none that takes all of these sites" in pmep.explain(model)
+    assert fit_group(fit(model)).attrs["method"] == "ep"
 
 
 def test_probabilities_and_scales_without_bounds():

@@ -168,11 +168,11 @@ def _sites(
     for factor, site, y, values, here in zip(
         posterior.form.form.factors, posterior.form.sites, observed, prior.parameters, slices
     ):
-        if factor.site.has_moments:
+        if not factor.site.coupled:
             skewness[here], kurtosis[here] = tilted_cumulants(site, y.ravel(), mean[here], variance[here], values)
         else:
             skewness[here], kurtosis[here] = np.nan, np.nan
-            coupled = f"the prior of {factor.name!r} is one factor of many predictors, which has no tilted moments"
+            coupled = f"the prior of {factor.name!r} is one factor of many predictors, whose cumulants are not known"
     indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
     reason = coupled or _why_no_correction(fit, settings(idata), len(mean))
     correction = None

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from pymc_ep.sites.base import Site
 
-__all__ = ["Engine", "EngineEntry", "Status", "able_engines", "engines", "get_engine", "register_engine"]
+__all__ = ["Engine", "EngineEntry", "Status", "able_engines", "check_whole", "engines", "get_engine", "register_engine"]
 
 
 class Status(NamedTuple):
@@ -67,6 +69,8 @@ class EngineEntry:
         ``condition(compiled form, thetas=, options=, report=) -> Solution``: given draws of the hyperparameters.
     takes : callable
         Whether it can work with a site, None standing for the quadrature of a density; by default it can with any.
+    suits : callable
+        Whether it is to be taken for such a site where no method is asked for and another would do.
     """
 
     name: str
@@ -78,6 +82,7 @@ class EngineEntry:
     evidence_op: Callable[..., Any] | None = None
     condition: Callable[..., Any] | None = None
     takes: Callable[[Site | None], bool] = lambda site: True
+    suits: Callable[[Site | None], bool] = lambda site: True
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}
@@ -98,7 +103,7 @@ def engines() -> tuple[EngineEntry, ...]:
 
 
 def get_engine(name: str | None, form: Any) -> EngineEntry:
-    """Return the engine of that name for a form; for None the first that can work with all of its sites.
+    """Return the engine of that name for a form; for None the first that suits all of its sites, or can take them.
 
     Raises
     ------
@@ -108,13 +113,21 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
     kind = type(form)
     fitting = [e for e in _ENGINES.values() if e.form is kind]
     if name is None:
+        able = able_engines(form)
+        suited = [e for e in able if all(e.suits(group.site) for group in form.factors)]
         # Where none can, the first says what it lacks.
-        return (able_engines(form) or fitting)[0]
+        return (suited or able or fitting)[0]
     for entry in fitting:
         if name == entry.name:
             return entry
     names = ", ".join(repr(e.name) for e in able_engines(form) or fitting)
     raise ValueError(f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}.")
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Raise unless an option is a positive whole number."""
+    if not (isinstance(value, int | np.integer) and value > 0):
+        raise ValueError(f"{name}={value!r} must be a positive whole number.")
 
 
 def able_engines(form: Any) -> list[EngineEntry]:

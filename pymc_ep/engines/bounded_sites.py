@@ -1,4 +1,4 @@
-"""All sites of a sparse linear form as one vector: their Gaussian bounds and what these say of hyperparameters."""
+"""All sites of a sparse linear form as one vector: Gaussian bounds of them and what these say of hyperparameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 
-__all__ = ["BoundedSites"]
+__all__ = ["BoundedSites", "FactorSites"]
 
 
-class BoundedSites:
+class FactorSites:
     """The sites of a compiled form, each group's after the other's.
 
     Parameters
@@ -29,8 +29,6 @@ class BoundedSites:
 
     Raises
     ------
-    UnsupportedModelError
-        Where no Gaussians below a site are known.
     InvalidDataError
         Where an observation lies outside what its site takes.
     """
@@ -40,7 +38,6 @@ class BoundedSites:
         self.sites = form.sites
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         self.slices = group_slices(self.observed)
-        require_bounds(form.form.factors)
         for group, y in zip(form.form.factors, form.observed()):
             group.site.validate(y, group.name)
 
@@ -57,6 +54,20 @@ class BoundedSites:
                 f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
             )
         return prior
+
+
+class BoundedSites(FactorSites):
+    """The same with Gaussians below all of them.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where no Gaussians below a site are known.
+    """
+
+    def __init__(self, form: Any):
+        require_bounds(form.form.factors)
+        super().__init__(form)
 
     def bounded(self, prior: Prior, eta: np.ndarray, z: np.ndarray) -> Bounded:
         """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""

@@ -29,6 +29,8 @@ KNOWN = 1e-12
 """Cavity variance that stands for 0 in the moments of a site whose predictor is known; no moment of another site and
 no posterior moment depends on it."""
 
+_VANISHES = 1e-9
+"""Part of a precision, without that of the site, that is none."""
 _MATCHED = 0.03
 """Fraction of their first distance at which the means count as matched; the precisions change by more than that."""
 _EXACT = 1e-11
@@ -92,9 +94,18 @@ class Sweep(NamedTuple):
     rounding: Any
 
 
-def cavities(posterior: GaussianPosterior, shift: Any, precision: Any, power: float) -> tuple[Any, Any]:
-    """Return mean and variance of the posterior without a fraction `power` of each site."""
+def cavities(
+    posterior: GaussianPosterior, shift: Any, precision: Any, power: float, exact: Any = False
+) -> tuple[Any, Any]:
+    """Return mean and variance of the posterior without a fraction `power` of each site.
+
+    Where `exact`, (n,) of bool, says that a site is Gaussian, nothing that follows depends on its cavity's variance,
+    not even the evidence, to which it gives log t at the posterior mean. Its cavity need not be proper then: others may
+    give a predictor more variance than the site alone does, as mixtures of two peaks do. The posterior's stands in.
+    """
+    xp = namespace(posterior.mean)
     kept = (1.0 - power) + power * posterior.remainder
+    kept = xp.where(exact & (kept <= _VANISHES), 1.0, kept)
     variance = posterior.variance / kept
     return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
 
@@ -125,6 +136,7 @@ def sweep(
     precision: Any,
     *,
     moments: Callable[..., tuple[Tilted, Callable[[Any], Tilted]]],
+    gaussian: Sequence[bool],
     power: float,
     log_concave: bool,
     inner: int,
@@ -136,7 +148,8 @@ def sweep(
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
-    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power)
+    exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, gaussian)])
+    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power, exact)
     # A predictor without prior variance is known: its site changes nothing, and contributes t at that value.
     known = problem.prior.variances() <= 0
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
@@ -150,7 +163,8 @@ def sweep(
     )
     refined = tilted
     if inner:
-        refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, xp.where(proper, inner, 0))
+        limit = xp.where(proper, inner, 0)
+        refined = match_means(problem, posterior, shift, precision, tilted, nearby, power, limit, exact)
     for field in (*tilted, *refined):
         proper = proper & xp.all(xp.isfinite(field))
     return Sweep(
@@ -176,6 +190,7 @@ def match_means(
     nearby: Callable[[Any], Tilted],
     power: float,
     limit: Any,
+    exact: Any,
 ) -> Tilted:
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
@@ -192,6 +207,8 @@ def match_means(
         Tilted moments at other cavity means.
     limit : int scalar
         Most evaluations of the tilted moments.
+    exact : array of bool, (n,)
+        Which sites are Gaussian.
 
     Returns
     -------
@@ -215,7 +232,7 @@ def match_means(
         best = Tilted(*fields)
         trial = shift + part * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
-        here = nearby(cavities(moved, trial, precision, power)[0])
+        here = nearby(cavities(moved, trial, precision, power, exact)[0])
         apart_here = distance(here, moved.mean)
         closer = apart_here < apart
         kept = (xp.where(closer, new, old) for new, old in zip((apart_here, trial, *here), (apart, shift, *best)))
@@ -233,7 +250,8 @@ def sweep_of(
 ) -> Callable[..., Sweep]:
     """Return the sweep with its static choices fixed; cached, so that JAX compiles it once and not for each fit."""
     moments = partial(joined_moments, sites, power)
-    evaluate = partial(sweep, moments=moments, power=power, log_concave=log_concave, inner=inner)
+    gaussian = tuple(site.site.gaussian for site in sites)
+    evaluate = partial(sweep, moments=moments, gaussian=gaussian, power=power, log_concave=log_concave, inner=inner)
     if on_jax:
         from pymc_ep.sites.compiled_jax import jit
 

@@ -9,7 +9,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
-from pymc_ep.engines.requirements import require_moments
+from pymc_ep.engines.requirements import require_parallel
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.values import Prior
@@ -81,7 +81,7 @@ class Evidence:
     InvalidDataError
         Where an observation lies outside what its site takes, or lengths do not agree.
     UnsupportedModelError
-        Where a site has no moments of single predictors.
+        Where sites that depend on each other are to be updated one after another.
     """
 
     def __init__(
@@ -101,7 +101,8 @@ class Evidence:
         self.checkpoint = checkpoint or Checkpoint(None)
         self.density = density
         self._checked = False
-        require_moments(form.form.factors)
+        if engine.schedule == "sequential":
+            require_parallel(form.form.factors)
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:
@@ -173,12 +174,13 @@ class Evidence:
         """Return the log predictive density of each observation given the others, (n,).
 
         EP's cavity is the posterior without the observation, so log Zhat is its predictive density; with a fractional
-        power the whole site is removed for this.
+        power the whole site is removed for this. NaN where a Gaussian observation is all that holds a predictor, whose
+        cavity is then not proper.
         """
         found = at.run.state.sweep
         if self.engine.power != 1.0:
             found = EP(self.engine.sites, power=1.0).sweep(at.problem, *at.sites)
-        return np.asarray(found.tilted.log_z)
+        return np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
         """Return the gradient of `EvidenceAt.value`, (p,).

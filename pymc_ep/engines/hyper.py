@@ -59,7 +59,7 @@ def _fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) ->
     return Hyper(at, None, none, none, trace, converged, sentence)
 
 
-def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
+def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spread: bool = True) -> Hyper:
     """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
 
     Parameters
@@ -69,6 +69,8 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
         Where to start.
     start : tuple of ndarray, optional
         Sites to start from.
+    spread : bool
+        Whether curvature is wanted; without it the hyperparameters are held at the mode.
 
     Returns
     -------
@@ -84,6 +86,9 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hype
     trace = np.array(objective.trace)
     if endless and (sentence := _why_not_settled(objective, theta, 1.0)):
         return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
+    if not spread:
+        sentence = _why_not_settled(objective, theta, max(1.0, abs(best.value)))
+        return _fixed(best, trace, not sentence, sentence)
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding in a large value hides a small slope.

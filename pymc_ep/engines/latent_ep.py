@@ -5,21 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.base import EngineEntry, register_engine
+from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.evidence import Evidence, evidence_of
 from pymc_ep.engines.evidence_op import EvidenceOp
 from pymc_ep.engines.hyper import maximise, stay
 from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
-from pymc_ep.engines.requirements import require_moments
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
+from pymc_ep.engines.tree_start import first_hyperparameters, has_trees
+from pymc_ep.forms.average import translations_of
 from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.sparse_linear import SparseLinear
 
-__all__ = ["OPTIONS", "condition", "evidence_op", "solve"]
+__all__ = ["OPTIONS", "SPARSE_OPTIONS", "condition", "evidence_op", "solve"]
 
 OPTIONS = {
     "power": 1.0,
@@ -30,6 +32,8 @@ OPTIONS = {
     "solver": "auto",
 }
 """Options of EP and their defaults."""
+SPARSE_OPTIONS = OPTIONS | {"translations": 1}
+"""The same on sparse linear models."""
 
 
 def solve(
@@ -59,11 +63,17 @@ def solve(
     checkpoint : Checkpoint, optional
         Receives the state at intervals.
     """
-    settings = _checked(OPTIONS | options)
+    settings = _checked(_options(form) | options)
     checkpoint = checkpoint or Checkpoint(None)
     density = "unconstrained" if hyper == "integrate" and theta.size else "natural"
     evidence = evidence_of(form, settings, report=report, checkpoint=checkpoint, density=density)
     sites = None if start is None else _sites_from(start, evidence)
+    grids = settings.get("translations", 1)
+    moved = translations_of(form, grids) if isinstance(form, CompiledSparseLinear) and grids > 1 else []
+    if grids > 1 and hyper == "integrate" and theta.size:
+        raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
+    if sites is None and hyper != "fixed" and has_trees(form) and np.array_equal(theta, form.start):
+        theta = first_hyperparameters(form, theta)
     integral = None
     if hyper == "fixed" or not theta.size:
         found = stay(evidence, theta, sites)
@@ -71,13 +81,21 @@ def solve(
         integral = integrate(evidence, theta, sites)
         found = integral.mode
     else:
-        found = maximise(evidence, theta, sites)
+        found = maximise(evidence, theta, sites, spread=grids == 1)
     if hyper != "fixed":
         evidence.require_covariance(found.at.theta, found.at.prior)
     checkpoint.save(last=True, theta=found.at.theta, shift=found.at.sites[0], precision=found.at.sites[1])
     if integral is not None and integral.points:
         return integral_solution(form, evidence, integral, settings)
-    return mode_solution(form, evidence, found, settings)
+    translated = []
+    for grid in moved:
+        other = evidence_of(grid, settings, report=report, density=density)
+        translated.append((other, other.at(found.at.theta)))
+    return mode_solution(form, evidence, found, settings, translated)
+
+
+def _options(form: CompiledLatentGaussian) -> dict[str, Any]:
+    return SPARSE_OPTIONS if isinstance(form, CompiledSparseLinear) else OPTIONS
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -89,10 +107,10 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"damping={damping!r} must be 'auto' or lie in (0, 1], the fraction of an update taken.")
     if not (isinstance(tol, int | float) and tol > 0):
         raise ValueError(f"tol={tol!r} must be positive.")
-    if not (isinstance(options["max_iter"], int) and options["max_iter"] > 0):
-        raise ValueError(f"max_iter={options['max_iter']!r} must be a positive whole number.")
+    check_whole("max_iter", options["max_iter"])
     if options["schedule"] not in ("parallel", "sequential"):
         raise ValueError(f"schedule={options['schedule']!r} must be 'parallel' or 'sequential'.")
+    check_whole("translations", options.get("translations", 1))
     return options
 
 
@@ -108,8 +126,17 @@ def _sites_from(start: dict[str, np.ndarray], evidence: Evidence) -> tuple[np.nd
 
 def evidence_op(form: CompiledLatentGaussian, options: dict[str, Any]) -> EvidenceOp:
     """Return the log evidence as an Op of the unconstrained hyperparameters."""
-    require_moments(form.form.factors)
-    return EvidenceOp(form, _checked(OPTIONS | options))
+    return EvidenceOp(form, _one_grid(form, options))
+
+
+def _one_grid(form: CompiledLatentGaussian, options: dict[str, Any]) -> dict[str, Any]:
+    settings = _checked(_options(form) | options)
+    if settings.get("translations", 1) > 1:
+        raise ValueError(
+            f"translations={settings['translations']} needs hyperparameters at one value: use hyper='optimize' or "
+            f"'fixed' instead of sampling them."
+        )
+    return settings
 
 
 def condition(
@@ -120,22 +147,23 @@ def condition(
     report: Callable[[float, float], None] | None = None,
 ) -> Solution:
     """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
-    settings = _checked(OPTIONS | options)
+    settings = _one_grid(form, options)
     evidence = evidence_of(form, settings, report=report, density="none")
     return many_solution(form, evidence, fit_many(evidence, thetas), settings)
 
 
-for form in (LatentGaussian, SparseLinear):
+for form, defaults in ((LatentGaussian, OPTIONS), (SparseLinear, SPARSE_OPTIONS)):
     register_engine(
         EngineEntry(
             "ep",
             form,
             solve,
             rebuild,
-            OPTIONS,
+            defaults,
             ("optimize", "fixed", "integrate", "sample"),
             evidence_op=evidence_op,
             condition=condition,
-            takes=lambda site: site is None or site.has_moments,
+            # Where data are missing the cavities of mixtures are wide, and EP stalls; the double loop does not.
+            suits=lambda site: site is None or not site.coupled,
         )
     )

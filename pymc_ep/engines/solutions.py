@@ -1,35 +1,45 @@
 """From fits of a latent Gaussian form to what the results need: at a mode, over a design, or at many draws."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.engines.grids import averaged_evidence, averaged_status, grid_state, rebuild_average
 from pymc_ep.engines.hyper import Hyper
 from pymc_ep.engines.integrate import Integral
 from pymc_ep.engines.many import ManyFits
 from pymc_ep.engines.solution import Solution
+from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
-__all__ = ["integral_solution", "many_solution", "mode_solution", "rebuild"]
+__all__ = ["integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
 
 _AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
 
 
 def rebuild(
+    form: CompiledLatentGaussian, state: Mapping[str, np.ndarray]
+) -> LatentPosterior | PosteriorAverage | PosteriorMixture:
+    """Return the posterior that a saved ``fit_state`` describes."""
+    return rebuild_average(form, state, rebuild_one)
+
+
+def rebuild_one(
     form: CompiledLatentGaussian,
     state: Mapping[str, np.ndarray],
     mode: tuple[Prior, GaussianPosterior] | None = None,
 ) -> LatentPosterior | PosteriorMixture:
-    """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
+    """Return the posterior on the grid of the form; a fit just made knows what is at the mode."""
     centre = LatentPosterior(
         form,
         state["theta"],
@@ -46,9 +56,16 @@ def rebuild(
     return PosteriorMixture(form, centre, *(state[f"design_{name}"] for name in design))
 
 
-def mode_solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
-    """Return the solution with hyperparameters at their mode, or held."""
+def mode_solution(
+    form: CompiledLatentGaussian,
+    evidence: Evidence,
+    found: Hyper,
+    settings: dict[str, Any],
+    translated: Sequence[tuple[Evidence, EvidenceAt]] = (),
+) -> Solution:
+    """Return the solution with hyperparameters at their mode, or held; `translated` are the fits on other grids."""
     at = found.at
+    fits = [(evidence, at), *translated]
     p = at.theta.size
     directions = np.zeros((0, p)) if found.factor is None else found.factor.T
     state = _state(evidence, at) | {
@@ -56,16 +73,21 @@ def mode_solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper
         "d_shift": found.d_shift,
         "d_precision": found.d_precision,
     }
+    state |= grid_state([dict(zip(("shift", "precision"), other.sites)) for _, other in translated])
+    weights, left_out = np.full(len(fits), 1.0 / len(fits)), np.array([own.left_out(fit) for own, fit in fits])
     return _solution(
         form,
         evidence,
         at,
         state,
         settings,
-        log_predictive=evidence.left_out(at),
-        scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
+        log_predictive=_left_out_of_all(weights, left_out) if translated else left_out[0],
+        scalars={
+            "log_evidence": averaged_evidence([fit.log_z for _, fit in fits]),
+            "n_iter": len(at.run.objective),
+        },
         traces=_history(at) | {"hyper_objective": ("hyper_iteration", found.trace)},
-        **_outcome(at, found),
+        **_outcome(at, found, [other for _, other in translated]),
         log_evidence_is=_AT_VALUES,
     )
 
@@ -153,7 +175,10 @@ def _solution(
     **others: Any,
 ) -> Solution:
     """Fill in what follows from the state; `in_turn` components are drawn from one after another, not at random."""
-    posterior = rebuild(form, state, (at.prior, at.run.state.sweep.posterior))
+    at_mode = at.prior, at.run.state.sweep.posterior
+    posterior = rebuild_average(
+        form, state, lambda part, own: rebuild_one(part, own, at_mode if part is form else None)
+    )
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
@@ -166,6 +191,7 @@ def _solution(
         moments=moments,
         hyper_modes=form.constrained(at.theta),
         sites=_site_results(form, evidence, at, log_predictive),
+        coefficients=_coefficients(form, evidence, at),
         state=state,
         draws=draws,
         numbers_per_draw=sum(m.size for m, _ in moments.values()),
@@ -192,18 +218,34 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
     }
 
 
-def _outcome(at: EvidenceAt, found: Hyper | Integral) -> dict[str, Any]:
-    """Say how the fit and the search of the hyperparameters ended, first what did not converge."""
+def _outcome(at: EvidenceAt, found: Hyper | Integral, translated: Sequence[EvidenceAt] = ()) -> dict[str, Any]:
+    """Say how the fits and the search of the hyperparameters ended, first what did not converge."""
     run = at.run.status
     sentences = [run.sentence, found.sentence]
     if run.converged and not found.converged:
         sentences = [found.sentence, f"at the values of the result EP itself {run.sentence}"]
-    return {"status": "; ".join(filter(None, sentences)), "converged": run.converged and found.converged}
+    status = Status(run.converged and found.converged, "; ".join(filter(None, sentences)))
+    if translated:
+        status = averaged_status(status, [other.run.status for other in translated])
+    return {"status": status.sentence, "converged": status.converged}
 
 
 def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
     objective = at.run.objective + at.prior.log_excess
     return {"objective": ("iteration", objective), "max_change": ("iteration", at.run.change)}
+
+
+def _coefficients(form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt) -> dict[str, dict[str, Any]]:
+    """Return what sites of potentials have to tell, such as the states of mixtures."""
+    sweep, out = at.run.state.sweep, {}
+    mean, variance = np.asarray(sweep.posterior.mean), np.asarray(sweep.posterior.variance)
+    cavity = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
+    parts = zip(form.form.factors, form.sites, evidence.observed, at.prior.parameters, group_slices(evidence.observed))
+    for group, site, y, parameters, here in parts:
+        if told := site.tilted_report(y, *(part[here] for part in cavity), evidence.engine.power, *parameters):
+            moments = {"coefficient_mean": mean[here], "coefficient_sd": np.sqrt(variance[here])}
+            out[group.name] = told | moments
+    return out
 
 
 def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:

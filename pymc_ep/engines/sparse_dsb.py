@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
-from pymc_ep.engines.base import Status
+from pymc_ep.engines.base import Status, check_whole
 from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.dsb import DoubleLoop, Start, State
 from pymc_ep.engines.ep_sweep import group_slices
+from pymc_ep.engines.grids import averaged_evidence, averaged_status
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
@@ -195,14 +195,11 @@ def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] |
     for moved in translations_of(form, count):
         solver, sites = _solver(moved, dict(fit.settings)), BoundedSites(moved)
         others.append(_run(moved, sites, solver, begin, fit.settings, report, None))
-    failed = sum(not other.status.converged for other in others)
-    sentence = f"{fit.status.sentence}; averaged over {count} translations of the wavelets' grid"
-    if failed:
-        sentence += f", of which {failed} did not converge"
     evidence = fit.log_evidence
     if evidence is not None:
-        evidence = float(logsumexp([evidence, *(other.log_evidence for other in others)]) - np.log(count))
-    status = Status(fit.status.converged and not failed, sentence)
+        known = [one.log_evidence for one in (fit, *others) if one.log_evidence is not None]
+        evidence = averaged_evidence(known)
+    status = averaged_status(fit.status, [other.status for other in others])
     return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
 
 
@@ -292,7 +289,7 @@ def _start(
 ) -> Start:
     """Return where an earlier fit ended; else, where coefficients are mixtures, a fit of these to the data."""
     if start is None or "unknowns" not in start:
-        return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_trees(sites) else Start(theta)
+        return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_trees(form) else Start(theta)
     n, unknowns = sum(y.size for y in form.observed()), form.linear.size
     if len(start["unknowns"]) != unknowns or len(start["variance"]) != n:
         raise ValueError(
@@ -328,8 +325,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         if name in options and options[name] not in kinds:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, kinds))}.")
     for name in _WHOLE:
-        if name in options and not (isinstance(options[name], int | np.integer) and options[name] > 0):
-            raise ValueError(f"{name}={options[name]!r} must be a positive whole number.")
+        if name in options:
+            check_whole(name, options[name])
     for name in _POSITIVE:
         if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
             raise ValueError(f"{name}={options[name]!r} must be positive.")

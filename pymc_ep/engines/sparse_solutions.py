@@ -7,12 +7,13 @@ import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, register_engine
 from pymc_ep.engines.ep_sweep import group_slices
+from pymc_ep.engines.grids import grid_state, rebuild_average
 from pymc_ep.engines.precision_solvers import Iterative
 from pymc_ep.engines.solution import Solution
-from pymc_ep.engines.solutions import rebuild
+from pymc_ep.engines.solutions import rebuild_one
 from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.average import PosteriorAverage, translations_of
+from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
@@ -24,8 +25,8 @@ __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
 
 _BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 Posterior = LatentPosterior | PosteriorAverage | PosteriorMixture | SampledPosterior
-_GRID, _BY_GRID = "grid_", ("shift", "precision", "unknowns")
-"""What the state holds of each translated grid, and what is put before the names."""
+_BY_GRID = "shift", "precision", "unknowns"
+"""What the state holds of each translated grid."""
 _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 """Settings of which the draws are made where no factor is held."""
 
@@ -33,9 +34,7 @@ _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     """Return the solution of the double loop; hyperparameters are held at their mode."""
     state = _state(form, fit)
-    if fit.translated:
-        states = [other.state for other in fit.translated]
-        state |= {_GRID + name: np.array([getattr(other, name) for other in states]) for name in _BY_GRID}
+    state |= grid_state([{name: getattr(other.state, name) for name in _BY_GRID} for other in fit.translated])
     if fit.log_evidence is None:
         state |= {name: np.asarray(fit.settings[name]) for name in _CG}
     posterior = rebuild_bounds(form, state)
@@ -70,20 +69,14 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
 
 def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Posterior:
     """Return the posterior that a saved ``fit_state`` of the double loop describes."""
-    if _GRID + _BY_GRID[0] not in state:
-        return _rebuild_one(form, state)
-    count = len(state[_GRID + _BY_GRID[0]])
-    parts = [_rebuild_one(form, state)]
-    for k, moved in enumerate(translations_of(form, count + 1)):
-        parts.append(_rebuild_one(moved, {**state, **{name: state[_GRID + name][k] for name in _BY_GRID}}))
-    return PosteriorAverage(parts)
+    return rebuild_average(form, state, _rebuild_one)
 
 
 def _rebuild_one(
     form: CompiledSparseLinear, state: Mapping[str, np.ndarray]
 ) -> LatentPosterior | PosteriorMixture | SampledPosterior:
     if "n_samples" not in state:
-        return rebuild(form, state)
+        return rebuild_one(form, state)
     n_samples, seed, tol, max_iter = (state[name].item() for name in _CG)
     solver = Iterative(form.linear, n_samples=n_samples, seed=seed, cg_tol=tol, cg_max_iter=max_iter)
 

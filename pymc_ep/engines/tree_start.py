@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.ascent import climb
-from pymc_ep.engines.bounded_sites import BoundedSites
+from pymc_ep.engines.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
@@ -22,7 +22,7 @@ from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
-__all__ = ["fitted_start", "has_trees"]
+__all__ = ["first_hyperparameters", "fitted_start", "has_trees"]
 
 _RIDGE = 0.01
 """Precision of the Gaussian potentials on the finest coefficients, relative to that of the data."""
@@ -39,9 +39,23 @@ Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any
 in the parameters."""
 
 
-def has_trees(sites: BoundedSites) -> bool:
-    """Whether some coefficients are mixtures on trees."""
-    return any(True for _ in _trees(sites))
+def has_trees(form: Any) -> bool:
+    """Whether some coefficients of a compiled form are mixtures on trees."""
+    return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
+
+
+def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
+    """Return hyperparameters at which EP starts its search, from a compiled sparse linear form's own, (p,).
+
+    For the interpolation each of the other factors stands by the Gaussian that it is roughly like.
+    """
+    sites, prior = FactorSites(form), form.prior(theta)
+    shift, precision = form.first_sites(prior)
+    ridge = _ridge(sites, precision)
+    own = ~np.isnan(ridge)
+    shift, precision = np.where(own, 0.0, shift), np.where(own, ridge, precision)
+    posterior = prior.gaussian.posterior(prior.mean, shift, precision, log_concave=True)
+    return _fitted(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean))
 
 
 def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
@@ -65,7 +79,7 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
 
 
-def _trees(sites: BoundedSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
+def _trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
     """Yield the position of each mixture among the groups, itself, and its place among all sites."""
     for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
         if isinstance(site, CompiledTreeMixture):
@@ -94,11 +108,16 @@ def _under_gaussians(
 def _smooth(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> Inner:
     """Interpolate the data under weak Gaussian potentials."""
     prior = sites.prior(theta)
-    ridge = np.full(len(prior.mean), np.nan)
+    precision = sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision
+    return _under_gaussians(sites, linear, solver, prior, _ridge(sites, precision))
+
+
+def _ridge(sites: FactorSites, precision: np.ndarray) -> np.ndarray:
+    """Return precisions of Gaussian potentials in place of mixtures, relative to those of the data; NaN elsewhere."""
+    ridge = np.full(len(precision), np.nan)
     for _, tree, here in _trees(sites):
         ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
-    of_data = sites.bounded(prior, prior.mean, np.ones_like(ridge)).precision[np.isnan(ridge)]
-    return _under_gaussians(sites, linear, solver, prior, _RIDGE * float(np.median(of_data)) * ridge)
+    return _RIDGE * float(np.median(precision[np.isnan(ridge)])) * ridge
 
 
 def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
@@ -125,7 +144,7 @@ def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionS
     return out
 
 
-def _fitted(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray) -> np.ndarray:
     """Return the hyperparameters under which mixtures fit given coefficients best."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
     for _, tree, here in _trees(sites):
@@ -152,7 +171,7 @@ def _largest(level: np.ndarray) -> np.ndarray:
     return (size >= np.quantile(size, 1.0 - _HIGH)).astype(float)
 
 
-def _raised(sites: BoundedSites, theta: np.ndarray, fitted: np.ndarray, spread: np.ndarray, value: Value) -> np.ndarray:
+def _raised(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, spread: np.ndarray, value: Value) -> np.ndarray:
     """Return the hyperparameters that maximise a value of all mixtures and the prior, where mixtures depend on them."""
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:

@@ -94,6 +94,8 @@ class Site:
     interpreted : bool
         Whether NumPy runs the graphs op by op, unless a mode is asked for: for a density that one model has, and whose
         compilation would take longer than its fit.
+    gaussian : bool
+        Whether t is a Gaussian in eta for every y: it then replaces itself, whatever its cavity.
     log_concave : bool
         Whether t is log-concave in eta for every y; engines then rely on positive site precisions.
     logp : callable
@@ -143,6 +145,7 @@ class Site:
     parameter_domains: tuple[str, ...] = ()
     relation: Relation | None = None
     interpreted: bool = False
+    gaussian: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -162,9 +165,9 @@ class Site:
         return self.super_gaussian is not None or self.curvature_bound is not None
 
     @property
-    def has_moments(self) -> bool:
-        """Whether t is a factor of one predictor, which has tilted moments."""
-        return True
+    def coupled(self) -> bool:
+        """Whether the moments of one predictor depend on the cavities of others: sites are then updated together."""
+        return False
 
     def validate(self, y: np.ndarray, name: str) -> None:
         """Raise `InvalidDataError` at the first observation outside the domain.

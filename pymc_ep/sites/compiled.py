@@ -179,6 +179,10 @@ class CompiledSite(BoundFunctions):
         """Return what else a result tells of the site, by name; arguments are those of `bounded`."""
         return {}
 
+    def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
+        """Return what else a result tells of the site, by name; arguments are those of `moments`."""
+        return {}
+
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
         """Return log t(eta; y, parameters); of two or more axes the first is that of draws."""
         if self._jax:

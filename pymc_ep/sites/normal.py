@@ -33,6 +33,7 @@ NORMAL = register_site(
         parameters=("sigma",),
         domain="real",
         log_concave=True,
+        gaussian=True,
         logp=logp,
         typical=lambda y, sigma: (y, sigma**2),
         tilted=tilted,

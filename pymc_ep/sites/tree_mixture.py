@@ -7,16 +7,23 @@ sum-product: with e_jd the log of what state d makes of coefficient j and Q the 
 
 so that a bound of each state's site gives one of the mixture, tight in Q wherever it is evaluated, and its derivatives
 are those of the e_jd weighted by Q (Ko and Seeger 2012).
+
+Moments are those of EP on coefficients and states together, where each t(s_j; delta_j) is a factor of its own that
+Gaussians in s_j times odds of delta_j stand for, while P(delta) stays as it is. With Zhat_jd = int N(s; m_j, v_j)
+t_d(s)^power ds the message to a state is Zhat_jd^(1 / power); given all of these, the states' marginals Q follow by
+sum-product, the marginal of s_j is the mixture of its two tilted densities by Q_j, and with log Z of the trees in place
+of the sum of the sites' own, EP's evidence is stationary at its fixed points. Where all cavities are independent
+observations, one for each coefficient, all of it is exact.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pymc_ep.linalg.forest import Forest, TreePosterior
-from pymc_ep.sites.base import Site
+from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site
 
@@ -47,9 +54,9 @@ class TreeMixture(Site):
         return self.low.has_bound and self.high.has_bound
 
     @property
-    def has_moments(self) -> bool:
-        """No: a factor of all nodes together has none of single predictors."""
-        return False
+    def coupled(self) -> bool:
+        """Yes: the states of all nodes depend on each other."""
+        return True
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
@@ -87,6 +94,66 @@ class CompiledTreeMixture(CompiledSite):
         super().__init__(site, mode, options)
         self.forest = site.forest
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
+
+    def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
+        """Return the moments; `log_z` adds up to the log normaliser, arguments are those of `CompiledSite`."""
+        return self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[0]
+
+    def moments_and_nearby(
+        self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
+    ) -> tuple[Tilted, Callable[[Any], Tilted]]:
+        """Return the moments, and a function of other cavity means that returns theirs."""
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        firsts, nearby = zip(
+            *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
+        )
+
+        def moved(centre: Any) -> Tilted:
+            return self._tilted([at(centre) for at in nearby], variance, power, parameters)[0]
+
+        return self._tilted(firsts, variance, power, parameters)[0], moved
+
+    def parameter_gradient(
+        self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
+    ) -> tuple[Any, ...]:
+        """Return the derivative of the sum of `log_z` in each parameter of each node at fixed cavities."""
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
+        weighted = [
+            weight * d
+            for state, weight, part in zip(self._states, (1.0 - tree.high, tree.high), own)
+            for d in state.parameter_gradient(y, mean, variance, power, *part)
+        ]
+        return (*weighted, *(power * d for d in _probability_gradient(tree, *parameters[-2:])))
+
+    def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
+        """Return the probability of the high state of each node, and the log normaliser of the mixture, ()."""
+        states = self._tilted_states(y, mean, variance, power, parameters)
+        tilted, tree = self._tilted(states, variance, power, parameters)
+        return {"indicator": tree.high, "log_normaliser": float(np.asarray(tilted.log_z).sum() / power)}
+
+    def _tilted_states(self, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]) -> list[Tilted]:
+        *own, _ = _split(self.site.low, self.site.high, parameters)
+        return [state.moments(y, mean, variance, power, *part) for state, part in zip(self._states, own)]
+
+    def _tilted(
+        self, states: Sequence[Tilted], variance: Any, power: Any, parameters: Sequence[Any]
+    ) -> tuple[Tilted, TreePosterior]:
+        low, high = states
+        tree = self.forest.posterior((high.log_z - low.log_z) / power, *parameters[-2:])
+        q = tree.high
+        apart = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
+        within = (1.0 - q) * low.variance + q * high.variance
+        spread = within + variance * apart
+        # 1 / V - 1 / v, as V falls short of v by what each state's does, less the distance between the means.
+        short = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
+        return Tilted(
+            low.log_z + power * tree.log_normaliser,
+            low.mean + q * (high.mean - low.mean),
+            spread,
+            low.gradient + q * (high.gradient - low.gradient),
+            (short - apart) / spread,
+        ), tree
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
         """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""

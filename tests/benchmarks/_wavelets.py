@@ -116,22 +116,22 @@ MODELS = {
     "Laplace, tree": {"low": LAPLACE, "high": LAPLACE},
     "Normal/Student-t, tree": {"low": NORMAL, "high": STUDENT},
 }
-"""Potentials by the names of their scales, of which each level has its own."""
+"""The published models: potentials by the names of their scales, of which each level has its own."""
+OTHERS = {"Normal, tree": {"low": NORMAL, "high": NORMAL}}
 
 
-def build(task: str, model: str, given: Problem, levels: int = LEVELS) -> pm.Model:
+def build(task: str, model: str, given: Problem, levels: int = LEVELS, wavelet: str = WAVELET) -> pm.Model:
     """Build a model; the observed pixels are the data "pixels", the image is "u"."""
     shape = given.truth.shape
     with pm.Model() as built:
         pixels = pm.Data("pixels", given.values)
-        states = {
-            name: potential.of_scale(pm.HalfNormal(name, 1, shape=levels)) for name, potential in MODELS[model].items()
-        }
+        potentials = (MODELS | OTHERS)[model]
+        states = {name: one.of_scale(pm.HalfNormal(name, 1, shape=levels)) for name, one in potentials.items()}
         if len(states) > 1:
-            u = pmep.WaveletTree("u", shape=shape, wavelet=WAVELET, levels=levels, **states)
+            u = pmep.WaveletTree("u", shape=shape, wavelet=wavelet, levels=levels, **states)
         else:
-            wavelet = pmep.operators.Wavelet2D(shape, WAVELET, levels)
-            u = pmep.SparseField("u", operator=wavelet, potential=states["scale"], shape=shape)
+            operator = pmep.operators.Wavelet2D(shape, wavelet, levels)
+            u = pmep.SparseField("u", operator=operator, potential=states["scale"], shape=shape)
         pm.Normal("y", u if given.seen.all() else u[given.seen], TASKS[task].sd, observed=pixels)
     return built
 
@@ -150,21 +150,28 @@ def first_values(model: str, picture: np.ndarray, levels: int = LEVELS) -> dict[
 
 
 class Fitter:
-    """Models by task, potentials and size, built once; the compiled functions stay with them."""
+    """Models by task, potentials, wavelet and size, built once; the compiled functions stay with them."""
 
     def __init__(self) -> None:
-        self.models: dict[tuple[str, str, tuple[int, ...]], pm.Model] = {}
+        self.models: dict[tuple[str, str, str, tuple[int, ...]], pm.Model] = {}
 
     def fit(
-        self, task: str, model: str, given: Problem, levels: int, start: dict[str, Any], options: dict[str, Any]
+        self,
+        task: str,
+        model: str,
+        given: Problem,
+        levels: int,
+        start: dict[str, Any],
+        options: dict[str, Any],
+        wavelet: str = WAVELET,
     ) -> tuple[Any, float]:
         """Fit from, or at, hyperparameters; return the group ``fit`` and the seconds.
 
         Compilation counts for the first fit of each model alone.
         """
-        key = (task, model, given.truth.shape)
+        key = (task, model, wavelet, given.truth.shape)
         if key not in self.models:
-            self.models[key] = build(task, model, given, levels)
+            self.models[key] = build(task, model, given, levels, wavelet)
         values = {name: np.asarray(value) for name, value in start.items()}
         with self.models[key], warnings.catch_warnings():
             # The page says what did not converge.

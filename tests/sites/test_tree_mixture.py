@@ -166,7 +166,81 @@ def test_wanted_of_parameters(mixture):
     site, parameters, _ = mixture
     site.site.validate_parameters(parameters, "u")
     assert site.site.has_bound
-    assert not site.site.has_moments
+    assert site.site.coupled
+
+
+CAVITIES = LOCATIONS[1], VARIANCES
+
+
+def integrals(states, power):
+    """Zeroth to second moment of N(s; m, v) t_d(s)^power for each state and node, by adaptive quadrature."""
+    out = np.empty((3, 2, N))
+    for d, j, k in itertools.product(range(2), range(N), range(3)):
+        m, sd = CAVITIES[0][j], np.sqrt(CAVITIES[1][j])
+
+        def integrand(s, d=d, j=j, k=k, m=m, sd=sd):
+            return s**k * scipy.stats.norm.pdf(s, m, sd) * np.exp(power * states[d].logpdf(s)[j])
+
+        ends = m - 12 * sd, m + 12 * sd
+        out[k, d, j] = scipy.integrate.quad(integrand, *ends, points=(0.0,), limit=400, epsabs=1e-13)[0]
+    return out
+
+
+@pytest.mark.parametrize("power", [1.0, 0.7])
+def test_moments_against_enumeration(mixture, power):
+    """With powers, messages to the states are to the inverse of the power what the integrals are."""
+    site, parameters, states = mixture
+    z, first, second = integrals(states, power)
+    messages = np.log(z) / power
+    found = site.moments(np.zeros(N), *CAVITIES, power, *parameters)
+    total = log_mixture(messages)
+    for j in range(N):
+        # Of all that the states may be, those with node j high.
+        cut = messages.copy()
+        cut[0, j] = -np.inf
+        high = np.exp(log_mixture(cut) - total)
+        odds = np.array([1.0 - high, high])
+        mean = odds @ (first[:, j] / z[:, j])
+        variance = odds @ (second[:, j] / z[:, j]) - mean**2
+        np.testing.assert_allclose(found.mean[j], mean, rtol=1e-7)
+        np.testing.assert_allclose(found.variance[j], variance, rtol=1e-6)
+        np.testing.assert_allclose(found.gradient[j], (mean - CAVITIES[0][j]) / CAVITIES[1][j], rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(found.precision[j], 1 / variance - 1 / CAVITIES[1][j], rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(found.log_z.sum(), power * total, rtol=1e-9)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.7])
+def test_derivatives_of_log_z(mixture, power):
+    site, parameters, _ = mixture
+
+    def total(mean, *own):
+        return site.moments(np.zeros(N), mean, VARIANCES, power, *own).log_z.sum()
+
+    found, nearby = site.moments_and_nearby(np.zeros(N), *CAVITIES, power, *parameters)
+    numeric = differences(lambda mean: total(mean, *parameters), CAVITIES[0])
+    np.testing.assert_allclose(found.gradient, numeric, rtol=1e-5, atol=1e-7)
+    gradients = site.parameter_gradient(np.zeros(N), *CAVITIES, power, *parameters)
+    assert len(gradients) == len(parameters)
+    for i, gradient in enumerate(gradients):
+
+        def of_one(p, i=i):
+            return total(CAVITIES[0], *parameters[:i], p, *parameters[i + 1 :])
+
+        np.testing.assert_allclose(gradient, differences(of_one, parameters[i]), rtol=1e-4, atol=1e-7)
+    moved = CAVITIES[0] + 0.1
+    there = site.moments(np.zeros(N), moved, VARIANCES, power, *parameters)
+    for field, expected in zip(nearby(moved), there, strict=True):
+        np.testing.assert_allclose(field, expected, rtol=1e-6)
+
+
+def test_reports_of_moments(mixture):
+    site, parameters, _ = mixture
+    found = site.tilted_report(np.zeros(N), *CAVITIES, 1.0, *parameters)
+    tilted = site.moments(np.zeros(N), *CAVITIES, 1.0, *parameters)
+    np.testing.assert_allclose(found["log_normaliser"], tilted.log_z.sum(), rtol=1e-12)
+    far = site.tilted_report(np.zeros(N), np.full(N, 60.0), np.full(N, 0.01), 1.0, *parameters)["indicator"]
+    assert far.min() > 0.99
+    assert np.all((found["indicator"] > 0) & (found["indicator"] < 1))
 
 
 def test_pickles(mixture):
