@@ -16,7 +16,7 @@ __all__ = ["DenseMap", "ForeignMap", "SparseMap", "as_linear_map", "columns_of"]
 
 ACCEPTED = (
     "a matrix (NumPy or SciPy sparse), a scipy.sparse.linalg.LinearOperator, a PyLops operator, or one of "
-    "Convolution2D, Gradient2D, Mask, Wavelet2D, their compositions and stacks"
+    "Convolution2D, Gradient2D, Hessian2D, Mask, Wavelet2D, their compositions and stacks"
 )
 
 PROBES = 4096

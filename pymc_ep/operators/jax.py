@@ -19,6 +19,7 @@ from pymc_ep.operators.apply import ApplyLinearMap
 from pymc_ep.operators.base import Adjoint, Composition, LinearMap, Stack
 from pymc_ep.operators.convolution import PAD_MODES, Convolution2D
 from pymc_ep.operators.gradient import Gradient2D
+from pymc_ep.operators.hessian import Hessian2D
 from pymc_ep.operators.mask import Mask
 from pymc_ep.operators.wavelet import Wavelet2D
 
@@ -116,6 +117,16 @@ def _gradient(linear_map: Gradient2D) -> Body:
     if linear_map.boundary == "reflect":
         return lambda x: jnp.concatenate([jnp.diff(x, axis=axis).ravel() for axis in linear_map.axes])
     return lambda x: jnp.stack([jnp.roll(x, -1, axis) - x for axis in linear_map.axes])
+
+
+@traceable.register
+def _hessian(linear_map: Hessian2D) -> Body:
+    def apply(x: Any) -> Any:
+        mixed = np.sqrt(2.0) * jnp.diff(jnp.diff(x, axis=0), axis=1)
+        along, down = (jnp.diff(x, 2, axis=axis) if x.shape[axis] > 2 else jnp.zeros(0) for axis in (1, 0))
+        return jnp.concatenate([part.ravel() for part in (along, down, mixed)])
+
+    return apply
 
 
 @traceable.register

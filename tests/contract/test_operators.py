@@ -16,7 +16,16 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.signal import convolve2d
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D, apply_operator, as_linear_map, stack
+from pymc_ep.operators import (
+    Convolution2D,
+    Gradient2D,
+    Hessian2D,
+    Mask,
+    Wavelet2D,
+    apply_operator,
+    as_linear_map,
+    stack,
+)
 
 C_MODE = "CVM" if int(pm.__version__.split(".")[0]) >= 6 else "FAST_RUN"
 PYTHON = pytensor.compile.mode.Mode("py", "fast_compile")
@@ -50,6 +59,13 @@ def cyclic_differences(x):
     return np.stack([np.roll(x, -1, axis=axis) - x for axis in (1, 0) if x.shape[axis] > 1])
 
 
+def second_differences(x):
+    along, down = (np.moveaxis(x, axis, -1) for axis in (1, 0))
+    parts = [part[:, 2:] - 2 * part[:, 1:-1] + part[:, :-2] for part in (along, down)]
+    mixed = x[1:, 1:] - x[1:, :-1] - x[:-1, 1:] + x[:-1, :-1]
+    return np.concatenate([parts[0].ravel(), parts[1].T.ravel(), np.sqrt(2) * mixed.ravel()])
+
+
 def convolved(kernel, boundary):
     name = {"periodic": "wrap", "reflect": "symm", "constant": "fill"}[boundary]
     (a, b) = np.array(kernel.shape) // 2
@@ -81,6 +97,8 @@ def gradients():
         yield f"reflected gradient {shape}", Gradient2D(shape), matrix_of(inner_differences, shape)
         cyclic = matrix_of(cyclic_differences, shape)
         yield f"periodic gradient {shape}", Gradient2D(shape, boundary="periodic"), cyclic
+    for shape in [(4, 4), (3, 5), (6, 2), (2, 2), (1, 5), (5, 1), (3, 1)]:
+        yield f"second differences {shape}", Hessian2D(shape), matrix_of(second_differences, shape)
 
 
 def convolutions():

@@ -5,7 +5,7 @@ import pytest
 import pywt
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.operators import Convolution2D, Gradient2D, LinearMap, Mask, Wavelet2D, as_linear_map, stack
+from pymc_ep.operators import Convolution2D, Gradient2D, Hessian2D, LinearMap, Mask, Wavelet2D, as_linear_map, stack
 
 BLUR = np.ones((3, 3)) / 9
 BAD_KERNEL = np.ones((2, 2))
@@ -16,6 +16,8 @@ BAD_KERNEL[1, 0] = np.inf
     ("build", "message"),
     [
         (lambda: Gradient2D((1, 1)), r"shape \(1, 1\) has no differences"),
+        (lambda: Hessian2D((1, 2)), r"shape \(1, 2\) has no second differences"),
+        (lambda: Hessian2D((4,)), r"a tuple of 2 sides, each a positive integer; not \(4,\)"),
         (lambda: Gradient2D((4,)), r"a tuple of 2 sides, each a positive integer; not \(4,\)"),
         (lambda: Gradient2D((4, 0)), r"positive integer; not \(4, 0\)"),
         (lambda: Gradient2D((4, 2.5)), "positive integer"),
@@ -80,6 +82,18 @@ def test_layout_of_the_reflected_gradient():
 def test_layout_of_the_periodic_gradient():
     differences = Gradient2D((2, 3), boundary="periodic").forward([[0.0, 1.0, 3.0], [10.0, 15.0, 30.0]])
     np.testing.assert_array_equal(differences, [[[1, 2, -3], [5, 15, -20]], [[10, 14, 27], [-10, -14, -27]]])
+
+
+def test_second_differences():
+    """Planes have none, and a quadratic form has the same sum of squares at all angles."""
+    row, column = np.mgrid[:6, :7]
+    np.testing.assert_allclose(Hessian2D((6, 7)).forward(3.0 + 2.0 * row - 5.0 * column), 0.0, atol=1e-12)
+    sums = []
+    for angle in (0.0, np.pi / 8, np.pi / 4):
+        image = 0.5 * (np.cos(angle) * row + np.sin(angle) * column) ** 2
+        along, down, mixed = np.split(Hessian2D((6, 7)).forward(image), np.cumsum([6 * 5, 4 * 7]))
+        sums.append(along[0] ** 2 + down[0] ** 2 + mixed[0] ** 2)
+    np.testing.assert_allclose(sums, 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("boundary", ["reflect", "periodic"])
