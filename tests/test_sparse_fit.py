@@ -137,7 +137,7 @@ def test_what_each_method_takes():
     assert methods["Laplace"] == methods["StudentT"] == {"ep", "dsb", "map"}
     assert methods["RectifiedPoisson"] == {"ep"}
     assert methods["SparseField"] == {"ep", "dsb", "map"}
-    assert methods["WaveletTree"] == {"dsb", "map"}
+    assert methods["WaveletTree"] == {"ep", "dsb", "map"}
 
 
 def test_a_likelihood_without_bound_is_named(noisy_model):

@@ -163,7 +163,7 @@ def test_averages_of_ep_hold_hyperparameters():
 
 
 def test_a_method_that_does_not_exist():
-    refused(model_of(), ValueError, "method='vb' does not exist.*use one of: 'ep', 'dsb', 'map'", "vb")
+    refused(model_of(), ValueError, "method='vb' does not exist.*use one of: 'dsb', 'map', 'ep'", "vb")
 
 
 def test_treatments_of_hyperparameters():

@@ -306,7 +306,7 @@ def found(known):
 def test_the_default_is_the_double_loop(known, found):
     assert group(found, "fit").attrs["method"] == "dsb"
     said = pmep.explain(known)
-    assert "methods          dsb, map" in said
+    assert "methods          dsb, map, ep" in said
     assert "potential        u: 60 coefficients, site tree of" in said
 
 

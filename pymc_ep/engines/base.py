@@ -103,7 +103,7 @@ def engines() -> tuple[EngineEntry, ...]:
 
 
 def get_engine(name: str | None, form: Any) -> EngineEntry:
-    """Return the engine of that name for a form; for None the first that suits all of its sites, or can take them.
+    """Return the engine of that name for a form; for None the first of those that can work with all of its sites.
 
     Raises
     ------
@@ -113,10 +113,8 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
     kind = type(form)
     fitting = [e for e in _ENGINES.values() if e.form is kind]
     if name is None:
-        able = able_engines(form)
-        suited = [e for e in able if all(e.suits(group.site) for group in form.factors)]
         # Where none can, the first says what it lacks.
-        return (suited or able or fitting)[0]
+        return (able_engines(form) or fitting)[0]
     for entry in fitting:
         if name == entry.name:
             return entry
@@ -131,6 +129,7 @@ def check_whole(name: str, value: Any) -> None:
 
 
 def able_engines(form: Any) -> list[EngineEntry]:
-    """Return the engines for a form that can work with all of its sites."""
-    kind = type(form)
-    return [e for e in _ENGINES.values() if e.form is kind and all(e.takes(group.site) for group in form.factors)]
+    """Return the engines for a form that can work with all of its sites, those first that suit them."""
+    kind, sites = type(form), [group.site for group in form.factors]
+    able = [e for e in _ENGINES.values() if e.form is kind and all(map(e.takes, sites))]
+    return sorted(able, key=lambda e: not all(map(e.suits, sites)))
