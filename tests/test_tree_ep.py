@@ -11,6 +11,7 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.diagnostics import loo_pit
 from pymc_ep.operators import Wavelet2D
 
 SIDE, NOISE, ROOT = 8, 0.5, 0.3
@@ -180,6 +181,14 @@ def test_averages_over_grids_are_those_of_single_grids():
     assert "averaged over 4 translations" in fit.attrs["status"]
     drawn = group(averaged, "posterior")["u"].values.reshape(1200, SIDE, SIDE)
     assert np.abs((drawn.mean(axis=0) - mean) / (fit["u_sd"].values / np.sqrt(1200))).max() < 4.5
+
+
+def test_sites_of_averages_are_not_looked_at():
+    model = tree_model("normal")
+    idata = pmep.fit("ep", model=model, translations=4, draws=0, **QUIET)
+    for look in (pmep.diagnose, loo_pit):
+        with pytest.raises(pmep.UnsupportedModelError, match=r"4 translated grids.*translations=1"):
+            look(idata, model)
 
 
 def test_averages_survive_a_file(tmp_path):

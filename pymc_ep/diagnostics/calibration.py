@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.predict.gaussian import posterior_of
+from pymc_ep.predict.gaussian import single_posterior_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
@@ -53,11 +53,11 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     Raises
     ------
     UnsupportedModelError
-        For other observations than counts, zeros and ones and continuous ones, for counts that add up to more than 1e7,
-        and where a predictive density does not add up to one.
+        For averages over translated grids, for other observations than counts, zeros and ones and continuous ones, for
+        counts that add up to more than 1e7, and where a predictive density does not add up to one.
     """
     model = pm.modelcontext(model)
-    posterior = posterior_of(idata, model, [])
+    posterior = single_posterior_of(idata, model)
     names = [group.name for group in posterior.form.form.groups]
     if var_name is None and len(names) > 1:
         raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")

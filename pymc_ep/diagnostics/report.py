@@ -13,7 +13,7 @@ from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.predict.gaussian import posterior_of
+from pymc_ep.predict.gaussian import single_posterior_of
 from pymc_ep.results import fit_group, labelled, settings
 
 __all__ = ["diagnose"]
@@ -90,10 +90,12 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     ------
     ValueError
         Where result and model do not belong together.
+    UnsupportedModelError
+        For averages over translated grids.
     """
     model = pm.modelcontext(model)
     fit = fit_group(idata)
-    posterior = posterior_of(idata, model, [])
+    posterior = single_posterior_of(idata, model)
     scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}
     if fit.sizes.get("iteration"):
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)

@@ -1,11 +1,11 @@
-"""Where a double loop starts whose coefficients are mixtures on trees: at a fit of these to what the data suggest.
+"""Where fits start whose coefficients are mixtures on trees: at a fit of these to what the data suggest.
 
 Both states may have the same prior, and then the bound has a saddle where they are the same; and it has several
 maxima, so that the start decides among them (Ko and Seeger 2012). Hyperparameters start from a smooth interpolation of
 the data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures
 do. Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
-their likelihood and its own prior. Unknowns and variances start at the posterior under Gaussians of the variances that
-the states, given all of this, are expected to have.
+their likelihood and its own prior. EP's search starts from these. In the double loop unknowns and variances start at
+the posterior under Gaussians of the variances that the states, given all of this, are expected to have.
 """
 
 from collections.abc import Callable, Iterator

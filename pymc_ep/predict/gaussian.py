@@ -9,13 +9,14 @@ import xarray as xr
 
 from pymc_ep.engines.base import get_engine
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group, fit_state, labelled, settings
 
-__all__ = ["posterior_of", "predict"]
+__all__ = ["posterior_of", "predict", "single_posterior_of"]
 
 
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
@@ -46,6 +47,25 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
                 f"The data of the model have changed since the fit (its {name.replace('_', ' ')} differs). Set those "
                 f"of the fit again, and put new inputs into variables of their own; or fit anew."
             )
+    return posterior
+
+
+def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | PosteriorMixture:
+    """Rebuild the posterior of a fit whose sites are looked at.
+
+    Raises
+    ------
+    ValueError
+        As `posterior_of`.
+    UnsupportedModelError
+        Where it is an average over translated grids, each with sites of its own.
+    """
+    posterior = posterior_of(idata, model, [])
+    if isinstance(posterior, PosteriorAverage):
+        raise UnsupportedModelError(
+            f"The result averages posteriors on {len(posterior.parts)} translated grids, which have sites of their own "
+            f"each; fit with translations=1 to look at one of them."
+        )
     return posterior
 
 
