@@ -37,7 +37,7 @@ OURS = {
         Row("ep", "Normal, tree", "haar", 16),
     )
 }
-FIRST = "BayesShrink"
+REFERENCE = "BayesShrink"
 """What all are compared with, picture by picture."""
 TARGET = 27.8
 """Of PSNR in dB; that of scikit-image's total variation with the best weight on these pictures."""
@@ -67,7 +67,7 @@ def page(rows: Rows) -> list[str]:
         if not found:
             continue
         psnr = np.array([row["psnr"] for row in found])
-        gain = psnr - np.array([peers[FIRST][name]["psnr"] for name in by_name])
+        gain = psnr - np.array([peers[REFERENCE][name]["psnr"] for name in by_name])
         lines.append(
             [
                 key,
@@ -80,7 +80,7 @@ def page(rows: Rows) -> list[str]:
                 f"{sum(row['converged'] for row in found)} of {len(found)}" if "converged" in found[0] else "-",
             ]
         )
-    head = ["method", "pictures", "PSNR, dB", f"over {FIRST}", "SSIM", "coverage", "seconds", "settled"]
+    head = ["method", "pictures", "PSNR, dB", f"over {REFERENCE}", "SSIM", "coverage", "seconds", "settled"]
     means = {key: float(np.mean([row["psnr"] for row in table[key].values()])) for key in OURS if table[key]}
     best = max(means, key=lambda key: means[key] if len(table[key]) == len(images) else -np.inf)
     return [
@@ -98,8 +98,8 @@ coefficients flat. The noise is known; scales and probabilities are learned from
 is the number of grids. Peers know the noise as well; the weight "by estimated risk" needs no truth, the oracle's is the
 best there is.
 
-PSNR: mean (sd) over pictures; over {FIRST}: paired differences (standard error). Coverage is that of 90% intervals of
-single pixels. Seconds are medians, with one thread of BLAS and beside other work on both processors.
+PSNR: mean (sd) over pictures; over {REFERENCE}: paired differences (standard error). Coverage is that of 90% intervals
+of single pixels. Seconds are medians, with one thread of BLAS and beside other work on both processors.
 """
 
 

@@ -168,7 +168,7 @@ pixel and an approximation else, the double loop's a lower bound.
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the draws, into a store and page of their own")
+    parser.add_argument("--quick", action="store_true", help="a sixth of the draws, into a store of their own, no page")
     parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
     options = parser.parse_args()
