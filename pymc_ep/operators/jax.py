@@ -170,7 +170,7 @@ def _wavelet(linear_map: Wavelet2D) -> Body:
 
 
 def _halved(x: Any, filters: tuple[list[float], list[float]]) -> list[Any]:
-    """Return the low-pass and high-pass halves along the first axis, aligned as `filter_matrices` has it."""
+    """Return the low-pass and high-pass halves along the first axis, aligned as `_filter_matrix` has it."""
     n, length = x.shape[0], len(filters[0])
     # Output k is sum_m h[m] x[2k + F/2 - m], and element q of the padded array is x[q + 1 - F/2], indices modulo n.
     padded = x[np.arange(1 - length // 2, n + length // 2 - 1) % n]
