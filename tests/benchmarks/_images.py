@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from scipy.special import ndtr
 from skimage.io import imread
 from skimage.restoration import denoise_tv_chambolle
 
-from tests.benchmarks._common import PAGES
+from tests.benchmarks._common import PAGES, processor
 
 __all__ = [
     "BLUR",
@@ -199,10 +200,13 @@ def richardson_lucy_blur(counts: np.ndarray, truth: np.ndarray, iterations: int 
 
 
 class Store:
-    """Finished rows in ``build/<name>.json``, so that a run that was stopped goes on where it was."""
+    """Finished rows in ``docs/benchmarks/rows/<name>.json``.
+
+    A run that was stopped goes on there, on whatever machine, and readers have every fit behind a page.
+    """
 
     def __init__(self, name: str):
-        self.path = PAGES.parents[1] / "build" / f"{name}.json"
+        self.path = PAGES / "rows" / f"{name}.json"
         self.rows: dict[str, Any] = self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -217,13 +221,22 @@ class Store:
                 print(f"{key}: {type(error).__name__}: {error}", flush=True)
                 return None
             # Read anew: another process may have added rows.
-            self.rows = self._read() | {key: row}
-            self.path.parent.mkdir(exist_ok=True)
+            self.rows = self._read() | {key: row | {"measured": f"{date.today()}, {processor()}"}}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(self.rows))
+            temporary.write_text(self._lines())
             temporary.replace(self.path)
             print(key, {k: v for k, v in row.items() if isinstance(v, (int, float, str))}, flush=True)
         return self.rows[key]
+
+    def measured(self) -> str:
+        """Return a sentence on when and on what machines."""
+        return f"Rows were measured on {'; '.join(sorted({row['measured'] for row in self.rows.values()}))}.\n"
+
+    def _lines(self) -> str:
+        """Return the rows as JSON with a line for each."""
+        lines = [f"{json.dumps(key)}: {json.dumps(self.rows[key])}" for key in sorted(self.rows)]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def median_sd(values: Iterable[float], digits: int = 3) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "pictures",
     "problem",
     "quality",
+    "some_pictures",
 ]
 
 WAVELET, LEVELS, NU = "db2", 5, 2.1
@@ -74,6 +75,12 @@ class Problem(NamedTuple):
 def pictures() -> list[str]:
     """Return the names of all pictures, sorted; their places in this list are the seeds of their noise."""
     return sorted(path.stem for path in (Path(os.environ["PYMC_EP_DATA"]) / "images256").glob("*.png"))
+
+
+def some_pictures(count: int) -> list[str]:
+    """Return the first `count` names in an order drawn at random once: a fair sample, where all would take too long."""
+    names = pictures()
+    return [names[i] for i in np.random.default_rng(0).permutation(len(names))[:count]]
 
 
 def problem(task: str, name: str, side: int | None = None) -> Problem:

@@ -4,7 +4,7 @@
 
 The table of Ko and Seeger (2015) on pictures of known making, with total variation, Anscombe's transform and
 Richardson-Lucy beside. Needs the folders ``images256`` and ``faces32`` under ``PYMC_EP_DATA`` and scikit-image. Rows
-that are done are kept in ``build/deblurring.json``. Writes docs/benchmarks/deblurring.md and .png.
+that are done are kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/deblurring.md and .png.
 """
 
 import argparse

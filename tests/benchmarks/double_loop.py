@@ -3,7 +3,7 @@
     python -m tests.benchmarks.double_loop [--quick] [--parts bound time variances]
 
 Total variation with Gaussian noise on a 1-D signal and a small picture. Needs the folder ``faces32`` under
-``PYMC_EP_DATA``. Parts that are done are kept in ``build/double_loop.json``. Writes docs/benchmarks/double_loop.md.
+``PYMC_EP_DATA``. Parts that are done are kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/double_loop.md.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 Total variation with Gaussian noise and with counts, and Student-t potentials on wavelet coefficients with missing
 pixels. Needs nutpie and scikit-image's picture of an astronaut. Rows that are done, with the quantiles of NUTS's
-draws, are kept in ``build/image_nuts.json``; one that is taken out there is measured anew. Writes
+draws, are kept in ``docs/benchmarks/rows``; one that is taken out there is measured anew. Writes
 docs/benchmarks/image_nuts.md and .png.
 """
 

@@ -4,7 +4,7 @@
                                              [--parts scaling inpainting modes dense]
 
 Denoising and inpainting with sampled variances, every run in a process of its own, so that its peak memory is its own.
-Needs the folder ``images256`` under ``PYMC_EP_DATA``. Runs that are done are kept in ``build/image_scaling.json``.
+Needs the folder ``images256`` under ``PYMC_EP_DATA``. Runs that are done are kept in ``docs/benchmarks/rows``.
 Writes docs/benchmarks/image_scaling.md and .png.
 """
 

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.inpainting [--images 37] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``build/inpainting.json``. Writes docs/benchmarks/inpainting.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/inpainting.md.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pymc as pm
 import pymc_ep as pmep
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._images import Store, coverage, shortfall
-from tests.benchmarks._wavelets import PEERS, TASKS, Problem, pictures, problem, quality
+from tests.benchmarks._wavelets import PEERS, TASKS, Problem, pictures, problem, quality, some_pictures
 
 NAME = "tests/benchmarks/inpainting.py"
 OURS = "Laplace on second differences, double loop"
@@ -58,8 +58,9 @@ def peer(name: str, given: Problem) -> dict[str, Any]:
     return quality(estimate, given.truth) | {"seconds": seconds}
 
 
-def page(rows: dict[str, Any]) -> list[str]:
+def page(store: Store) -> list[str]:
     """Return the parts of the page."""
+    rows = store.rows
     methods = [OURS, *PEERS["inpainting"]]
     images = [name for name in pictures() if all(f"{name}/{which}" in rows for which in methods)]
     table = {which: [rows[f"{name}/{which}"] for name in images] for which in methods}
@@ -97,12 +98,13 @@ def page(rows: dict[str, Any]) -> list[str]:
         INTRODUCTION.format(count=len(images)),
         markdown_table(head, lines),
         checks,
+        store.measured(),
     ]
 
 
-INTRODUCTION = f"""The first {{count}} of 37 pictures by name, 256 x 256 pixels from 0 to 1, a quarter of them seen, the
-same for all, with noise of sd {SD:.2g}. A `SparseField` on `Hessian2D` with Laplace potentials of one scale, which is
-learned from the pixels seen; {OUTER} outer loops with exact variances. The noise is known.
+INTRODUCTION = f"""{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1, a quarter of
+them seen, the same for all, with noise of sd {SD:.2g}. A `SparseField` on `Hessian2D` with Laplace potentials of one
+scale, which is learned from the pixels seen; {OUTER} outer loops with exact variances. The noise is known.
 
 PSNR: mean (sd) over pictures; ours over each: paired differences (standard error). Coverage is that of 90% intervals of
 single pixels, for those seen and those missing. Seconds are medians, with one thread of BLAS and beside other work.
@@ -112,16 +114,16 @@ single pixels, for those seen and those missing. Seconds are medians, with one t
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=len(pictures()), help="so many of the first ones by name")
+    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
     parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
     options = parser.parse_args()
     store = Store("inpainting")
-    for name in () if options.page else pictures()[: options.images]:
+    for name in () if options.page else some_pictures(options.images):
         given = problem("inpainting", name)
         store.get(f"{name}/{OURS}", lambda given=given: ours(given))
         for which in PEERS["inpainting"]:
             store.get(f"{name}/{which}", lambda given=given, which=which: peer(which, given))
-    print(write_page("inpainting", page(store.rows)))
+    print(write_page("inpainting", page(store)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Total variation with the instrument's blur, exposure and background on whole maps: EP where its algebra is exact, the
 double loop in single bins, and Richardson-Lucy. Needs the folders ``counts-fermi-gc`` and ``counts-chandra-g21`` under
-``PYMC_EP_DATA``. Rows that are done are kept in ``build/photons.json``. Writes docs/benchmarks/photons.md and .png.
+``PYMC_EP_DATA``. Rows that are done are kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/photons.md and .png.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.translations [--images 37] [--rows ...] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``build/translations.json``. Writes docs/benchmarks/translations.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/translations.md.
 """
 
 import argparse
@@ -13,7 +13,17 @@ import numpy as np
 
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._images import Store, coverage, shortfall
-from tests.benchmarks._wavelets import LEVELS, PEERS, WAVELET, Fitter, Problem, pictures, problem, quality
+from tests.benchmarks._wavelets import (
+    LEVELS,
+    PEERS,
+    WAVELET,
+    Fitter,
+    Problem,
+    pictures,
+    problem,
+    quality,
+    some_pictures,
+)
 
 NAME = "tests/benchmarks/translations.py"
 OUTER = 15
@@ -42,7 +52,6 @@ REFERENCE = "BayesShrink"
 TARGET = 27.8
 """Of PSNR in dB; that of scikit-image's total variation with the best weight on these pictures."""
 FITTER = Fitter()
-Rows = dict[str, dict[str, Any]]
 
 
 def ours(given: Problem, row: Row) -> dict[str, Any]:
@@ -56,8 +65,9 @@ def ours(given: Problem, row: Row) -> dict[str, Any]:
     return quality(mean, given.truth) | {"coverage": coverage(mean, sd, given.truth)} | told
 
 
-def page(rows: Rows) -> list[str]:
+def page(store: Store) -> list[str]:
     """Return the parts of the page."""
+    rows = store.rows
     images = [name for name in pictures() if f"{name}/peers" in rows]
     peers = {key: {name: rows[f"{name}/peers"][key] for name in images} for key in PEERS["denoising"]}
     table = {key: {name: rows[f"{name}/{key}"] for name in images if f"{name}/{key}" in rows} for key in OURS} | peers
@@ -88,10 +98,11 @@ def page(rows: Rows) -> list[str]:
         INTRODUCTION.format(count=len(images)),
         markdown_table(head, lines),
         f"- {shortfall(f'{best}: PSNR, dB below the target of {TARGET}', TARGET - means[best], 0.0, 2)}\n",
+        store.measured(),
     ]
 
 
-INTRODUCTION = f"""The first {{count}} of 37 pictures by name, 256 x 256 pixels from 0 to 1, with noise
+INTRODUCTION = f"""{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1, with noise
 `default_rng(i).normal(0, 0.1)` for picture i. A `WaveletTree` on {LEVELS} levels, with Normal low and Student-t
 (nu 2.1) high states by {OUTER} outer loops, or Normal states by EP, which is exact on each grid here; scaling
 coefficients flat. The noise is known; scales and probabilities are learned from the noisy picture, and `translations=`
@@ -106,19 +117,19 @@ of single pixels. Seconds are medians, with one thread of BLAS and beside other 
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=len(pictures()), help="so many of the first ones by name")
+    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
     parser.add_argument("--rows", nargs="*", default=[*OURS, "peers"], choices=[*OURS, "peers"], metavar="ROW")
     parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
     options = parser.parse_args()
     store = Store("translations")
-    for name in () if options.page else pictures()[: options.images]:
+    for name in () if options.page else some_pictures(options.images):
         given = problem("denoising", name)
         for key, row in OURS.items():
             if key in options.rows:
                 store.get(f"{name}/{key}", lambda given=given, row=row: ours(given, row))
         if "peers" in options.rows:
             store.get(f"{name}/peers", lambda given=given: measure_peers(given))
-    print(write_page("translations", page(store.rows)))
+    print(write_page("translations", page(store)))
 
 
 def measure_peers(given: Problem) -> dict[str, Any]:

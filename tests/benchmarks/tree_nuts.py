@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.tree_nuts [--quick] [--cases ...] [--page]
 
-Needs scikit-image's picture of an astronaut. Rows that are done are kept in ``build/tree_nuts.json``. Writes
+Needs scikit-image's picture of an astronaut. Rows that are done are kept in ``docs/benchmarks/rows``. Writes
 docs/benchmarks/tree_nuts.md.
 """
 
