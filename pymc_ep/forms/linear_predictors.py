@@ -19,7 +19,7 @@ from pymc_ep.forms.factor_rows import FactorRows, Product
 from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
+from pymc_ep.linalg.conjugate_gradients import diagonal_root, jacobi, spectral_root, splitting
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.linalg.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.linalg.precision import Algebra, plan_algebra, require_dense_memory, require_memory
@@ -29,7 +29,7 @@ from pymc_ep.operators.apply import ApplyLinearMap
 __all__ = ["LinearPredictors"]
 
 _WIDE = 64
-"""Entries in a row of a large map beyond which its own products are faster than those of its entries: a convolution
+"""Entries in a row of a map beyond which its own products are faster than those of its entries: a convolution
 with 21 x 21 taps takes less than a tenth of the time, by the fast Fourier transform."""
 
 
@@ -133,7 +133,7 @@ class LinearPredictors:
 
     def _planned(self) -> Algebra:
         basis = self._basis
-        if basis is None or basis.squared_adjoint is None:
+        if basis is None or not self._singles or basis.squared_adjoint is None:
             return self._by_entries()
         observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
         algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
@@ -151,17 +151,37 @@ class LinearPredictors:
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
-        Where all observations are of single unknowns and all potentials on orthonormal coefficients, that of
-        `splitting`; otherwise the diagonal. An orthonormal map whose entries are not held has the mean weight on it.
+        Where all potentials are on orthonormal coefficients, and observations either of single unknowns or all by one
+        operator that knows its spectrum, that of `splitting`; otherwise the diagonal. An orthonormal map whose entries
+        are not held has the mean weight on it.
         """
         factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
-        on_diagonal = zip(self._rows if basis is None else self._of_observations, factors)
-        diagonal = sum(
-            np.full(self.size, w.mean()) if rows.squares is None else rows.squares @ w for rows, w in on_diagonal
+        root = None if basis is None else self._root(factors)
+        if basis is None or root is None:
+            return jacobi(self._diagonal(self._rows, factors))
+        return splitting(root, basis.forward, basis.adjoint, weights[-basis.size :])
+
+    def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
+        """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None where none is known."""
+        if self._singles:
+            return diagonal_root(self._diagonal(self._of_observations, factors))
+        seen_by = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
+        if seen_by is None or len(seen_by[0]) > 1:
+            return None
+        linear_map = seen_by[0][0]
+        spectrum = linear_map.spectrum_of(factors[0])
+        if spectrum is None:
+            return None
+        waves, values = spectrum
+        return spectral_root(
+            lambda x: waves.forward(x.reshape(waves.input_shape)), lambda v: waves.adjoint(v).ravel(), values
         )
-        if basis is None:
-            return jacobi(diagonal)
-        return splitting(diagonal, basis.forward, basis.adjoint, weights[-basis.size :])
+
+    def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the sum of the diagonals of some factors' precisions, (N,)."""
+        return sum(
+            np.full(self.size, w.mean()) if part.squares is None else part.squares @ w for part, w in zip(rows, factors)
+        )
 
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
@@ -225,18 +245,25 @@ class LinearPredictors:
 
     @property
     def _basis(self) -> Basis | None:
-        """The potentials' rows, where they are one orthonormal set and observations are of single unknowns."""
+        """The potentials' rows, where they are one orthonormal set."""
         return self._of_present_data("basis", self._found_basis)
 
     def _found_basis(self) -> Basis | None:
         if len(self._shapes) > 1 or not all(known is not None and known[1].orthonormal for known in self._form.maps):
             return None
-        known = [rows.entries for rows in self._of_observations]
-        if any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known):
-            return None
         potentials = slice(len(self._form.groups), None)
         parts = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
         return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in parts])
+
+    @property
+    def _singles(self) -> bool:
+        """Whether all observations are of single unknowns."""
+
+        def build() -> bool:
+            known = [rows.entries for rows in self._of_observations]
+            return not any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known)
+
+        return self._of_present_data("singles", build)
 
     def _stacked(self) -> scipy.sparse.csr_array:
         for factor, rows in zip(self._form.factors, self._rows):
@@ -263,8 +290,7 @@ class LinearPredictors:
             return np.ravel(push(*own, *self.split(x)))
 
         entries = self.matrix_of(forward)
-        large = self.size > MOST_UNKNOWNS
-        if entries is not None and not (large and entries.nnz > _WIDE * entries.shape[0]):
+        if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
             return FactorRows.held(entries)
         pull = self._constant(*self.compile_adjoint(predictor))
         return FactorRows(entries, forward, lambda v: np.asarray(pull(*own, v)))
@@ -292,17 +318,25 @@ class LinearPredictors:
 
     def _written(self, predictor: TensorVariable) -> scipy.sparse.csr_array | None:
         """Return the rows of operators that act on a block one after another, and write their entries themselves."""
-        noise, matrices = [block.noise for block in self._form.blocks], []
+        found = self._operators(predictor)
+        if found is None or not all(linear_map.few_entries for linear_map in found[0]):
+            return None
+        matrices = [linear_map.matrix() for linear_map in found[0]]
+        if any(matrix is None for matrix in matrices):
+            return None
+        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), found[1])
+
+    def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
+        """Return the operators that act on a block one after another, the last one first, and the block's position."""
+        noise, maps = [block.noise for block in self._form.blocks], []
         while predictor not in noise:
             node = predictor.owner
-            if node is not None and isinstance(node.op, ApplyLinearMap) and node.op.linear_map.few_entries:
-                matrices.append(node.op.linear_map.matrix())
+            if node is not None and isinstance(node.op, ApplyLinearMap):
+                maps.append(node.op.linear_map)
             elif node is None or not isinstance(node.op, Reshape):
                 return None
             predictor = node.inputs[0]
-        if not matrices or any(matrix is None for matrix in matrices):
-            return None
-        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), noise.index(predictor))
+        return (maps, noise.index(predictor)) if maps else None
 
     def _among_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
         """Return a matrix of one block's unknowns with columns of zeros for the others', (rows, N)."""

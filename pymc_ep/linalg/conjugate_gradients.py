@@ -5,7 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
+__all__ = [
+    "NormalEquations",
+    "Solution",
+    "conjugate_gradients",
+    "diagonal_root",
+    "jacobi",
+    "newton_step",
+    "spectral_root",
+    "splitting",
+]
 
 _RESTARTS = 3
 """How often an iteration is begun anew because its recursion has lost the true residual."""
@@ -63,15 +72,41 @@ def jacobi(diagonal: Any) -> Callable[[Any], Any]:
     return lambda vector: scale * vector
 
 
+def diagonal_root(diagonal: Any) -> Callable[[float], Callable[[Any], Any]]:
+    """Return a -> (v -> (I + H / a)^{-1/2} v) for H >= 0 with this diagonal, (N,), and nothing else."""
+
+    def root(shift: float) -> Callable[[Any], Any]:
+        scale = (1.0 + diagonal / shift) ** -0.5
+        return lambda vector: scale * vector
+
+    return root
+
+
+def spectral_root(
+    forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], values: Any
+) -> Callable[[float], Callable[[Any], Any]]:
+    """Return the same for H = V^T diag(values) V with orthonormal rows V, given with its transpose as functions."""
+
+    def root(shift: float) -> Callable[[Any], Any]:
+        reduction = 1.0 - (1.0 + values / shift) ** -0.5
+        return lambda vector: vector - adjoint(reduction * forward(vector))
+
+    return root
+
+
 def splitting(
-    diagonal: Any, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], weights: Any
+    root: Callable[[float], Callable[[Any], Any]],
+    forward: Callable[[Any], Any],
+    adjoint: Callable[[Any], Any],
+    weights: Any,
 ) -> Callable[[Any], Any]:
     """Return a preconditioner for H + W^T Pi W, of which both parts are diagonal in orthonormal bases.
 
     Parameters
     ----------
-    diagonal : array, (N,)
-        Of H >= 0: precisions of the observations of single unknowns, 0 where there is none.
+    root : callable
+        a -> (v -> (I + H / a)^{-1/2} v), for the precision H >= 0 that the observations give: `diagonal_root` for those
+        of single unknowns, `spectral_root` for others.
     forward, adjoint : callable
         (N,) -> (J,) and back: W and W^T, with W W^T = I, a wavelet transform.
     weights : array, (J,)
@@ -89,13 +124,13 @@ def splitting(
     350 without, 283 with the diagonal of A, and 241 with W^T (Pi + p / sigma^2)^{-1} W for the fraction p observed.
     """
     middle = float(np.exp(np.log(np.asarray(weights)).mean()))
-    scale = (1.0 + diagonal / (_RATIO * middle)) ** -0.5
+    scale = root(_RATIO * middle)
     shrinkage = weights / (weights + middle)
 
     def precondition(vector: Any) -> Any:
-        scaled = scale * vector
+        scaled = scale(vector)
         # (W^T Pi W + b)^{-1}, also where W has fewer rows than columns, up to the factor b.
-        return scale * (scaled - adjoint(shrinkage * forward(scaled)))
+        return scale(scaled - adjoint(shrinkage * forward(scaled)))
 
     return precondition
 

@@ -96,6 +96,13 @@ class LinearMap:
         """
         return None
 
+    def spectrum_of(self, weights: np.ndarray) -> "tuple[LinearMap, np.ndarray] | None":
+        """Return a map W with orthonormal rows, and d, such that A' diag(weights) A is W' diag(d) W, or near it.
+
+        None where the map knows of none. It is for preconditioners, which may be approximate.
+        """
+        return (self, weights) if self.orthonormal else None
+
     @cached_property
     def rank(self) -> int | None:
         """Numerical rank, as `numpy.linalg.matrix_rank` counts it; None where the map is too large to say."""

@@ -11,6 +11,7 @@ from scipy import fft, ndimage
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
+from pymc_ep.operators.fourier import Fourier2D
 
 __all__ = ["Convolution2D"]
 
@@ -108,6 +109,18 @@ class Convolution2D(LinearMap):
             values.append(np.full(len(rows[-1]), self.kernel[s, t]))
         entries = tuple(np.concatenate(part) if part else np.empty(0, dtype=int) for part in (values, rows, columns))
         return sp.coo_array((entries[0], entries[1:]), shape=(size, size), dtype=float).tocsr()
+
+    def spectrum_of(self, weights: np.ndarray) -> tuple[LinearMap, np.ndarray]:
+        """Return Fourier transforms and d for the mean weight and a periodic boundary: near if weights are alike."""
+        waves = Fourier2D(self.input_shape)
+        return waves, np.mean(weights) * np.abs(self._transfer[waves.frequencies]) ** 2
+
+    @cached_property
+    def _transfer(self) -> np.ndarray:
+        """Fourier transform of the kernel in the shape of the image, with its centre at the origin."""
+        padded = np.zeros(self.input_shape)
+        padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
+        return fft.fft2(np.roll(padded, [-side for side in self._centre], axis=(0, 1)))
 
     @property
     def _centre(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from pymc_ep.operators.adapters import DenseMap, SparseMap
 from pymc_ep.operators.apply import ApplyLinearMap
 from pymc_ep.operators.base import Adjoint, Composition, LinearMap, Stack
 from pymc_ep.operators.convolution import PAD_MODES, Convolution2D
+from pymc_ep.operators.fourier import AXES, Fourier2D
 from pymc_ep.operators.gradient import Gradient2D
 from pymc_ep.operators.hessian import Hessian2D
 from pymc_ep.operators.mask import Mask
@@ -150,6 +151,16 @@ def _convolution(linear_map: Convolution2D) -> Body:
         return reduce(add, parts, jnp.zeros_like(x))
 
     return by_taps if linear_map.direct else by_fourier
+
+
+@traceable.register
+def _fourier(linear_map: Fourier2D) -> Body:
+    def apply(x: Any) -> Any:
+        spectrum = jnp.fft.rfft2(x, axes=AXES, norm="ortho")
+        values = spectrum[linear_map.frequencies] * jnp.asarray(linear_map.weights)
+        return jnp.where(jnp.asarray(linear_map.sines), values.imag, values.real)
+
+    return apply
 
 
 @traceable.register

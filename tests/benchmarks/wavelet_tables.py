@@ -337,8 +337,8 @@ def page(store: Store) -> list[str]:
 
 INTRODUCTION = f"""Pictures of 256 x 256 pixels, from 0 to 1: {{count}} of 37, drawn at random where not all, less
 those where a fit failed. Ko and Seeger's 77 are not public, so that levels of PSNR differ and orders can be compared;
-their figures are below ours. Cells are means (standard deviations) over pictures, differences are paired by picture, means
-(standard errors). Noise is `default_rng(i).normal(0, sd)` for picture i in the order of names.
+their figures are below ours. Cells are means (standard deviations) over pictures, differences are paired by picture,
+means (standard errors). Noise is `default_rng(i).normal(0, sd)` for picture i in the order of names.
 
 Models: {WAVELET} coefficients on {LEVELS} levels, the scaling coefficients flat. Factorial are `SparseField` with a
 scale for each level, trees `WaveletTree` with one for each state and level; Student-t has nu = {NU:g}. Scales have

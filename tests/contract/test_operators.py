@@ -18,6 +18,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from pymc_ep.operators import (
     Convolution2D,
+    Fourier2D,
     Gradient2D,
     Hessian2D,
     Mask,
@@ -141,6 +142,34 @@ def wavelets():
             )
 
 
+def fourier_coefficients(kept):
+    """Real parts of the kept frequencies, one of each conjugate pair, then imaginary ones, as unit vectors."""
+    sides = kept.shape
+    real, imaginary = [], []
+    for a, b in np.ndindex(*sides):
+        conjugate = -a % sides[0], -b % sides[1]
+        if (kept[a, b] or kept[conjugate]) and (a, b) <= conjugate:
+            real.append((a, b))
+            imaginary += [(a, b)] * ((a, b) != conjugate)
+
+    def function(x):
+        spectrum = np.fft.fft2(x)
+        values = [spectrum[k].real for k in real] + [spectrum[k].imag for k in imaginary]
+        lengths = [2.0 if k in imaginary else 1.0 for k in real] + [2.0] * len(imaginary)
+        return np.array(values) * np.sqrt(lengths) / np.sqrt(x.size)
+
+    return function
+
+
+def fourier():
+    for shape in [(5, 4), (6, 7), (1, 4), (4, 1), (2, 2), (1, 1)]:
+        every = np.ones(shape, dtype=bool)
+        yield f"Fourier {shape}", Fourier2D(shape), matrix_of(fourier_coefficients(every), shape)
+    for shape in [(6, 8), (7, 5)]:
+        kept = np.random.default_rng(4).random(shape) < 0.3
+        yield f"some frequencies {shape}", Fourier2D(shape, kept), matrix_of(fourier_coefficients(kept), shape)
+
+
 def others():
     shape = (5, 4)
     indices = np.array([3, 19, 3, 0])
@@ -185,7 +214,7 @@ def combined():
 
 CASES = {
     name: (linear_map, dense)
-    for family in (gradients, convolutions, wavelets, others, combined)
+    for family in (gradients, convolutions, fourier, wavelets, others, combined)
     for name, linear_map, dense in family()
 }
 every_map = pytest.mark.parametrize("name", CASES)
@@ -199,6 +228,7 @@ BODIES = [
     "periodic convolution of sides (12, 10)",
     "periodic convolution of sides (11, 13)",
     "reflect convolution whole",
+    "some frequencies (6, 8)",
     "sym4 (12, 8)",
     "haar (4, 12) with scaling",
     "mask",
@@ -274,7 +304,7 @@ def test_orthonormal_rows_are_those_of_which_it_is_said(name):
     gram = dense @ dense.T
     # PyWavelets' coefficients of the symlets have 12 digits.
     assert not linear_map.orthonormal or np.allclose(gram, np.eye(len(gram)), rtol=0, atol=1e-11)
-    if isinstance(linear_map, Wavelet2D | Mask):
+    if isinstance(linear_map, Wavelet2D | Mask | Fourier2D):
         assert linear_map.orthonormal == np.allclose(gram, np.eye(len(gram)))
 
 

@@ -12,7 +12,7 @@ import pymc_ep as pmep
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import linear_predictors, probing
 from pymc_ep.linalg.orthonormal import Orthonormal, OrthonormalFactor
-from pymc_ep.operators import Convolution2D, Gradient2D, Wavelet2D, stack
+from pymc_ep.operators import Convolution2D, Fourier2D, Gradient2D, Wavelet2D, stack
 from pymc_ep.recognise import compiled_form
 
 SHAPE = 16, 16
@@ -193,3 +193,28 @@ def test_potentials_that_are_one_basis_precondition_as_one():
     weights, b = RNG.gamma(1.0, size=seen.sum() + 256), RNG.normal(size=256)
     found, expected = (form_of(build).linear.preconditioner(weights)(b) for build in (parts, whole))
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [Convolution2D(SHAPE, np.ones((3, 3)) / 9), Fourier2D(SHAPE, np.random.default_rng(1).random(SHAPE) < 0.4)],
+    ids=["blur", "frequencies"],
+)
+def test_preconditioner_of_observations_through_an_operator(operator):
+    """That of alternating directions, with the observations' precision as a dense matrix; up to a factor."""
+
+    def build():
+        seen = pmep.operators.apply_operator(operator, tree(scaling=pm.Laplace.dist(0, 1.0)))
+        pm.Normal("y", seen, 0.5, observed=np.ones(operator.output_shape))
+
+    n = np.prod(operator.output_shape)
+    weights = np.concatenate([np.full(n, 4.0), RNG.gamma(1.0, size=256)])
+    rows, waves = operator.matrix().toarray(), Wavelet2D(SHAPE, "db2", 2, scaling=True).matrix().toarray()
+    middle = np.exp(np.log(weights[n:]).mean())
+    values, vectors = np.linalg.eigh(4.0 * rows.T @ rows)
+    root = (vectors / np.sqrt(1.0 + values / (4.0 * middle))) @ vectors.T
+    potentials = waves.T @ (weights[n:, None] * waves) + middle * np.eye(256)
+    b = RNG.normal(size=256)
+    found = form_of(build).linear.preconditioner(weights)(b)
+    expected = middle * root @ np.linalg.solve(potentials, root @ b)
+    np.testing.assert_allclose(found, expected, atol=1e-9)

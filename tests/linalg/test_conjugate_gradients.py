@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import pywt
 
-from pymc_ep.linalg.conjugate_gradients import NormalEquations, conjugate_gradients, jacobi, newton_step, splitting
+from pymc_ep.linalg.conjugate_gradients import (
+    NormalEquations,
+    conjugate_gradients,
+    diagonal_root,
+    jacobi,
+    newton_step,
+    spectral_root,
+    splitting,
+)
 
 SIDE, LEVELS = 32, 3
 _, SLICES = pywt.coeffs_to_array(pywt.wavedec2(np.zeros((SIDE, SIDE)), "db2", mode="periodization", level=LEVELS))
@@ -102,10 +110,36 @@ def test_what_cannot_be_solved_is_said_not_to_be():
     assert not conjugate_gradients(lambda v: v * np.nan, np.ones(3)).converged
 
 
-@pytest.mark.parametrize("with_scaling", [True, False])
-def test_splitting_saves_iterations_of_inpainting(with_scaling):
-    rng = np.random.default_rng(1)
+def inpainted(rng):
     observed = np.where(rng.random(SIDE**2) < 0.25, 1e4, 0.0)
+    return (lambda vector: observed * vector), diagonal_root(observed)
+
+
+def deblurred(rng):
+    """H of a Gaussian blur, which a two-dimensional Hartley transform makes diagonal."""
+    frequencies = np.fft.fftfreq(SIDE)[:, None] ** 2 + np.fft.fftfreq(SIDE) ** 2
+    values = 1e4 * np.exp(-2 * 40.0 * frequencies).ravel()
+
+    def waves(vector):
+        spectrum = np.fft.fft2(vector.reshape(SIDE, SIDE), norm="ortho")
+        return (spectrum.real - spectrum.imag).ravel()
+
+    return (lambda vector: waves(values * waves(vector))), spectral_root(waves, waves, values)
+
+
+@pytest.mark.parametrize("observing", [inpainted, deblurred])
+def test_roots_are_inverse_square_roots(observing):
+    product, root = observing(np.random.default_rng(1))
+    vector, scale = np.random.default_rng(2).normal(size=SIDE**2), root(50.0)
+    twice = scale(scale(vector))
+    np.testing.assert_allclose(twice + product(twice) / 50.0, vector, atol=1e-10)
+
+
+@pytest.mark.parametrize("observing", [inpainted, deblurred])
+@pytest.mark.parametrize("with_scaling", [True, False])
+def test_splitting_saves_iterations(observing, with_scaling):
+    rng = np.random.default_rng(1)
+    observed, root = observing(rng)
     kept = np.ones((SIDE, SIDE), dtype=bool)
     if not with_scaling:
         kept[: SIDE >> LEVELS, : SIDE >> LEVELS] = False
@@ -121,10 +155,10 @@ def test_splitting_saves_iterations_of_inpainting(with_scaling):
         return synthesise(padded)
 
     def apply(vector):
-        return observed * vector + adjoint(weights * forward(vector))
+        return observed(vector) + adjoint(weights * forward(vector))
 
     right = rng.normal(size=SIDE**2)
-    precondition = splitting(observed, forward, adjoint, weights)
+    precondition = splitting(root, forward, adjoint, weights)
     plain = conjugate_gradients(apply, right, tol=1e-8, max_iter=4000)
     fast = conjugate_gradients(apply, right, precondition=precondition, tol=1e-8, max_iter=4000)
     assert plain.converged

@@ -5,7 +5,17 @@ import pytest
 import pywt
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.operators import Convolution2D, Gradient2D, Hessian2D, LinearMap, Mask, Wavelet2D, as_linear_map, stack
+from pymc_ep.operators import (
+    Convolution2D,
+    Fourier2D,
+    Gradient2D,
+    Hessian2D,
+    LinearMap,
+    Mask,
+    Wavelet2D,
+    as_linear_map,
+    stack,
+)
 
 BLUR = np.ones((3, 3)) / 9
 BAD_KERNEL = np.ones((2, 2))
@@ -38,6 +48,10 @@ BAD_KERNEL[1, 0] = np.inf
         (lambda: Wavelet2D((9, 8), "haar", 1), r"no level works here, since a side is odd.*\(10, 8\)"),
         (lambda: Wavelet2D((8, 8), "haar", 0), "an integer of at least 1, not 0"),
         (lambda: Wavelet2D((8, 8), "haar", 1.5), "an integer of at least 1, not 1.5"),
+        (lambda: Fourier2D((4, 4), np.ones((4, 3), dtype=bool)), r"bool of shape \(4, 4\), .* of shape \(4, 3\)"),
+        (lambda: Fourier2D((4, 4), np.ones((4, 4))), "of float64 of shape .* take ifftshift"),
+        (lambda: Fourier2D((4, 4), np.zeros((4, 4), dtype=bool)), "no frequency is kept"),
+        (lambda: Fourier2D((4,)), "a tuple of 2 sides"),
         (lambda: Mask((4, 4), np.zeros((4, 4), dtype=bool)), "keeps no element at all"),
         (lambda: Mask((4, 4), []), "keeps no element at all"),
         (lambda: Mask((4, 4), np.ones((4, 3), dtype=bool)), r"the mask has shape \(4, 3\), the array \(4, 4\)"),
@@ -116,9 +130,44 @@ def test_kernels_are_copied():
     np.testing.assert_allclose(blur.forward(np.ones((4, 4))), 1.0)
 
 
+def test_fourier_coefficients_are_those_of_numpy_with_its_noise():
+    rng = np.random.default_rng(3)
+    waves = Fourier2D((6, 8), rng.random((6, 8)) < 0.4)
+    spectrum = np.fft.fft2(rng.standard_normal((6, 8)), norm="ortho")
+    np.testing.assert_allclose(waves.of_spectrum(spectrum), waves.forward(np.fft.ifft2(spectrum, norm="ortho").real))
+    noise = 0.1 * (rng.standard_normal((6, 8, 4000)) + 1j * rng.standard_normal((6, 8, 4000)))
+    outputs = np.array([waves.of_spectrum(one) for one in np.moveaxis(noise, -1, 0)])
+    # The standard error is 0.011 of the sd.
+    np.testing.assert_allclose(outputs.std(axis=0), 0.1 * waves.weights, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "linear_map",
+    [
+        Convolution2D((6, 8), np.arange(15.0).reshape(3, 5)),
+        Convolution2D((6, 7), np.arange(8.0).reshape(4, 2)),
+        Fourier2D((6, 8), np.random.default_rng(0).random((6, 8)) < 0.3),
+        Mask((6, 8), [3, 40]),
+    ],
+    ids=["even sides", "even kernel", "frequencies", "mask"],
+)
+def test_what_is_diagonal_in_waves(linear_map):
+    matrix = linear_map.matrix().toarray()
+    waves, values = linear_map.spectrum_of(np.full(len(matrix), 2.5))
+    rows = waves.matrix().toarray()
+    np.testing.assert_allclose(rows.T @ (values[:, None] * rows), 2.5 * matrix.T @ matrix, atol=1e-9)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-12)
+
+
+def test_no_spectrum_is_known_of_maps_that_are_not_orthonormal():
+    assert Gradient2D((4, 4)).spectrum_of(np.ones(24)) is None
+    assert Mask((4, 4), [1, 1]).spectrum_of(np.ones(2)) is None
+
+
 def test_large_kernels_have_no_matrix():
     assert Convolution2D((300, 300), np.ones((15, 15))).matrix() is None
     assert Wavelet2D((512, 512), "db8", 4).matrix() is None
+    assert Fourier2D((128, 128)).matrix() is None
 
 
 @pytest.mark.parametrize("scaling", [False, True])

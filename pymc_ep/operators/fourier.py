@@ -1,0 +1,112 @@
+"""The discrete Fourier transform of an image, in real numbers."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy import fft
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
+
+__all__ = ["Fourier2D"]
+
+AXES = (1, 0)
+"""Of the transforms: the last one is halved, so that of conjugate frequencies those of the upper rows remain."""
+
+
+class Fourier2D(LinearMap):
+    """Coefficients of an image in the orthonormal basis of cosines and sines: what magnetic resonance measures.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns of the image.
+    keep : array of bool, `shape`, optional
+        Frequencies that are measured, in the order of `numpy.fft.fft2`; all of them otherwise. Frequencies (a, b) and
+        (-a, -b) of a real image are complex conjugates: both are known once either is marked.
+
+    Attributes
+    ----------
+    frequencies : (ndarray of int, ndarray of int), (J,) each
+        Place of each output in the array that `numpy.fft.fft2` returns; of two conjugates the one that comes first.
+    sines : ndarray of bool, (J,)
+        Whether an output is an imaginary part.
+    weights : ndarray, (J,)
+        Factors of real and imaginary parts: sqrt(2), or 1 for frequencies that are their own conjugates.
+
+    Notes
+    -----
+    The output is flat: the real parts of all frequencies, then the imaginary ones, in C order. Its matrix W has
+    W W' = I. Noise of standard deviation s on either part of the orthonormal transform, `numpy.fft.fft2` with
+    ``norm="ortho"``, is noise of ``s * weights`` on the outputs.
+    """
+
+    def __init__(self, shape: Sequence[int], keep: Any = None) -> None:
+        shape = checked_shape(shape, "Fourier2D", sides=2)
+        kept, place = _checked_frequencies(keep, shape), np.arange(prod(shape)).reshape(shape)
+        kept = (kept | _conjugates(kept)) & (place <= _conjugates(place))
+        own = place == _conjugates(place)
+        real, imaginary = np.nonzero(kept), np.nonzero(kept & ~own)
+        self.frequencies = np.concatenate([real[0], imaginary[0]]), np.concatenate([real[1], imaginary[1]])
+        self.sines = np.repeat([False, True], [len(real[0]), len(imaginary[0])])
+        self.weights = np.where(own[self.frequencies], 1.0, np.sqrt(2.0))
+        super().__init__(shape, self.sines.shape, orthonormal=True)
+
+    def of_spectrum(self, spectrum: np.ndarray) -> np.ndarray:
+        """Return the outputs, (J,), for an image that has this transform.
+
+        Parameters
+        ----------
+        spectrum : array of complex, `shape`
+            As `numpy.fft.fft2` returns it with ``norm="ortho"``. Only its entries at `frequencies` are looked at.
+        """
+        values = spectrum[self.frequencies] * self.weights
+        return np.where(self.sines, values.imag, values.real)
+
+    def matrix(self) -> sp.csr_array | None:
+        """Return the matrix (J, N), which is dense; None above 2^24 entries."""
+        if prod(self.input_shape) * prod(self.output_shape) > MATRIX_LIMIT:
+            return None
+        along = [np.outer(k, np.arange(side)) / side for k, side in zip(self.frequencies, self.input_shape)]
+        angle = 2 * np.pi * (along[0][:, :, None] + along[1][:, None, :]).reshape(len(self.weights), -1)
+        waves = np.where(self.sines[:, None], -np.sin(angle), np.cos(angle))
+        return sp.csr_array(self.weights[:, None] * waves / prod(self.input_shape) ** 0.5)
+
+    def _forward(self, x: np.ndarray) -> np.ndarray:
+        return self.of_spectrum(fft.rfft2(x, axes=AXES, norm="ortho"))
+
+    def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        (rows, columns), shape = self.frequencies, self.input_shape
+        spectrum = np.zeros((shape[0] // 2 + 1, shape[1]), dtype=complex)
+        values, real, imaginary = y / self.weights, ~self.sines, self.sines
+        spectrum.real[rows[real], columns[real]] = values[real]
+        spectrum.imag[rows[imaginary], columns[imaginary]] = values[imaginary]
+        # Rows that are their own mirror images hold both conjugates of a pair.
+        both = -rows % shape[0] == rows
+        spectrum[rows[both], -columns[both] % shape[1]] = spectrum[rows[both], columns[both]].conj()
+        return fft.irfft2(spectrum, s=[shape[axis] for axis in AXES], axes=AXES, norm="ortho")
+
+    def _rank(self) -> int:
+        return self.output_shape[0]
+
+
+def _conjugates(of_frequencies: np.ndarray) -> np.ndarray:
+    """Return an array in which (a, b) has the value of (-a, -b)."""
+    return np.roll(of_frequencies[::-1, ::-1], (1, 1), axis=(0, 1))
+
+
+def _checked_frequencies(keep: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if keep is None:
+        return np.ones(shape, dtype=bool)
+    keep = np.asarray(keep)
+    if keep.dtype != bool or keep.shape != shape:
+        raise InvalidDataError(
+            f"Fourier2D: keep must be an array of bool of shape {shape}, in the order of numpy.fft.fft2, not an array "
+            f"of {keep.dtype} of shape {keep.shape}; of a mask with the zero frequency in the middle, take ifftshift."
+        )
+    if not keep.any():
+        raise InvalidDataError("Fourier2D: no frequency is kept; at least one must be measured.")
+    return keep
