@@ -28,6 +28,7 @@ __all__ = [
     "Fitter",
     "Problem",
     "first_values",
+    "image",
     "pictures",
     "problem",
     "quality",
@@ -127,18 +128,21 @@ MODELS = {
 OTHERS = {"Normal, tree": {"low": NORMAL, "high": NORMAL}}
 
 
+def image(model: str, shape: tuple[int, ...], levels: int = LEVELS, wavelet: str = WAVELET) -> Any:
+    """Return the image "u" under one of the models, in a model block."""
+    potentials = (MODELS | OTHERS)[model]
+    states = {name: one.of_scale(pm.HalfNormal(name, 1, shape=levels)) for name, one in potentials.items()}
+    if len(states) > 1:
+        return pmep.WaveletTree("u", shape=shape, wavelet=wavelet, levels=levels, **states)
+    operator = pmep.operators.Wavelet2D(shape, wavelet, levels)
+    return pmep.SparseField("u", operator=operator, potential=states["scale"], shape=shape)
+
+
 def build(task: str, model: str, given: Problem, levels: int = LEVELS, wavelet: str = WAVELET) -> pm.Model:
     """Build a model; the observed pixels are the data "pixels", the image is "u"."""
-    shape = given.truth.shape
     with pm.Model() as built:
         pixels = pm.Data("pixels", given.values)
-        potentials = (MODELS | OTHERS)[model]
-        states = {name: one.of_scale(pm.HalfNormal(name, 1, shape=levels)) for name, one in potentials.items()}
-        if len(states) > 1:
-            u = pmep.WaveletTree("u", shape=shape, wavelet=wavelet, levels=levels, **states)
-        else:
-            operator = pmep.operators.Wavelet2D(shape, wavelet, levels)
-            u = pmep.SparseField("u", operator=operator, potential=states["scale"], shape=shape)
+        u = image(model, given.truth.shape, levels, wavelet)
         pm.Normal("y", u if given.seen.all() else u[given.seen], TASKS[task].sd, observed=pixels)
     return built
 

@@ -20,7 +20,10 @@ from tests.benchmarks._images import Store, coverage, shortfall
 from tests.benchmarks._wavelets import PEERS, TASKS, Problem, pictures, problem, quality, some_pictures
 
 NAME = "tests/benchmarks/inpainting.py"
-OURS = "Laplace on second differences, double loop"
+DOUBLE_LOOP, EP = OURS = (
+    "Laplace on second differences, double loop",
+    "the same, EP at the scale that the double loop learned",
+)
 BEST = "biharmonic"
 OUTER = 15
 TARGET, COVERAGE = 27.2, (0.85, 0.95)
@@ -28,8 +31,11 @@ TARGET, COVERAGE = 27.2, (0.85, 0.95)
 SD = TASKS["inpainting"].sd
 
 
-def ours(given: Problem) -> dict[str, Any]:
-    """Fit with the scale of the potentials learned from the pixels that are seen."""
+def ours(given: Problem, learned: float | None = None) -> dict[str, Any]:
+    """Fit by the double loop, which learns the scale of the potentials, or by EP at the scale that it has learned."""
+    how: dict[str, Any] = {"method": "dsb", "outer": OUTER}
+    if learned is not None:
+        how = {"method": "ep", "hyper": "fixed", "start": {"scale": learned}}
     with pm.Model(), warnings.catch_warnings():
         # The page says what did not converge.
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
@@ -38,13 +44,13 @@ def ours(given: Problem) -> dict[str, Any]:
         u = pmep.SparseField("u", operator=operator, potential=pm.Laplace.dist(0, scale), shape=given.truth.shape)
         pm.Normal("y", u[given.seen], SD, observed=given.values)
         began = time.perf_counter()
-        fit = pmep.fit("dsb", draws=0, progressbar=False, outer=OUTER, random_seed=0)["fit"]
+        fit = pmep.fit(draws=0, progressbar=False, random_seed=0, **how)["fit"]
         seconds = time.perf_counter() - began
     mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
     parts = {"seen": given.seen, "missing": ~given.seen}
     return quality(mean, given.truth) | {
         **{name: coverage(mean[part], sd[part], given.truth[part]) for name, part in parts.items()},
-        "scale": float(fit["hyper_mode_scale"]),
+        "scale": float(fit["hyper_mode_scale"]) if learned is None else learned,
         "seconds": seconds,
         "converged": bool(fit["converged"]),
     }
@@ -61,10 +67,10 @@ def peer(name: str, given: Problem) -> dict[str, Any]:
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
     rows = store.rows
-    methods = [OURS, *PEERS["inpainting"]]
+    methods = [*OURS, *PEERS["inpainting"]]
     images = [name for name in pictures() if all(f"{name}/{which}" in rows for which in methods)]
     table = {which: [rows[f"{name}/{which}"] for name in images] for which in methods}
-    base, best = (np.array([row["psnr"] for row in table[which]]) for which in (OURS, BEST))
+    base, best = (np.array([row["psnr"] for row in table[which]]) for which in (DOUBLE_LOOP, BEST))
     lines = []
     for which, found in table.items():
         psnr = np.array([row["psnr"] for row in found])
@@ -80,19 +86,8 @@ def page(store: Store) -> list[str]:
                 f"{np.median([row['seconds'] for row in found]):.3g}",
             ]
         )
-    ours_rows = table[OURS]
-    ends = {what: [row[what] for row in ours_rows] for what in ("seen", "missing")}
-    checks = f"- {shortfall(f'PSNR, dB below {BEST}', -float(np.mean(base - best)), 0.0, 2)}\n"
-    if len(images) == len(pictures()):
-        checks += f"- {shortfall(f'PSNR, dB below the target of {TARGET}', TARGET - base.mean(), 0.0, 2)}\n"
-    for what, values in ends.items():
-        mean = float(np.mean(values))
-        met = "met" if COVERAGE[0] <= mean <= COVERAGE[1] else "missed"
-        spread = f"from {min(values):.3f} to {max(values):.3f} by picture"
-        checks += f"- Coverage of pixels {what}: {mean:.3f}, {spread}; {COVERAGE[0]} to {COVERAGE[1]} asked, {met}.\n"
-    settled = sum(row["converged"] for row in ours_rows)
-    checks += f"- {settled} of {len(images)} fits settled within {OUTER} outer loops.\n"
-    head = ["method", "PSNR, dB", "ours over this", "SSIM", "coverage, seen", "missing", "seconds"]
+    checks = "".join(judged(which, table[which], best) for which in OURS)
+    head = ["method", "PSNR, dB", "the double loop over this", "SSIM", "coverage, seen", "missing", "seconds"]
     return [
         header("Inpainting of photographs", NAME, "scikit-image"),
         INTRODUCTION.format(count=len(images)),
@@ -102,11 +97,27 @@ def page(store: Store) -> list[str]:
     ]
 
 
+def judged(which: str, rows: list[dict[str, Any]], best: np.ndarray) -> str:
+    """Say whether one of our methods does what is asked."""
+    psnr = np.array([row["psnr"] for row in rows])
+    out = f"{which}:\n\n- {shortfall(f'PSNR, dB below {BEST}', -float(np.mean(psnr - best)), 0.0, 2)}\n"
+    if len(rows) == len(pictures()):
+        out += f"- {shortfall(f'PSNR, dB below the target of {TARGET}', TARGET - psnr.mean(), 0.0, 2)}\n"
+    for what in ("seen", "missing"):
+        values = [row[what] for row in rows]
+        mean = float(np.mean(values))
+        met = "met" if COVERAGE[0] <= mean <= COVERAGE[1] else "missed"
+        spread = f"from {min(values):.3f} to {max(values):.3f} by picture"
+        out += f"- Coverage of pixels {what}: {mean:.3f}, {spread}; {COVERAGE[0]} to {COVERAGE[1]} asked, {met}.\n"
+    return out + f"- {sum(row['converged'] for row in rows)} of {len(rows)} fits settled.\n\n"
+
+
 INTRODUCTION = f"""{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1, a quarter of
 them seen, the same for all, with noise of sd {SD:.2g}. A `SparseField` on `Hessian2D` with Laplace potentials of one
-scale, which is learned from the pixels seen; {OUTER} outer loops with exact variances. The noise is known.
+scale, which the double loop learns from the pixels seen in {OUTER} outer loops, with exact variances; EP takes its
+scale. The noise is known.
 
-PSNR: mean (sd) over pictures; ours over each: paired differences (standard error). Coverage is that of 90% intervals of
+PSNR: mean (sd) over pictures; the double loop over each: paired differences (standard error). Coverage is that of 90% intervals of
 single pixels, for those seen and those missing. Seconds are medians, with one thread of BLAS and beside other work.
 """
 
@@ -120,7 +131,9 @@ def main() -> None:
     store = Store("inpainting")
     for name in () if options.page else some_pictures(options.images):
         given = problem("inpainting", name)
-        store.get(f"{name}/{OURS}", lambda given=given: ours(given))
+        first = store.get(f"{name}/{DOUBLE_LOOP}", lambda given=given: ours(given))
+        if first:
+            store.get(f"{name}/{EP}", lambda given=given, first=first: ours(given, first["scale"]))
         for which in PEERS["inpainting"]:
             store.get(f"{name}/{which}", lambda given=given, which=which: peer(which, given))
     print(write_page("inpainting", page(store)))
