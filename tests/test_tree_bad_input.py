@@ -178,6 +178,18 @@ def test_treatments_of_hyperparameters():
         refused(learned(), ValueError, f"hyper='{hyper}' is not offered by method='dsb'.*optimize", hyper=hyper)
 
 
+@pytest.mark.parametrize("method", ["dsb", "map", "ep"])
+def test_states_that_are_equal_and_held(method):
+    """By default both scales begin at the same value; where only one level has the same, states are two still."""
+    with pm.Model() as model:
+        low, high = (pm.HalfNormal(name, 1, shape=2) for name in ("low", "high"))
+        u = tree(low=pm.Normal.dist(0, low), high=pm.Normal.dist(0, high))
+        pm.Normal("y", u, 1.0, observed=OBSERVED)
+    refused(model, pmep.InvalidDataError, "states of 'u' are the same.*by start=", method, hyper="fixed")
+    start = {"low": np.array([0.5, 0.5]), "high": np.array([0.5, 2.0])}
+    assert fit_group(fit(model, method, hyper="fixed", start=start))["converged"]
+
+
 @pytest.mark.parametrize(
     ("observe", "site"),
     [

@@ -14,7 +14,7 @@ from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
-from pymc_ep.engines.tree_start import first_hyperparameters, has_trees
+from pymc_ep.engines.tree_start import first_hyperparameters, has_trees, require_two_states
 from pymc_ep.forms.average import translations_of
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
@@ -72,7 +72,9 @@ def solve(
     moved = translations_of(form, grids) if isinstance(form, CompiledSparseLinear) and grids > 1 else []
     if grids > 1 and hyper == "integrate" and theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
-    if sites is None and hyper != "fixed" and has_trees(form) and np.array_equal(theta, form.start):
+    if has_trees(form) and hyper == "fixed":
+        require_two_states(form, theta)
+    elif has_trees(form) and sites is None and np.array_equal(theta, form.start):
         theta = first_hyperparameters(form, theta)
     integral = None
     if hyper == "fixed" or not theta.size:

@@ -14,7 +14,7 @@ from pymc_ep.engines.grids import averaged_evidence, averaged_status
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
-from pymc_ep.engines.tree_start import fitted_start, has_trees
+from pymc_ep.engines.tree_start import fitted_start, has_trees, require_two_states
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.average import translations_of
 
@@ -139,6 +139,8 @@ def solve_by_bounds(
     settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     sites = BoundedSites(form)
+    if hyper == "fixed":
+        require_two_states(form, theta)
     begin = _start(form, sites, solver, theta, start, learn=learn and np.array_equal(theta, form.start))
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
     if settings["translations"] > 1:
@@ -183,6 +185,7 @@ def find_mode(
         )
     solver = _solver(form, settings | {"variance": "auto"})
     sites = BoundedSites(form)
+    require_two_states(form, theta)
     begin = _start(form, sites, solver, theta, start, learn=False)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, smoothing=settings["smoothing"])
     return fit._replace(log_evidence=None)

@@ -18,11 +18,12 @@ from pymc_ep.engines.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
-__all__ = ["first_hyperparameters", "fitted_start", "has_trees"]
+__all__ = ["first_hyperparameters", "fitted_start", "has_trees", "require_two_states"]
 
 _RIDGE = 0.01
 """Precision of the Gaussian potentials on the finest coefficients, relative to that of the data."""
@@ -42,6 +43,21 @@ in the parameters."""
 def has_trees(form: Any) -> bool:
     """Whether some coefficients of a compiled form are mixtures on trees."""
     return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
+
+
+def require_two_states(form: Any, theta: np.ndarray) -> None:
+    """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), that are not learned."""
+    sites = FactorSites(form)
+    prior = sites.prior(theta)
+    for i, tree, _ in _trees(sites):
+        low, high = _of_states(tree, prior.parameters[i])
+        if tree.site.low is tree.site.high and all(map(np.array_equal, low, high)):
+            name = [*form.form.groups, *form.form.potentials][i].name
+            raise InvalidDataError(
+                f"The states of {name!r} are the same distribution at the given hyperparameters, which hyper='fixed' "
+                f"holds, so that they mean nothing; give those of the high state other values by start=, or learn them "
+                f"by hyper='optimize'."
+            )
 
 
 def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
@@ -84,6 +100,12 @@ def _trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice
     for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
         if isinstance(site, CompiledTreeMixture):
             yield i, site, here
+
+
+def _of_states(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the parameters of the low and of the high state, out of those of a mixture."""
+    first = len(tree.site.low.parameters)
+    return parameters[:first], parameters[first:-2]
 
 
 def _under_gaussians(
@@ -131,10 +153,10 @@ def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionS
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
     for i, tree, here in _trees(sites):
-        y, parameters, first = sites.observed[i], prior.parameters[i], len(tree.site.low.parameters)
+        y, parameters = sites.observed[i], prior.parameters[i]
         low, high = (
             np.asarray(site.typical(y, *own)[1])
-            for site, own in ((tree.site.low, parameters[:first]), (tree.site.high, parameters[first:-2]))
+            for site, own in zip((tree.site.low, tree.site.high), _of_states(tree, parameters))
         )
         known = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
         pull = (smooth.fitted[here] / z[here]) ** 2

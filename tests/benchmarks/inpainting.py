@@ -117,8 +117,9 @@ them seen, the same for all, with noise of sd {SD:.2g}. A `SparseField` on `Hess
 scale, which the double loop learns from the pixels seen in {OUTER} outer loops, with exact variances; EP takes its
 scale. The noise is known.
 
-PSNR: mean (sd) over pictures; the double loop over each: paired differences (standard error). Coverage is that of 90% intervals of
-single pixels, for those seen and those missing. Seconds are medians, with one thread of BLAS and beside other work.
+PSNR: mean (sd) over pictures; the double loop over each: paired differences (standard error). Coverage is that of 90%
+intervals of single pixels, for those seen and those missing. Seconds are medians, with one thread of BLAS and beside
+other work.
 """
 
 
