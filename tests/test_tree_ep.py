@@ -120,12 +120,15 @@ def test_the_double_loop_lies_below(fitted):
 
 def test_pixels_less_certain_than_their_noise():
     """A coefficient of either state varies more than the noise of a pixel: a proper posterior with no proper cavity."""
-    fit = group(pmep.fit("ep", model=tree_model("normal", LOW / 10, 3 * HIGH), draws=0, **QUIET), "fit")
+    model = tree_model("normal", LOW / 10, 3 * HIGH)
+    idata = pmep.fit("ep", model=model, draws=0, **QUIET)
+    fit = group(idata, "fit")
     assert fit["u_coefficient_sd"].max() > 1.2 * NOISE
     assert bool(fit["converged"])
     lost = (fit["u_sd"] > NOISE).values
     assert lost.any()
     np.testing.assert_array_equal(np.isnan(fit["y_loo"].values), lost)
+    np.testing.assert_array_equal(np.isnan(loo_pit(idata, model)["y_upper"].values), lost)
 
 
 @pytest.mark.parametrize("pair", ["normal", "laplace"])

@@ -48,7 +48,8 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     -------
     xarray.Dataset
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
-        Hyperparameters are at their mode. The attribute ``domain`` is that of the site.
+        Hyperparameters are at their mode. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain
+        than its own Gaussian observation alone, so that there is no cavity. ``domain`` is an attribute, the site's.
 
     Raises
     ------
@@ -69,6 +70,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     observed = posterior.form.observed()
     here = group_slices([y.ravel() for y in observed])[k]
     mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
+    lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
     site, y = posterior.form.sites[k], observed[k]
     transform = _TRANSFORMS.get(site.site.domain)
@@ -79,7 +81,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
             f"the data instead."
         )
     lower, upper = transform(site, name, y.ravel().astype(float), mean, variance, prior.parameters[k])
-    parts = {f"{name}_lower": lower, f"{name}_upper": upper}
+    parts = {f"{name}_lower": np.where(lost, np.nan, lower), f"{name}_upper": np.where(lost, np.nan, upper)}
     found = labelled(model, {key: (name, part.reshape(y.shape)) for key, part in parts.items()})
     return found.assign_attrs(domain=site.site.domain)
 
