@@ -1,6 +1,6 @@
 """From fits of a latent Gaussian form to what the results need: at a mode, over a design, or at many draws."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
+from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
+__all__ = ["coefficient_results", "integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
 
 _AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
@@ -187,11 +188,18 @@ def _solution(
             return posterior.draws_of(component, rng, log_likelihood=log_likelihood)
         return posterior.draws(size, rng, log_likelihood=log_likelihood)
 
+    sweep = at.run.state.sweep
+    mean, sd = np.asarray(sweep.posterior.mean), np.sqrt(np.asarray(sweep.posterior.variance))
+    cavity_mean, cavity_variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
+
+    def tilted(site: CompiledSite, y: np.ndarray, here: slice, parameters: Any) -> dict[str, Any]:
+        return site.tilted_report(y, cavity_mean[here], cavity_variance[here], evidence.engine.power, *parameters)
+
     return Solution(
         moments=moments,
         hyper_modes=form.constrained(at.theta),
         sites=_site_results(form, evidence, at, log_predictive),
-        coefficients=_coefficients(form, evidence, at),
+        coefficients=coefficient_results(form, evidence.observed, at.prior, tilted, mean, sd),
         state=state,
         draws=draws,
         numbers_per_draw=sum(m.size for m, _ in moments.values()),
@@ -235,16 +243,25 @@ def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
     return {"objective": ("iteration", objective), "max_change": ("iteration", at.run.change)}
 
 
-def _coefficients(form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt) -> dict[str, dict[str, Any]]:
-    """Return what sites of potentials have to tell, such as the states of mixtures."""
-    sweep, out = at.run.state.sweep, {}
-    mean, variance = np.asarray(sweep.posterior.mean), np.asarray(sweep.posterior.variance)
-    cavity = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
-    parts = zip(form.form.factors, form.sites, evidence.observed, at.prior.parameters, group_slices(evidence.observed))
+def coefficient_results(
+    form: CompiledLatentGaussian,
+    observed: Sequence[np.ndarray],
+    prior: Prior,
+    told_by: Callable[..., dict[str, Any]],
+    mean: np.ndarray,
+    sd: np.ndarray | None,
+) -> dict[str, dict[str, Any]]:
+    """Return what sites of potentials have to tell, such as the states of mixtures, with moments of the coefficients.
+
+    `told_by` takes a compiled site, its observations, its place among all sites and its parameters.
+    """
+    out = {}
+    parts = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
     for group, site, y, parameters, here in parts:
-        if told := site.tilted_report(y, *(part[here] for part in cavity), evidence.engine.power, *parameters):
-            moments = {"coefficient_mean": mean[here], "coefficient_sd": np.sqrt(variance[here])}
-            out[group.name] = told | moments
+        if told := told_by(site, y, here, parameters):
+            out[group.name] = told | {"coefficient_mean": mean[here]}
+            if sd is not None:
+                out[group.name]["coefficient_sd"] = sd[here]
     return out
 
 

@@ -10,7 +10,7 @@ from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.grids import grid_state, rebuild_average
 from pymc_ep.engines.precision_solvers import Iterative
 from pymc_ep.engines.solution import Solution
-from pymc_ep.engines.solutions import rebuild_one
+from pymc_ep.engines.solutions import coefficient_results, rebuild_one
 from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.average import PosteriorAverage
@@ -20,6 +20,7 @@ from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.forms.sampled import SampledPosterior
 from pymc_ep.forms.sparse_linear import SparseLinear
 from pymc_ep.sites.base import Site
+from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
 
@@ -88,10 +89,17 @@ def _rebuild_one(
 
 
 def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarray]) -> dict[str, Any]:
+    prior, variance = form.factors_at(fit.state.theta), fit.state.variance
+    eta = np.asarray(prior.mean) + form.linear.forward(fit.state.unknowns)
+    sd = None if "smoothing" in fit.settings else np.sqrt(variance)
+
+    def bounded(site: CompiledSite, y: np.ndarray, here: slice, parameters: Any) -> dict[str, Any]:
+        return site.report(y, eta[here], variance[here], *parameters)
+
     return {
         "hyper_modes": form.constrained(fit.state.theta),
         "hyper_traces": form.constrained(fit.thetas),
-        "coefficients": _coefficients(form, fit),
+        "coefficients": coefficient_results(form, fit.observed, prior, bounded, eta, sd),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,
         "status": fit.status.sentence,
@@ -124,20 +132,6 @@ def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.
     for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
         parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
         out[group.name] = {name: part[here].reshape(y.shape) for name, part in parts.items()}
-    return out
-
-
-def _coefficients(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, Any]]:
-    """Return what sites of potentials have to tell, such as the states of mixtures."""
-    found, prior = fit.state, form.factors_at(fit.state.theta)
-    eta = np.asarray(prior.mean) + form.linear.forward(found.unknowns)
-    parts = zip(form.form.factors, form.sites, fit.observed, prior.parameters, group_slices(fit.observed))
-    out = {}
-    for group, site, y, parameters, here in parts:
-        if told := site.report(y, eta[here], found.variance[here], *parameters):
-            out[group.name] = told | {"coefficient_mean": eta[here]}
-            if "smoothing" not in fit.settings:
-                out[group.name]["coefficient_sd"] = np.sqrt(found.variance[here])
     return out
 
 
