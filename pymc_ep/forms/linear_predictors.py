@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from operator import matmul
 from typing import Any
 
@@ -19,7 +19,7 @@ from pymc_ep.forms.factor_rows import FactorRows, Product
 from pymc_ep.forms.linear_maps import pullback, pushforward
 from pymc_ep.forms.probing import MOST_UNKNOWNS, probe
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.linalg.conjugate_gradients import diagonal_root, jacobi, spectral_root, splitting
+from pymc_ep.linalg.conjugate_gradients import jacobi, splitting
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.linalg.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.linalg.precision import Algebra, plan_algebra, require_dense_memory, require_memory
@@ -152,8 +152,8 @@ class LinearPredictors:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
         Where all potentials are on orthonormal coefficients, and observations either of single unknowns or all by one
-        operator that knows its spectrum, that of `splitting`; otherwise the diagonal. An orthonormal map whose entries
-        are not held has the mean weight on it.
+        operator with a `function_of_normal`, that of `splitting`; otherwise the diagonal. An orthonormal map whose
+        entries are not held has the mean weight on it.
         """
         factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
         root = None if basis is None else self._root(factors)
@@ -164,18 +164,21 @@ class LinearPredictors:
     def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
         """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None where none is known."""
         if self._singles:
-            return diagonal_root(self._diagonal(self._of_observations, factors))
-        seen_by = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
-        if seen_by is None or len(seen_by[0]) > 1:
+            diagonal = self._diagonal(self._of_observations, factors)
+            return lambda shift: ((1.0 + diagonal / shift) ** -0.5).__mul__
+        found = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
+        if found is None or len(found[0]) > 1:
             return None
-        linear_map = seen_by[0][0]
-        spectrum = linear_map.spectrum_of(factors[0])
-        if spectrum is None:
+        linear_map = found[0][0]
+        weights = factors[0].reshape(linear_map.output_shape)
+        if linear_map.function_of_normal(weights, np.ones_like) is None:
             return None
-        waves, values = spectrum
-        return spectral_root(
-            lambda x: waves.forward(x.reshape(waves.input_shape)), lambda v: waves.adjoint(v).ravel(), values
-        )
+
+        def root(shift: float) -> Product:
+            function = linear_map.function_of_normal(weights, lambda value: (1.0 + value / shift) ** -0.5)
+            return lambda vector: function(vector.reshape(linear_map.input_shape)).ravel()
+
+        return root
 
     def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
         """Return the sum of the diagonals of some factors' precisions, (N,)."""
@@ -281,29 +284,41 @@ class LinearPredictors:
         if known is not None:
             return self._of_operator(*known)
         predictor = self._form.factors[factor].predictor
-        written = self._written(predictor)
-        if written is not None:
-            return FactorRows.held(written)
-        push, own = self._constant(*self.compile(predictor)), self._theta()
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            return np.ravel(push(*own, *self.split(x)))
-
-        entries = self.matrix_of(forward)
+        found = self._operators(predictor)
+        forward, adjoint = self._compiled(predictor) if found is None else self._products(*found)
+        entries = None if found is None else self._written(*found)
+        if entries is None:
+            entries = self.matrix_of(forward)
         if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
             return FactorRows.held(entries)
-        pull = self._constant(*self.compile_adjoint(predictor))
-        return FactorRows(entries, forward, lambda v: np.asarray(pull(*own, v)))
+        return FactorRows(entries, forward, adjoint)
+
+    def _compiled(self, predictor: TensorVariable) -> tuple[Product, Product]:
+        """Return products with any linear map and its adjoint, of which the latter is compiled once it is called."""
+        push, own = self._constant(*self.compile(predictor)), self._theta()
+        pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
+        return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
+
+    def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
+        """Return products with operators that act on a block one after another, the last one first, and the adjoint."""
+        here = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block])
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            out = x[here]
+            for linear_map in reversed(maps):
+                out = linear_map.forward(out.reshape(linear_map.input_shape))
+            return out.ravel()
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            for linear_map in maps:
+                v = linear_map.adjoint(v.reshape(linear_map.output_shape))
+            return self._placed(v, block)
+
+        return forward, adjoint
 
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
         """Return the rows of a potential's own operator, whose products are faster than those of its entries."""
-        here, shape = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block]), self._shapes[block]
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            return np.ravel(linear_map.forward(x[here].reshape(shape)))
-
-        def adjoint(v: np.ndarray) -> np.ndarray:
-            return self._placed(linear_map.adjoint(v.reshape(linear_map.output_shape)), block)
+        forward, adjoint = self._products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
             return self._placed(linear_map.squared_adjoint(v.reshape(linear_map.output_shape)), block)
@@ -316,15 +331,14 @@ class LinearPredictors:
         entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
         return FactorRows(entries, forward, adjoint, squares)
 
-    def _written(self, predictor: TensorVariable) -> scipy.sparse.csr_array | None:
+    def _written(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
         """Return the rows of operators that act on a block one after another, and write their entries themselves."""
-        found = self._operators(predictor)
-        if found is None or not all(linear_map.few_entries for linear_map in found[0]):
+        if not all(linear_map.few_entries for linear_map in maps):
             return None
-        matrices = [linear_map.matrix() for linear_map in found[0]]
+        matrices = [linear_map.matrix() for linear_map in maps]
         if any(matrix is None for matrix in matrices):
             return None
-        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), found[1])
+        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
         """Return the operators that act on a block one after another, the last one first, and the block's position."""

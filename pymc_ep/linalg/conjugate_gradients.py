@@ -9,10 +9,8 @@ __all__ = [
     "NormalEquations",
     "Solution",
     "conjugate_gradients",
-    "diagonal_root",
     "jacobi",
     "newton_step",
-    "spectral_root",
     "splitting",
 ]
 
@@ -72,28 +70,6 @@ def jacobi(diagonal: Any) -> Callable[[Any], Any]:
     return lambda vector: scale * vector
 
 
-def diagonal_root(diagonal: Any) -> Callable[[float], Callable[[Any], Any]]:
-    """Return a -> (v -> (I + H / a)^{-1/2} v) for H >= 0 with this diagonal, (N,), and nothing else."""
-
-    def root(shift: float) -> Callable[[Any], Any]:
-        scale = (1.0 + diagonal / shift) ** -0.5
-        return lambda vector: scale * vector
-
-    return root
-
-
-def spectral_root(
-    forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], values: Any
-) -> Callable[[float], Callable[[Any], Any]]:
-    """Return the same for H = V^T diag(values) V with orthonormal rows V, given with its transpose as functions."""
-
-    def root(shift: float) -> Callable[[Any], Any]:
-        reduction = 1.0 - (1.0 + values / shift) ** -0.5
-        return lambda vector: vector - adjoint(reduction * forward(vector))
-
-    return root
-
-
 def splitting(
     root: Callable[[float], Callable[[Any], Any]],
     forward: Callable[[Any], Any],
@@ -105,8 +81,7 @@ def splitting(
     Parameters
     ----------
     root : callable
-        a -> (v -> (I + H / a)^{-1/2} v), for the precision H >= 0 that the observations give: `diagonal_root` for those
-        of single unknowns, `spectral_root` for others.
+        a -> (v -> (I + H / a)^{-1/2} v), for the precision H >= 0 that the observations give.
     forward, adjoint : callable
         (N,) -> (J,) and back: W and W^T, with W W^T = I, a wavelet transform.
     weights : array, (J,)

@@ -1,6 +1,6 @@
 """Linear maps on arrays: what every operator has, and how they are transposed, composed and stacked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 from operator import index
@@ -96,12 +96,22 @@ class LinearMap:
         """
         return None
 
-    def spectrum_of(self, weights: np.ndarray) -> "tuple[LinearMap, np.ndarray] | None":
-        """Return a map W with orthonormal rows, and d, such that A' diag(weights) A is W' diag(d) W, or near it.
+    def function_of_normal(
+        self, weights: np.ndarray, function: Callable[[Any], Any]
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return x -> f(A' diag(weights) A) x, or near it, for preconditioners; None where the map knows no quick way.
 
-        None where the map knows of none. It is for preconditioners, which may be approximate.
+        Parameters
+        ----------
+        weights : ndarray, `output_shape`
+        function : callable
+            f of eigenvalues, elementwise.
         """
-        return (self, weights) if self.orthonormal else None
+        if not self.orthonormal:
+            return None
+        nothing = function(0.0)
+        change = function(weights) - nothing
+        return lambda x: nothing * x + self.adjoint(change * self.forward(x))
 
     @cached_property
     def rank(self) -> int | None:

@@ -1,6 +1,6 @@
 """Blurring: the convolution of an image with a kernel."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -11,7 +11,6 @@ from scipy import fft, ndimage
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
-from pymc_ep.operators.fourier import Fourier2D
 
 __all__ = ["Convolution2D"]
 
@@ -110,17 +109,19 @@ class Convolution2D(LinearMap):
         entries = tuple(np.concatenate(part) if part else np.empty(0, dtype=int) for part in (values, rows, columns))
         return sp.coo_array((entries[0], entries[1:]), shape=(size, size), dtype=float).tocsr()
 
-    def spectrum_of(self, weights: np.ndarray) -> tuple[LinearMap, np.ndarray]:
-        """Return Fourier transforms and d for the mean weight and a periodic boundary: near if weights are alike."""
-        waves = Fourier2D(self.input_shape)
-        return waves, np.mean(weights) * np.abs(self._transfer[waves.frequencies]) ** 2
+    def function_of_normal(
+        self, weights: np.ndarray, function: Callable[[Any], Any]
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return x -> f(w K'K) x with the mean weight w, for K with a periodic boundary: near if weights are alike."""
+        values = function(np.mean(weights) * np.abs(self._transfer) ** 2)
+        return lambda x: fft.irfft2(fft.rfft2(x) * values, self.input_shape)
 
     @cached_property
     def _transfer(self) -> np.ndarray:
-        """Fourier transform of the kernel in the shape of the image, with its centre at the origin."""
+        """Real Fourier transform of the kernel in the shape of the image, with its centre at the origin."""
         padded = np.zeros(self.input_shape)
         padded[: self.kernel.shape[0], : self.kernel.shape[1]] = self.kernel
-        return fft.fft2(np.roll(padded, [-side for side in self._centre], axis=(0, 1)))
+        return fft.rfft2(np.roll(padded, [-side for side in self._centre], axis=(0, 1)))
 
     @property
     def _centre(self) -> tuple[int, int]:

@@ -7,10 +7,8 @@ import pywt
 from pymc_ep.linalg.conjugate_gradients import (
     NormalEquations,
     conjugate_gradients,
-    diagonal_root,
     jacobi,
     newton_step,
-    spectral_root,
     splitting,
 )
 
@@ -112,7 +110,7 @@ def test_what_cannot_be_solved_is_said_not_to_be():
 
 def inpainted(rng):
     observed = np.where(rng.random(SIDE**2) < 0.25, 1e4, 0.0)
-    return (lambda vector: observed * vector), diagonal_root(observed)
+    return (lambda vector: observed * vector), lambda shift: lambda vector: vector / np.sqrt(1.0 + observed / shift)
 
 
 def deblurred(rng):
@@ -124,15 +122,10 @@ def deblurred(rng):
         spectrum = np.fft.fft2(vector.reshape(SIDE, SIDE), norm="ortho")
         return (spectrum.real - spectrum.imag).ravel()
 
-    return (lambda vector: waves(values * waves(vector))), spectral_root(waves, waves, values)
+    def root(shift):
+        return lambda vector: waves(waves(vector) / np.sqrt(1.0 + values / shift))
 
-
-@pytest.mark.parametrize("observing", [inpainted, deblurred])
-def test_roots_are_inverse_square_roots(observing):
-    product, root = observing(np.random.default_rng(1))
-    vector, scale = np.random.default_rng(2).normal(size=SIDE**2), root(50.0)
-    twice = scale(scale(vector))
-    np.testing.assert_allclose(twice + product(twice) / 50.0, vector, atol=1e-10)
+    return (lambda vector: waves(values * waves(vector))), root
 
 
 @pytest.mark.parametrize("observing", [inpainted, deblurred])

@@ -151,17 +151,19 @@ def test_fourier_coefficients_are_those_of_numpy_with_its_noise():
     ],
     ids=["even sides", "even kernel", "frequencies", "mask"],
 )
-def test_what_is_diagonal_in_waves(linear_map):
+def test_functions_of_the_normal_map(linear_map):
     matrix = linear_map.matrix().toarray()
-    waves, values = linear_map.spectrum_of(np.full(len(matrix), 2.5))
-    rows = waves.matrix().toarray()
-    np.testing.assert_allclose(rows.T @ (values[:, None] * rows), 2.5 * matrix.T @ matrix, atol=1e-9)
-    np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-12)
+    values, vectors = np.linalg.eigh(2.5 * matrix.T @ matrix)
+    x = np.random.default_rng(2).standard_normal(linear_map.input_shape)
+    weights = np.full(linear_map.output_shape, 2.5)
+    found = linear_map.function_of_normal(weights, lambda value: (1.0 + value) ** -0.5)(x)
+    expected = (vectors / np.sqrt(1.0 + values)) @ (vectors.T @ x.ravel())
+    np.testing.assert_allclose(found.ravel(), expected, atol=1e-10)
 
 
-def test_no_spectrum_is_known_of_maps_that_are_not_orthonormal():
-    assert Gradient2D((4, 4)).spectrum_of(np.ones(24)) is None
-    assert Mask((4, 4), [1, 1]).spectrum_of(np.ones(2)) is None
+def test_functions_of_maps_that_are_not_orthonormal_are_not_known():
+    assert Gradient2D((4, 4)).function_of_normal(np.ones(24), np.sqrt) is None
+    assert Mask((4, 4), [1, 1]).function_of_normal(np.ones(2), np.sqrt) is None
 
 
 def test_large_kernels_have_no_matrix():
