@@ -1,4 +1,4 @@
-"""How Numba runs an applied operator: in object mode, since the work is in SciPy and PyWavelets."""
+"""How Numba runs an applied operator: in object mode, since the work is in SciPy."""
 
 import warnings
 from typing import Any

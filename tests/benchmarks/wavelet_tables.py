@@ -312,8 +312,11 @@ def task_part(rows: Rows, task: str) -> list[str]:
     """Return what the page says of a task."""
     if not any(key.startswith(f"{task}/") for key in rows):
         return []
+    counts = {column: [len(values(rows, task, f"{model}/{column}")) for model in MODELS] for column in COLUMNS}
+    told = "; ".join(f"{column}: {', '.join(map(str, count))}" for column, count in counts.items())
     return [
         HEADINGS[task],
+        f"Pictures, of {len(pictures())}, in the order of the models below: {told}.\n",
         psnr_table(rows, task),
         differences_table(rows, task),
         checks(rows, task),
@@ -329,16 +332,14 @@ def task_part(rows: Rows, task: str) -> list[str]:
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
     rows = store.rows
-    count = len({key.split("/")[1] for key in rows})
-    introduction = INTRODUCTION.format(count=count)
-    parts = [header("Wavelets on hidden Markov trees", NAME, "scikit-image", "PyWavelets"), introduction]
+    parts = [header("Wavelets on hidden Markov trees", NAME, "scikit-image", "PyWavelets"), INTRODUCTION]
     return [*parts, *(part for task in TASKS for part in task_part(rows, task)), store.measured()]
 
 
-INTRODUCTION = f"""Pictures of 256 x 256 pixels, from 0 to 1: {{count}} of 37, drawn at random where not all, less
-those where a fit failed. Ko and Seeger's 77 are not public, so that levels of PSNR differ and orders can be compared;
-their figures are below ours. Cells are means (standard deviations) over pictures, differences are paired by picture,
-means (standard errors). Noise is `default_rng(i).normal(0, sd)` for picture i in the order of names.
+INTRODUCTION = f"""Pictures of 256 x 256 pixels, from 0 to 1, drawn at random from 37 where not all were measured. Ko
+and Seeger's 77 are not public, so that levels of PSNR differ and orders can be compared; their figures are below ours.
+Cells are means (standard deviations) over pictures, differences are paired by picture, means (standard errors). Noise
+is `default_rng(i).normal(0, sd)` for picture i in the order of names.
 
 Models: {WAVELET} coefficients on {LEVELS} levels, the scaling coefficients flat. Factorial are `SparseField` with a
 scale for each level, trees `WaveletTree` with one for each state and level; Student-t has nu = {NU:g}. Scales have
@@ -355,7 +356,8 @@ half-normal priors of scale one, probabilities the priors that `WaveletTree` giv
   maximum.)
 
 PSNR and SSIM (Gaussian windows) are those of the mean or mode as it is, without clipping. Coverage is that of 90%
-intervals of single pixels. Seconds are medians; the first fit of a model compiles it.
+intervals of single pixels. Seconds are medians, with one thread of BLAS beside one other process; the first fit of a
+model compiles it.
 """
 HEADINGS = {
     "denoising": f"""## Denoising
