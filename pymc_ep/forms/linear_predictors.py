@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property, partial, reduce
 from operator import matmul
 from typing import Any
 
@@ -164,8 +164,7 @@ class LinearPredictors:
     def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
         """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None where none is known."""
         if self._singles:
-            diagonal = self._diagonal(self._of_observations, factors)
-            return lambda shift: ((1.0 + diagonal / shift) ** -0.5).__mul__
+            return partial(_root_of_diagonal, self._diagonal(self._of_observations, factors))
         found = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
         if found is None or len(found[0]) > 1:
             return None
@@ -389,3 +388,10 @@ class LinearPredictors:
                 f"maps that are constant: put a scale into the potential of the SparseField, or the noise, instead."
             )
         return function
+
+
+def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:
+    """Return v -> (I + H / a)^{-1/2} v for a diagonal H."""
+    scale = (1.0 + diagonal / shift) ** -0.5
+    # Not `scale.__mul__`: NumPy writes into a large array whose only reference is that of its bound method.
+    return lambda vector: scale * vector

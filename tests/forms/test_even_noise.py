@@ -218,3 +218,19 @@ def test_preconditioner_of_observations_through_an_operator(operator):
     found = form_of(build).linear.preconditioner(weights)(b)
     expected = middle * root @ np.linalg.solve(potentials, root @ b)
     np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_preconditioners_of_large_images_can_be_used_again():
+    """NumPy computes in place what it takes for a temporary, from 2^15 numbers on."""
+    shape = 256, 256
+    seen = RNG.random(shape) < 0.25
+
+    def build():
+        u = field(Wavelet2D(shape, "haar", 2, scaling=True))
+        pm.Normal("y", u[seen], 0.5, observed=np.ones(seen.sum()))
+
+    form = form_of(build)
+    precondition = form.linear.preconditioner(RNG.gamma(1.0, size=seen.sum() + 2**16))
+    b = RNG.normal(size=2**16)
+    first = precondition(b.copy())
+    np.testing.assert_array_equal(precondition(b.copy()), first)
