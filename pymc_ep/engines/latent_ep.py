@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
+from pymc_ep.engines.bounded_sites import FactorSites
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.evidence import Evidence, evidence_of
 from pymc_ep.engines.evidence_op import EvidenceOp
@@ -73,7 +74,7 @@ def solve(
     if grids > 1 and hyper == "integrate" and theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
     if has_trees(form) and hyper == "fixed":
-        require_two_states(form, theta)
+        require_two_states(FactorSites(form), theta)
     elif has_trees(form) and sites is None and np.array_equal(theta, form.start):
         theta = first_hyperparameters(form, theta)
     integral = None

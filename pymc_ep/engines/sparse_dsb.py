@@ -140,7 +140,7 @@ def solve_by_bounds(
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     sites = BoundedSites(form)
     if hyper == "fixed":
-        require_two_states(form, theta)
+        require_two_states(sites, theta)
     begin = _start(form, sites, solver, theta, start, learn=learn and np.array_equal(theta, form.start))
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
     if settings["translations"] > 1:
@@ -185,7 +185,7 @@ def find_mode(
         )
     solver = _solver(form, settings | {"variance": "auto"})
     sites = BoundedSites(form)
-    require_two_states(form, theta)
+    require_two_states(sites, theta)
     begin = _start(form, sites, solver, theta, start, learn=False)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, smoothing=settings["smoothing"])
     return fit._replace(log_evidence=None)

@@ -45,14 +45,12 @@ def has_trees(form: Any) -> bool:
     return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
 
 
-def require_two_states(form: Any, theta: np.ndarray) -> None:
+def require_two_states(sites: FactorSites, theta: np.ndarray) -> None:
     """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), that are not learned."""
-    sites = FactorSites(form)
-    prior = sites.prior(theta)
     for i, tree, _ in _trees(sites):
-        low, high = _of_states(tree, prior.parameters[i])
+        low, high = _of_states(tree, sites.prior(theta).parameters[i])
         if tree.site.low is tree.site.high and all(map(np.array_equal, low, high)):
-            name = [*form.form.groups, *form.form.potentials][i].name
+            name = sites.form.form.factors[i].name
             raise InvalidDataError(
                 f"The states of {name!r} are the same distribution at the given hyperparameters, which hyper='fixed' "
                 f"holds, so that they mean nothing; give those of the high state other values by start=, or learn them "

@@ -5,14 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "NormalEquations",
-    "Solution",
-    "conjugate_gradients",
-    "jacobi",
-    "newton_step",
-    "splitting",
-]
+__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
 """How often an iteration is begun anew because its recursion has lost the true residual."""

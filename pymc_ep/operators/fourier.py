@@ -1,6 +1,7 @@
 """The discrete Fourier transform of an image, in real numbers."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -79,15 +80,22 @@ class Fourier2D(LinearMap):
         return self.of_spectrum(fft.rfft2(x, axes=AXES, norm="ortho"))
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
+        (real, imaginary, both, conjugates), shape = self._places, self.input_shape
+        spectrum, values = np.zeros((shape[0] // 2 + 1) * shape[1], dtype=complex), y / self.weights
+        spectrum.real[real], spectrum.imag[imaginary] = np.split(values, [len(real)])
+        spectrum[conjugates] = spectrum[both].conj()
+        halved = spectrum.reshape(-1, shape[1])
+        return fft.irfft2(halved, s=[shape[axis] for axis in AXES], axes=AXES, norm="ortho")
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Flat places in the upper rows: of real parts, of imaginary ones, and of pairs that are both in these rows."""
         (rows, columns), shape = self.frequencies, self.input_shape
-        spectrum = np.zeros((shape[0] // 2 + 1, shape[1]), dtype=complex)
-        values, real, imaginary = y / self.weights, ~self.sines, self.sines
-        spectrum.real[rows[real], columns[real]] = values[real]
-        spectrum.imag[rows[imaginary], columns[imaginary]] = values[imaginary]
+        places = rows * shape[1] + columns
         # Rows that are their own mirror images hold both conjugates of a pair.
         both = -rows % shape[0] == rows
-        spectrum[rows[both], -columns[both] % shape[1]] = spectrum[rows[both], columns[both]].conj()
-        return fft.irfft2(spectrum, s=[shape[axis] for axis in AXES], axes=AXES, norm="ortho")
+        conjugates = rows[both] * shape[1] + -columns[both] % shape[1]
+        return places[~self.sines], places[self.sines], places[both], conjugates
 
     def _rank(self) -> int:
         return self.output_shape[0]

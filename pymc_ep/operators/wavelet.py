@@ -110,7 +110,7 @@ class Wavelet2D(LinearMap):
         return out
 
     @cached_property
-    def _squares(self) -> list[list[tuple[sp.csr_array, sp.csr_array]]]:
+    def _squares(self) -> list[list[Filters]]:
         return [[(r.power(2).T.tocsr(), c.power(2)) for r, c in pairs] for pairs in self._factors()]
 
     def _factors(self) -> list[list[Filters]]:

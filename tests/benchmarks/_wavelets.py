@@ -1,5 +1,6 @@
 """What the tables of wavelet models fit: pictures with noise and with holes, four models, first values, and peers."""
 
+import argparse
 import os
 import time
 import warnings
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "first_values",
     "image",
+    "options_of_pictures",
     "pictures",
     "problem",
     "quality",
@@ -82,6 +84,14 @@ def some_pictures(count: int) -> list[str]:
     """Return the first `count` names in an order drawn at random once: a fair sample, where all would take too long."""
     names = pictures()
     return [names[i] for i in np.random.default_rng(0).permutation(len(names))[:count]]
+
+
+def options_of_pictures(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what scripts that go through the pictures have in common: ``--images`` and ``--page``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
+    parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
+    return parser
 
 
 def problem(task: str, name: str, side: int | None = None) -> Problem:

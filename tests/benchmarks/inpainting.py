@@ -6,7 +6,6 @@ Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows tha
 ``docs/benchmarks/rows``. Writes docs/benchmarks/inpainting.md.
 """
 
-import argparse
 import time
 import warnings
 from typing import Any
@@ -17,7 +16,16 @@ import pymc as pm
 import pymc_ep as pmep
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._images import Store, coverage, shortfall
-from tests.benchmarks._wavelets import PEERS, TASKS, Problem, pictures, problem, quality, some_pictures
+from tests.benchmarks._wavelets import (
+    PEERS,
+    TASKS,
+    Problem,
+    options_of_pictures,
+    pictures,
+    problem,
+    quality,
+    some_pictures,
+)
 
 NAME = "tests/benchmarks/inpainting.py"
 DOUBLE_LOOP, EP = OURS = (
@@ -125,10 +133,7 @@ other work.
 
 def main() -> None:
     """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
-    parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
-    options = parser.parse_args()
+    options = options_of_pictures(__doc__).parse_args()
     store = Store("inpainting")
     for name in () if options.page else some_pictures(options.images):
         given = problem("inpainting", name)

@@ -6,7 +6,6 @@ Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows tha
 ``docs/benchmarks/rows``. Writes docs/benchmarks/translations.md.
 """
 
-import argparse
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from tests.benchmarks._wavelets import (
     WAVELET,
     Fitter,
     Problem,
+    options_of_pictures,
     pictures,
     problem,
     quality,
@@ -116,10 +116,8 @@ of single pixels. Seconds are medians, with one thread of BLAS and beside other 
 
 def main() -> None:
     """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
+    parser = options_of_pictures(__doc__)
     parser.add_argument("--rows", nargs="*", default=[*OURS, "peers"], choices=[*OURS, "peers"], metavar="ROW")
-    parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
     options = parser.parse_args()
     store = Store("translations")
     for name in () if options.page else some_pictures(options.images):

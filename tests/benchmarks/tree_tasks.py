@@ -6,7 +6,6 @@ Needs the folder ``images256`` under ``PYMC_EP_DATA``, scikit-image and PyLops. 
 ``docs/benchmarks/rows``. Writes docs/benchmarks/tree_tasks.md.
 """
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable
@@ -24,7 +23,7 @@ import pymc_ep as pmep
 from pymc_ep.operators import Convolution2D, Fourier2D, Gradient2D, LinearMap, apply_operator
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._images import Store, area_average, coverage, load, shortfall
-from tests.benchmarks._wavelets import WAVELET, image, pictures, quality, some_pictures
+from tests.benchmarks._wavelets import WAVELET, image, options_of_pictures, pictures, quality, some_pictures
 
 NAME = "tests/benchmarks/tree_tasks.py"
 SIDE, LEVELS, OUTER = 128, 4, 15
@@ -213,10 +212,7 @@ single pixels. Seconds are medians, beside other work, with compilation; of FIST
 
 def main() -> None:
     """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=len(pictures()), help="so many, in an order drawn at random")
-    parser.add_argument("--page", action="store_true", help="write the page from the rows there are")
-    options = parser.parse_args()
+    options = options_of_pictures(__doc__).parse_args()
     store = Store("tree_tasks")
     for name in () if options.page else some_pictures(options.images):
         for task, given in tasks().items():

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import pywt
 
-from pymc_ep.linalg.conjugate_gradients import (
-    NormalEquations,
-    conjugate_gradients,
-    jacobi,
-    newton_step,
-    splitting,
-)
+from pymc_ep.linalg.conjugate_gradients import NormalEquations, conjugate_gradients, jacobi, newton_step, splitting
 
 SIDE, LEVELS = 32, 3
 _, SLICES = pywt.coeffs_to_array(pywt.wavedec2(np.zeros((SIDE, SIDE)), "db2", mode="periodization", level=LEVELS))
