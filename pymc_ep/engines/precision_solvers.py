@@ -97,11 +97,7 @@ class Exact:
     def _proper_factor(self, precision: np.ndarray) -> Any:
         factor = self._factor(precision)
         if not factor.proper:
-            raise NumericalError(
-                f"The precision of the unknowns is singular up to rounding, for sites with precisions from "
-                f"{precision.min():.2g} to {precision.max():.2g}: the scale of a site may have run to zero. Fix it, or "
-                f"give it a prior that keeps away from there."
-            )
+            raise _singular(precision)
         return factor
 
     def _factor(self, precision: np.ndarray) -> Any:
@@ -175,6 +171,9 @@ class Iterative:
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         solution = self._solution(precision, _SAMPLED)
         found = perturb_and_map(*self._maps, precision, self._n_samples, rng, solution, start=self._samples)
+        if not found.converged and precision.min() < np.finfo(float).eps * precision.max():
+            # More products would not help: where precise sites say nothing, rounding of these hides the others.
+            raise _singular(precision)
         self._samples = found.samples
         return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
 
@@ -209,6 +208,14 @@ class Iterative:
             )
 
         return solve
+
+
+def _singular(precision: np.ndarray) -> NumericalError:
+    return NumericalError(
+        f"The precision of the unknowns is singular up to rounding, for sites with precisions from "
+        f"{precision.min():.2g} to {precision.max():.2g}: the scale of a site may have run to zero. Fix it, or "
+        f"give it a prior that keeps away from there."
+    )
 
 
 def _median_ratio(one: np.ndarray, other: np.ndarray) -> float:

@@ -402,11 +402,12 @@ def test_options_out_of_range(option, message):
         bounds(FORMS["laplace"](), **option)
 
 
-def test_a_scale_that_runs_to_zero_is_told_of():
+@pytest.mark.parametrize("variance", ["exact", "perturb-and-map"])
+def test_a_scale_that_runs_to_zero_is_told_of(variance):
     """More normalised potentials than unknowns, as here, have densities without bound as their scale falls."""
     form = image(8, ("theta", 0), ("theta", 1), theta=(3.0, -4.0))
     with pytest.raises(NumericalError, match="the scale of a site may have run to zero"):
-        bounds(form, "optimize", outer=300)
+        bounds(form, "optimize", outer=300, variance=variance)
 
 
 def test_lanczos_does_not_learn_scales():
