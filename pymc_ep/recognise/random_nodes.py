@@ -65,10 +65,10 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
 
 
 def distribution_name(node: Apply) -> str:
-    """Return the name of a distribution, and of the one that it truncates or censors."""
+    """Return the name of a distribution, and of the one that it truncates or censors, which has no name of its own."""
     op = node.op
     own = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
-    inner = [v.owner for v in node.inputs if is_random(v)]
+    inner = [v.owner for v in node.inputs if is_random(v) and v.name is None]
     return " of ".join([own[0], *(distribution_name(other) for other in inner)])
 
 

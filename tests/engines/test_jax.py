@@ -34,3 +34,22 @@ def test_a_fit_under_jax_is_the_fit(likelihood):
     np.testing.assert_allclose(there["hyper_mode_ell"], here["hyper_mode_ell"], rtol=1e-4)
     np.testing.assert_allclose(there["f_mean"], here["f_mean"], atol=1e-4)
     np.testing.assert_allclose(there["f_sd"], here["f_sd"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_wavelet_tree_under_jax_is_the_same(learn):
+    """The states' sum-product runs in JAX as well."""
+    rng = np.random.default_rng(4)
+    picture = np.kron([[0.0, 0.0], [0.0, 3.0]], np.ones((4, 4))) + 0.5 * rng.normal(size=(8, 8))
+    with pm.Model() as model:
+        low = pm.HalfNormal("low", 1.0) if learn else 0.2
+        tree = pmep.WaveletTree("u", shape=(8, 8), levels=2, low=pm.Normal.dist(0, low), high=pm.Laplace.dist(0, 2.0))
+        pm.Normal("y", tree, 0.5, observed=picture)
+    options = {"model": model, "method": "ep", "draws": 0, "hyper": "optimize" if learn else "fixed"}
+    here = pmep.fit(**options, progressbar=False)["fit"]
+    there = pmep.fit(**options, progressbar=False, compile_kwargs={"mode": "JAX"})["fit"]
+    assert bool(here["converged"]) and bool(there["converged"])
+    np.testing.assert_allclose(there["log_evidence"], here["log_evidence"], rtol=1e-6)
+    np.testing.assert_allclose(there["u_mean"], here["u_mean"], atol=1e-4)
+    np.testing.assert_allclose(there["u_sd"], here["u_sd"], rtol=1e-3)
+    np.testing.assert_allclose(there["u_indicator"], here["u_indicator"], atol=1e-4)
