@@ -106,19 +106,29 @@ def total_variation(noise: str, learn: bool = False, plain: bool = False) -> Cas
 
 
 def inpainting(
-    place: tuple[int, int], kept: float, sd: float, learn: bool = False, seed: int = 0, plain: bool = False
+    place: tuple[int, int],
+    kept: float,
+    sd: float,
+    learn: bool = False,
+    seed: int = 0,
+    differences: bool = False,
+    plain: bool = False,
 ) -> Case:
-    """Observe some of the pixels of a crop; Student-t potentials on wavelet coefficients."""
+    """Observe some of the pixels of a crop; Student-t potentials on wavelets, or Laplace ones on second differences."""
     rng = np.random.default_rng(seed)
     truth = crop(*place)
     seen = np.zeros(truth.size, dtype=bool)
     seen[rng.choice(truth.size, int(kept * truth.size), replace=False)] = True
     seen = seen.reshape(SHAPE)
     y = np.where(seen, truth + rng.normal(0, sd, SHAPE), np.nan)
-    wavelets = pmep.operators.Wavelet2D(SHAPE, "db2", LEVELS)
     with pm.Model() as model:
-        scale = pm.HalfNormal("b", 1, shape=LEVELS) if learn else scales()
-        u = field(wavelets, lambda scale: pm.StudentT.dist(nu=NU, sigma=scale), scale, plain)
+        if differences:
+            operator = pmep.operators.Hessian2D(SHAPE)
+            u = field(operator, lambda scale: pm.Laplace.dist(0, scale), scale_of_differences(), plain)
+        else:
+            scale = pm.HalfNormal("b", 1, shape=LEVELS) if learn else scales()
+            operator = pmep.operators.Wavelet2D(SHAPE, "db2", LEVELS)
+            u = field(operator, lambda scale: pm.StudentT.dist(nu=NU, sigma=scale), scale, plain)
         pm.Normal("y", u[seen], sd, observed=y[seen])
     return Case(model, truth, y)
 
@@ -136,6 +146,13 @@ def scales() -> np.ndarray:
         return float(np.exp(found.x))
 
     return np.array([best(level) for level in range(LEVELS)])
+
+
+def scale_of_differences() -> float:
+    """Return the Laplace scale of greatest likelihood for the true second differences of all crops."""
+    operator = pmep.operators.Hessian2D(SHAPE)
+    totals = [np.abs(operator.forward(crop(*place))).sum() for place in [EYE, *places()]]
+    return float(np.mean(totals) / operator.rank)
 
 
 def same_density(case: Case, plain: Case) -> None:
@@ -181,6 +198,12 @@ CHECKS = {
         "Student-t, a quarter seen, scales learned",
         partial(inpainting, EYE, 0.25, QUARTER_SD, learn=True),
         ("double loop",),
+        12_000,
+    ),
+    "differences": Check(
+        "Laplace on second differences, a quarter seen",
+        partial(inpainting, EYE, 0.25, QUARTER_SD, differences=True),
+        ("EP", "double loop"),
         12_000,
     ),
 }

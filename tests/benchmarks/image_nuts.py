@@ -3,7 +3,7 @@
     python -m tests.benchmarks.image_nuts [--quick] [--cases gaussian rectified softplus tau half quarter scales ...]
 
 Total variation with Gaussian noise and with counts, and Student-t potentials on wavelet coefficients with missing
-pixels. Needs nutpie and scikit-image's picture of an astronaut. Rows that are done, with the quantiles of NUTS's
+pixels, and Laplace ones on second differences. Needs nutpie and scikit-image's picture of an astronaut. Rows that are done, with the quantiles of NUTS's
 draws, are kept in ``docs/benchmarks/rows``; one that is taken out there is measured anew. Writes
 docs/benchmarks/image_nuts.md and .png.
 """
@@ -184,10 +184,10 @@ def table(results: dict[str, Any], names: Iterable[str], *more: str) -> str:
     return markdown_table([*head, "truth inside", *more, "seconds"], rows)
 
 
-def verdicts(results: dict[str, Any]) -> str:
-    """Say whether EP meets its aims."""
+def verdicts(results: dict[str, Any], engines: dict[str, str]) -> str:
+    """Say whether EP meets its aims, by its options for each case."""
     lines = []
-    for name, engine in (("gaussian", "EP"), ("rectified", "EP"), ("softplus", "EP"), ("tau", "EP, integrated")):
+    for name, engine in engines.items():
         if (one := results.get(f"{name}/{engine}")) is not None:
             what = f"{engine}, {CHECKS[name].title}"
             lines.append(shortfall(f"{what}: error of means in sd, median", one["error"][0], MEAN_ERROR))
@@ -303,12 +303,13 @@ def page(results: dict[str, Any]) -> list[str]:
         INTRODUCTION,
         TOTAL_VARIATION,
         table(results, ("gaussian", "rectified", "softplus", "tau")),
-        verdicts(results),
+        verdicts(results, {"gaussian": "EP", "rectified": "EP", "softplus": "EP", "tau": "EP, integrated"}),
         HYPER,
         hyper_table(results, "tau", "tau"),
         "![Means and standard deviations by NUTS, EP and the double loop](image_nuts.png)\n",
         INPAINTING,
-        table(results, ("half", "quarter", "scales"), "of missing pixels"),
+        table(results, ("half", "quarter", "scales", "differences"), "of missing pixels"),
+        verdicts(results, {"differences": "EP"}),
         SCALES,
         hyper_table(results, "scales", "b"),
         *crops_part(results),
@@ -344,7 +345,8 @@ few true pixels; the model's fault, or the engine's? Student-t potentials (nu {N
 wavelets, {LEVELS} levels, the scaling coefficients flat. Half of the eye's pixels are seen with noise of sd
 {HALF_SD:g}, or a quarter with noise of variance {QUARTER_SD**2:.0e}. Known scales are those of greatest likelihood for
 the true coefficients of all crops of this page; learned, they have half-normal priors of scale one, and the double loop
-sets them to the values of greatest bound. EP that did not converge shows what it had when it stalled.
+sets them to the values of greatest bound. EP that did not converge shows what it had when it stalled. Laplace
+potentials on second differences (`Hessian2D`) have the scale of greatest likelihood for all crops, too.
 """
 SCALES = """Learned scales, finest level first:
 """
