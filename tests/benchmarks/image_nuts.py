@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.image_nuts [--quick] [--cases gaussian rectified softplus tau half quarter scales ...]
 
-Total variation with Gaussian noise and with counts, and Student-t potentials on wavelet coefficients with missing
-pixels, and Laplace ones on second differences. Needs nutpie and scikit-image's picture of an astronaut. Rows that are done, with the quantiles of NUTS's
-draws, are kept in ``docs/benchmarks/rows``; one that is taken out there is measured anew. Writes
-docs/benchmarks/image_nuts.md and .png.
+Total variation with Gaussian noise and with counts; with missing pixels, Student-t potentials on wavelet coefficients
+and Laplace ones on second differences. Needs nutpie and scikit-image's picture of an astronaut. Rows that are done,
+with the quantiles of NUTS's draws, are kept in ``docs/benchmarks/rows``; one that is taken out there is measured anew.
+Writes docs/benchmarks/image_nuts.md and .png.
 """
 
 import argparse
