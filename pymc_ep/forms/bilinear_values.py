@@ -1,0 +1,67 @@
+"""What a bilinear form is at one value of its hyperparameters, and its observed cells, as arrays."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.kernels.inner_products import Pairs
+from pymc_ep.sites.cells import CellSite
+
+__all__ = ["BilinearPrior", "Cells", "MatrixPrior"]
+
+
+class MatrixPrior(NamedTuple):
+    """The prior of a matrix of independent rows: its factors, and where there is one its bias as a last column.
+
+    Attributes
+    ----------
+    mean, variance : ndarray, (I, K)
+        Infinite variances are those of flat priors.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+class BilinearPrior(NamedTuple):
+    """The form at one value of the hyperparameters.
+
+    Attributes
+    ----------
+    left, right : MatrixPrior
+    offset : ndarray, (n,)
+    parameters : tuple of ndarray, (n,)
+        Of the likelihood of the cells.
+    log_prior : float
+        Log density of the hyperparameters.
+    """
+
+    left: MatrixPrior
+    right: MatrixPrior
+    offset: np.ndarray
+    parameters: tuple[np.ndarray, ...]
+    log_prior: float
+
+
+class Cells(NamedTuple):
+    """Observed cells.
+
+    Attributes
+    ----------
+    y : ndarray, (n,)
+    by_left, by_right : Pairs
+        Sorted by rows of the left, and of the right matrix.
+    site : CellSite
+    """
+
+    y: np.ndarray
+    by_left: Pairs
+    by_right: Pairs
+    site: CellSite
+
+    @classmethod
+    def of(cls, y: Any, rows: Any, cols: Any, shape: tuple[int, int], site: CellSite) -> "Cells":
+        """Return the cells of an I x J matrix at given rows and columns, (n,) each."""
+        rows, cols = np.asarray(rows), np.asarray(cols)
+        pairs = Pairs.of(rows, cols, shape[0]), Pairs.of(cols, rows, shape[1])
+        return cls(np.asarray(y, dtype=float), *pairs, site)

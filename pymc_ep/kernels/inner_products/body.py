@@ -1,0 +1,141 @@
+"""Inner products of independent Gaussian rows of two matrices, at some of the pairs of rows.
+
+A pair f = v^T u of rows with independent entries v_d ~ N(m_d, a_d), u_d ~ N(n_d, b_d) has the moments
+
+    E f = sum_d m_d n_d,        Var f = sum_d a_d n_d^2 + b_d m_d^2 + a_d b_d,
+    log E e^f = sum_d -log(r_d) / 2 + (m_d n_d + (a_d n_d^2 + b_d m_d^2) / 2) / r_d,        r_d = 1 - a_d b_d,
+
+the last of which is finite where every r_d > 0 (Ko and Khan 2014, proposition 2). Beyond that set the formula has
+finite values that mean nothing, so that all r_d are looked at. Pairs are taken some at a time: no array has as many
+entries as there are pairs times columns.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Pairs", "Rows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
+
+_CHUNK = 16_384
+"""Pairs that are taken at a time, so that their rows stay in the cache."""
+
+
+class Rows(NamedTuple):
+    """Independent Gaussian rows, or derivatives in their moments.
+
+    Attributes
+    ----------
+    mean, variance : ndarray, (I, K)
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """Pairs of a row of one matrix, called own, with a row of another one, in the order of the own rows.
+
+    Attributes
+    ----------
+    ends : ndarray of int, (I + 1,)
+        The pairs of own row i are those from ``ends[i]`` to ``ends[i + 1]``.
+    others : ndarray of int, (n,)
+        The other row of each pair.
+    order : ndarray of int, (n,)
+        Where each pair stood in the order in which they were given.
+    """
+
+    ends: np.ndarray
+    others: np.ndarray
+    order: np.ndarray
+
+    @classmethod
+    def of(cls, own: np.ndarray, others: np.ndarray, n_own: int) -> "Pairs":
+        """Return pairs, (n,) each, sorted by own rows, of which there are `n_own`."""
+        order = np.argsort(own, kind="stable")
+        ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n_own))])
+        return cls(ends, others[order], order)
+
+    @property
+    def own(self) -> np.ndarray:
+        """The own row of each pair, (n,)."""
+        return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
+
+    def of_rows(self, rows: np.ndarray) -> tuple["Pairs", np.ndarray]:
+        """Return the pairs of some own rows, which are numbered anew, and the places of these pairs, (m,)."""
+        counts = np.diff(self.ends)[rows]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
+        return Pairs(ends, self.others[places], self.order[places]), places
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Return the sums of values of pairs, (n,) or (n, K), over each own row."""
+        out, some = np.zeros((len(self.ends) - 1, *values.shape[1:])), np.diff(self.ends) > 0
+        if some.any():
+            out[some] = np.add.reduceat(values, self.ends[:-1][some], axis=0)
+        return out
+
+
+def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist."""
+    out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
+    for here, i, j in _chunks(pairs):
+        m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
+        product, r = m * n, 1.0 - a * b
+        proper = r > 0.0
+        r = np.where(proper, r, 1.0)
+        terms = (product + 0.5 * (a * n**2 + b * m**2)) / r - 0.5 * np.log(r)
+        out[here] = product.sum(axis=1)
+        log_out[here] = np.where(proper.all(axis=1), terms.sum(axis=1), np.inf)
+    return out, log_out
+
+
+def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_log: np.ndarray) -> Rows:
+    """Return the derivatives in the own moments, (I, K), of the sum of E f and log E e^f with weights, (n,) each."""
+
+    def derivatives(m, a, n, b, weight, weight_log):
+        r = 1.0 - a * b
+        g = (n + b * m) / r
+        return weight * n + weight_log * g, 0.5 * weight_log * (b / r + g**2)
+
+    return _summed(pairs, own, other, of_mean, of_log, derivatives)
+
+
+def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and Var f of each pair, (n,) each."""
+    out, spread = np.empty(len(pairs.others)), np.empty(len(pairs.others))
+    for here, i, j in _chunks(pairs):
+        m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
+        out[here] = np.einsum("cd,cd->c", m, n)
+        spread[here] = (a * (n**2 + b) + b * m**2).sum(axis=1)
+    return out, spread
+
+
+def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_variance: np.ndarray) -> Rows:
+    """Return the derivatives in the own moments, (I, K), of the sum of E f and Var f with weights, (n,) each."""
+
+    def derivatives(m, a, n, b, weight, weight_variance):
+        return weight * n + 2.0 * weight_variance * b * m, weight_variance * (n**2 + b)
+
+    return _summed(pairs, own, other, of_mean, of_variance, derivatives)
+
+
+def _summed(pairs, own, other, first, second, derivatives) -> Rows:
+    """Add up derivatives of pairs over own rows."""
+    out = Rows(np.zeros_like(own.mean), np.zeros_like(own.variance))
+    for here, i, j in _chunks(pairs):
+        weights = first[here, None], second[here, None]
+        found = derivatives(own.mean[i], own.variance[i], other.mean[j], other.variance[j], *weights)
+        starts = np.flatnonzero(np.diff(i, prepend=-1))
+        for total, part in zip(out, found):
+            total[i[starts]] += np.add.reduceat(part, starts, axis=0)
+    return out
+
+
+def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield some pairs at a time: their place, own rows and other rows."""
+    own = pairs.own
+    for begin in range(0, len(own), _CHUNK):
+        here = slice(begin, begin + _CHUNK)
+        yield here, own[here], pairs.others[here]

@@ -1,0 +1,145 @@
+"""Maxima of many small concave functions at once, by L-BFGS with a line search of its own for each (Nocedal 1980)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Found", "maximise_many"]
+
+_MEMORY = 10
+_INCREASE = 1e-4
+"""Least increase over that which the slope promises (Armijo)."""
+_HALVINGS = 30
+_CURVED = 1e-10
+"""Least cosine between step and change of gradient at which a pair is kept."""
+
+Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Of the numbers of some functions, (k,), and points, (k, p): their values, (k,), and gradients, (k, p)."""
+
+
+class Found(NamedTuple):
+    """Where maximisation ended.
+
+    Attributes
+    ----------
+    points : ndarray, (m, p)
+    values : ndarray, (m,)
+    moves, changes : ndarray, (k, m, p)
+        The last steps and the changes of the gradients in them; zeros for functions that were left alone.
+    """
+
+    points: np.ndarray
+    values: np.ndarray
+    moves: np.ndarray
+    changes: np.ndarray
+
+
+def maximise_many(
+    evaluate: Evaluate,
+    start: np.ndarray,
+    scale: np.ndarray,
+    *,
+    max_iter: int,
+    tol: float,
+    memory: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Found:
+    """Maximise functions of p unknowns each, none of which falls.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Its values may be -inf beyond the domain, but not at `start`.
+    start : ndarray, (m, p)
+    scale : ndarray, (m, p)
+        Positive: about the inverse of minus each second derivative, which the first steps take for the Hessian.
+    max_iter : int
+        Steps of each function at most.
+    tol : float
+        A function is left alone once its slope promises no greater increase, half of g^T S g for gradient g and S from
+        `scale`.
+    memory : pair of ndarray, (k, m, p), optional
+        Moves and changes of an ascent that goes on here.
+    """
+    points, scale = start.copy(), np.broadcast_to(scale, start.shape)
+    values, gradients = evaluate(np.arange(len(start)), points)
+    moves, changes = ([*part] for part in (memory or ((), ())))
+    stuck = np.zeros(len(start), dtype=bool)
+    for _ in range(max_iter):
+        active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, scale * gradients) > tol) & ~stuck)
+        if not active.size:
+            break
+        ahead = _direction(active, gradients[active], scale[active], moves, changes)
+        slope = np.einsum("mp,mp->m", gradients[active], ahead)
+        uphill = slope > 0.0
+        ahead[~uphill] = (scale * gradients)[active[~uphill]]
+        slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ahead[~uphill])
+        before, steepness = points[active], gradients[active]
+        stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
+        moves.append(_among_all(points[active] - before, active, start.shape))
+        changes.append(_among_all(gradients[active] - steepness, active, start.shape))
+        del moves[:-_MEMORY], changes[:-_MEMORY]
+    shape = (len(moves), *start.shape)
+    return Found(points, values, np.reshape(moves, shape), np.reshape(changes, shape))
+
+
+def _among_all(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.zeros(shape)
+    out[active] = values
+    return out
+
+
+def _step(
+    evaluate: Evaluate,
+    active: np.ndarray,
+    ahead: np.ndarray,
+    slope: np.ndarray,
+    points: np.ndarray,
+    values: np.ndarray,
+    gradients: np.ndarray,
+) -> np.ndarray:
+    """Move the active functions, each by the first of halved steps that raises it enough; in place.
+
+    Returned are the numbers of those that rounding keeps where they are.
+    """
+    length, left = np.ones(len(active)), np.arange(len(active))
+    for _ in range(_HALVINGS):
+        rows = active[left]
+        trial = points[rows] + length[left, None] * ahead[left]
+        value, gradient = evaluate(rows, trial)
+        # A comparison with NaN is false as well: beyond the domain gradients may be anything.
+        risen = value >= values[rows] + _INCREASE * length[left] * slope[left]
+        points[rows[risen]], values[rows[risen]], gradients[rows[risen]] = trial[risen], value[risen], gradient[risen]
+        left = left[~risen]
+        if not left.size:
+            break
+        length[left] *= 0.5
+    return active[left]
+
+
+def _direction(
+    active: np.ndarray, gradient: np.ndarray, scale: np.ndarray, moves: list[np.ndarray], changes: list[np.ndarray]
+) -> np.ndarray:
+    """Return the two-loop recursion's direction of ascent for each active function."""
+    pairs = []
+    for move, change in zip(moves, changes):
+        s, y = move[active], -change[active]
+        product = np.einsum("mp,mp->m", s, y)
+        size = np.sqrt(np.einsum("mp,mp->m", s, s) * np.einsum("mp,mp->m", y, y))
+        kept = product > _CURVED * size
+        inverse = np.where(kept, 1.0 / np.where(kept, product, 1.0), 0.0)
+        pairs.append((s, y, inverse))
+    q, weights = gradient.copy(), []
+    for s, y, inverse in reversed(pairs):
+        weights.append(inverse * np.einsum("mp,mp->m", s, q))
+        q -= weights[-1][:, None] * y
+    q *= scale
+    if pairs:
+        s, y, inverse = pairs[-1]
+        product = np.einsum("mp,mp->m", s, y)
+        known = inverse > 0.0
+        curvature = np.einsum("mp,mp->m", y, scale * y)
+        q *= np.where(known, product / np.where(known, curvature, 1.0), 1.0)[:, None]
+    for (s, y, inverse), weight in zip(pairs, reversed(weights)):
+        q += (weight - inverse * np.einsum("mp,mp->m", y, q))[:, None] * s
+    return q

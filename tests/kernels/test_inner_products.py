@@ -1,0 +1,114 @@
+"""Moments of inner products of Gaussian rows, against quadrature, draws and finite differences."""
+
+import numpy as np
+import pytest
+
+from pymc_ep.kernels import inner_products
+from pymc_ep.kernels.inner_products import Pairs, Rows, body, op
+
+RNG = np.random.default_rng(0)
+ROWS, J, K = 4, 3, 2
+OWN_ROWS, OTHER_ROWS = np.array([2, 0, 0, 3, 2, 2, 0]), np.array([1, 0, 2, 2, 0, 1, 0])
+"""Own row 1 has no pair, and one pair is there twice."""
+OWN = Rows(RNG.normal(size=(ROWS, K)), RNG.uniform(0.1, 0.9, (ROWS, K)))
+OTHER = Rows(RNG.normal(size=(J, K)), RNG.uniform(0.1, 0.9, (J, K)))
+PAIRS = Pairs.of(OWN_ROWS, OTHER_ROWS, ROWS)
+
+
+@pytest.fixture(autouse=True)
+def in_small_chunks(monkeypatch):
+    monkeypatch.setattr(body, "_CHUNK", 3)
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def bodies(request, monkeypatch):
+    monkeypatch.setattr(op, "_FEW", np.inf if request.param == "numpy" else -1)
+
+
+def expected(function):
+    """E of a function of v_d and u_d for each pair and column, by Gauss-Hermite quadrature in both, (n, K)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    weights = weights / weights.sum()
+    out = np.empty((len(OWN_ROWS), K))
+    for c, (i, j) in enumerate(zip(PAIRS.own, PAIRS.others)):
+        for d in range(K):
+            v = OWN.mean[i, d] + np.sqrt(OWN.variance[i, d]) * nodes
+            u = OTHER.mean[j, d] + np.sqrt(OTHER.variance[j, d]) * nodes
+            out[c, d] = weights @ function(v[:, None], u[None]) @ weights
+    return out
+
+
+def test_pairs_are_sorted_by_own_rows_and_know_where_they_stood():
+    np.testing.assert_array_equal(OWN_ROWS[PAIRS.order], PAIRS.own)
+    np.testing.assert_array_equal(OTHER_ROWS[PAIRS.order], PAIRS.others)
+    np.testing.assert_array_equal(PAIRS.ends, [0, 3, 3, 6, 7])
+    few, places = PAIRS.of_rows(np.array([1, 2, 3]))
+    np.testing.assert_array_equal(few.own, [1, 1, 1, 2])
+    np.testing.assert_array_equal(PAIRS.others[places], few.others)
+    values = RNG.normal(size=(7, 2))
+    sums = [values[PAIRS.own == i].sum(axis=0) for i in range(ROWS)]
+    np.testing.assert_allclose(PAIRS.total(values), sums, atol=1e-14)
+
+
+@pytest.mark.usefixtures("bodies")
+def test_moments_are_those_of_quadrature():
+    products = expected(lambda v, u: v * u)
+    spread = (expected(lambda v, u: (v * u) ** 2) - products**2).sum(axis=1)
+    log_mean = np.log(expected(lambda v, u: np.exp(v * u))).sum(axis=1)
+    for found in (inner_products.variance, inner_products.log_mean_exp):
+        np.testing.assert_allclose(found(PAIRS, OWN, OTHER)[0], products.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(inner_products.variance(PAIRS, OWN, OTHER)[1], spread, rtol=1e-11)
+    np.testing.assert_allclose(inner_products.log_mean_exp(PAIRS, OWN, OTHER)[1], log_mean, rtol=1e-7)
+
+
+@pytest.mark.usefixtures("bodies")
+def test_beyond_the_feasible_set_the_mean_of_the_exponential_is_infinite():
+    """In two columns at once the product of r is positive again, and the formula finite."""
+    wide = Rows(OWN.mean, np.where(np.arange(ROWS)[:, None] == 2, 2.0, OWN.variance))
+    other = Rows(OTHER.mean, np.full((J, K), 0.8))
+    found = inner_products.log_mean_exp(PAIRS, wide, other)[1]
+    assert np.isinf(found[PAIRS.own == 2]).all()
+    assert np.isfinite(found[PAIRS.own != 2]).all()
+    # At a b = 1 the integral diverges as well.
+    edge = Rows(np.zeros((1, 1)), np.ones((1, 1)))
+    assert np.isinf(inner_products.log_mean_exp(Pairs.of(np.array([0]), np.array([0]), 1), edge, edge)[1])
+
+
+@pytest.mark.usefixtures("bodies")
+@pytest.mark.parametrize("what", ["log_mean_exp", "variance"])
+def test_pullbacks_are_derivatives(what):
+    weights = RNG.normal(size=(2, len(OWN_ROWS)))
+    forward, pullback = getattr(inner_products, what), getattr(inner_products, f"{what}_pullback")
+
+    def total(own):
+        return sum(float(w @ part) for w, part in zip(weights, forward(PAIRS, own, OTHER)))
+
+    found = pullback(PAIRS, OWN, OTHER, *weights)
+    for field, derivative in zip(Rows._fields, found):
+        for index in np.ndindex(ROWS, K):
+            step = np.zeros((ROWS, K))
+            step[index] = 1e-6
+            ends = [total(OWN._replace(**{field: getattr(OWN, field) + s * step})) for s in (1, -1)]
+            np.testing.assert_allclose(derivative[index], np.subtract(*ends) / 2e-6, rtol=1e-6, atol=1e-8)
+    assert not found.mean[1].any() and not found.variance[1].any()
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize("what", ["log_mean_exp", "variance"])
+def test_bodies_agree_at_any_width(what, width, monkeypatch):
+    """Numba takes logarithms of sixteen columns at a time; some pairs are not feasible."""
+    rng = np.random.default_rng(width)
+    own, other = (Rows(rng.normal(size=(n, width)), rng.uniform(0.0, 1.1, (n, width))) for n in (30, 20))
+    pairs = Pairs.of(rng.integers(0, 30, 200), rng.integers(0, 20, 200), 30)
+    weights = rng.normal(size=(2, 200))
+    found = {}
+    for few in (np.inf, -1):
+        monkeypatch.setattr(op, "_FEW", few)
+        moments = getattr(inner_products, what)(pairs, own, other)
+        safe = Rows(own.mean, 0.8 * own.variance)
+        found[few] = *moments, *getattr(inner_products, f"{what}_pullback")(pairs, safe, other, *weights)
+    for one, reference in zip(found[-1], found[np.inf]):
+        np.testing.assert_allclose(
+            one, reference, rtol=1e-11, atol=1e-11 * np.abs(reference[np.isfinite(reference)]).max()
+        )
+    assert what == "variance" or width == 1 or np.isinf(found[-1][1]).any()

@@ -1,0 +1,91 @@
+"""Bounds of cells: below expectations by quadrature, exact where they say so, with right derivatives."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from pymc_ep.sites.cells import BernoulliCells, NegativeBinomialCells, PoissonCells
+
+COUNTS = np.array([1.0, 2.0, 7.0, 40.0])
+SITES = {
+    "poisson": (PoissonCells(), np.array([0.0, 1.0, 7.0, 40.0]), ()),
+    "poisson, truncated": (PoissonCells(truncated=True), COUNTS, ()),
+    "negative binomial": (NegativeBinomialCells(), np.array([0.0, 1.0, 7.0, 40.0]), (np.full(4, 1.7),)),
+    "negative binomial, truncated": (NegativeBinomialCells(truncated=True), COUNTS, (np.full(4, 0.4),)),
+    "bernoulli": (BernoulliCells(), np.array([0.0, 1.0, 1.0, 0.0]), ()),
+}
+every_site = pytest.mark.parametrize("name", SITES)
+F = np.array([-40.0, -8.0, -1.0, 0.0, 2.0, 5.0])
+
+
+def reference(name, y, f):
+    """The log density by SciPy."""
+    if name == "bernoulli":
+        return scipy.stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-f)))
+    if name.startswith("poisson"):
+        law = scipy.stats.poisson(np.exp(f))
+    else:
+        alpha = SITES[name][2][0][0]
+        law = scipy.stats.nbinom(alpha, alpha / (alpha + np.exp(f)))
+    cut = np.log(-np.expm1(law.logpmf(0))) if "truncated" in name else 0.0
+    return law.logpmf(y) - cut
+
+
+@every_site
+def test_log_densities_are_scipys(name):
+    site, ys, parameters = SITES[name]
+    for k, y in enumerate(ys):
+        own = [p[k] for p in parameters]
+        # Where a rate is tiny SciPy's own laws lose it.
+        f = F[2:] if "truncated" in name else F[1:] if parameters else F
+        np.testing.assert_allclose(site.log_density(y, f, *own), reference(name, y, f), rtol=1e-9, atol=1e-12)
+        if "truncated" in name:
+            # Where zero is almost certain one is the count that is seen.
+            np.testing.assert_allclose(site.log_density(1.0, F[0], *own), 0.0, atol=1e-12)
+
+
+@every_site
+@pytest.mark.parametrize("sd", [0.0, 0.3, 1.2])
+def test_bounds_lie_below_the_expectation(name, sd):
+    site, ys, parameters = SITES[name]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+    weights = weights / weights.sum()
+    for mean in (-2.0, 0.5, 3.0):
+        f = mean + sd * nodes
+        spread = mean + sd**2 / 2 if site.spread == "log_mean_exp" else sd**2
+        means, spreads = np.full(4, mean), np.full(4, spread)
+        truth = np.array([weights @ site.log_density(y, f, *(p[k] for p in parameters)) for k, y in enumerate(ys)])
+        for anchor in (None, means - 1.0, means + 0.7):
+            found = site.bounded(ys, means, spreads, *parameters, anchor=anchor).value
+            assert np.all(found <= truth + 1e-9 * np.abs(truth))
+        if sd == 0.0 or name == "poisson":
+            np.testing.assert_allclose(site.bounded(ys, means, spreads, *parameters).value, truth, rtol=1e-9)
+        if sd == 0.3:
+            assert np.all(found >= truth - 2.0)
+
+
+@every_site
+@pytest.mark.parametrize("held", [False, True])
+def test_derivatives(name, held):
+    site, ys, parameters = SITES[name]
+    mean, spread = np.array([-1.5, 0.2, 1.0, 3.1]), np.array([0.3, 0.9, 1.4, 3.6])
+    arguments = [mean, spread, *parameters]
+    anchor = mean - 0.3 if held else None
+    found = site.bounded(ys, *arguments, anchor=anchor)
+    # Derivatives in parameters are those of tangents at the mean.
+    for k, derivative in enumerate((found.of_mean, found.of_spread, *(() if held else found.of_parameters))):
+        ends = []
+        for sign in (1, -1):
+            moved = list(arguments)
+            moved[k] = moved[k] + sign * 1e-6
+            ends.append(site.bounded(ys, *moved, anchor=anchor).value)
+        np.testing.assert_allclose(derivative, np.subtract(*ends) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
+@every_site
+def test_observations_that_cannot_be(name):
+    site, ys, _ = SITES[name]
+    assert site.first_bad(ys) is None
+    for bad in (-1.0, 0.5, np.nan, np.inf, *([0.0] if "truncated" in name else [])):
+        place, kinds = site.first_bad(np.array([1.0, 1.0, bad, bad]))
+        assert place == 2 and kinds
