@@ -15,7 +15,7 @@ from pymc_ep.engines.ascent import climb
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides, packed, packed_gradient, unpacked
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.bilinear_values import BilinearPrior
+from pymc_ep.forms.bilinear_values import BilinearPrior, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.linalg.many_lbfgs import maximise_many
 
@@ -219,14 +219,17 @@ class VariationalGaussian:
 
 def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.ndarray, seed: Any) -> State:
     """Return a feasible state of small random means."""
-    rng, sides = np.random.default_rng(seed), []
-    for own, fixed in zip((prior.left, prior.right), points):
+    rng = np.random.default_rng(seed)
+
+    def side(own: MatrixPrior, fixed: np.ndarray) -> Rows:
         mean = np.where(np.isfinite(own.variance), own.mean, 0.0)
         spread = np.minimum(_FIRST_SPREAD, np.sqrt(own.variance[:, :n_factors]))
         mean[:, :n_factors] += spread * rng.standard_normal(spread.shape)
-        sides += [mean, np.where(fixed, 0.0, np.minimum(_FIRST_VARIANCE, own.variance))]
+        return Rows(mean, np.where(fixed, 0.0, np.minimum(_FIRST_VARIANCE, own.variance)))
+
+    left, right = side(prior.left, points[0]), side(prior.right, points[1])
     none = np.zeros((0, 1, 0))
-    return State(*sides, theta, np.nan, np.nan, np.inf, none, none, 0)
+    return State(*left, *right, theta, np.nan, np.nan, np.inf, none, none, 0)
 
 
 def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:
