@@ -4,6 +4,7 @@ from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose
+from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
@@ -18,6 +19,8 @@ from pymc_ep.recognise import register_family, register_form
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
+    "BilinearBernoulli",
+    "BilinearPoisson",
     "ConvergenceWarning",
     "InvalidDataError",
     "NumericalError",

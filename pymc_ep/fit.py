@@ -9,8 +9,9 @@ import pymc as pm
 
 from pymc_ep.calls import check_numbers, check_options, hyper_start, progress, warn_unless_converged
 from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
+from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.marginal import sample
-from pymc_ep.recognise import compiled_form, field_sites, site_names
+from pymc_ep.recognise import bilinear_sites, compiled_form, field_sites, site_names
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 from pymc_ep.sites import sites
 
@@ -38,8 +39,9 @@ def fit(
     ----------
     method : str, optional
         ``"ep"``; for models with a `SparseField` also ``"dsb"``, the double loop, and ``"map"``, the mode of the
-        density, of which those with a `WaveletTree` have these two alone. None picks the first that takes all sites of
-        the model. `pymc_ep.supported` lists all.
+        density, of which those with a `WaveletTree` have these two alone; for inner products of rows of two matrices,
+        as of `BilinearPoisson`, ``"vg"``. None picks the first that takes all sites of the model.
+        `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -71,6 +73,8 @@ def fit(
         ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
         ``n_samples=30``, ``seed=0``, ``outer`` loops at most (by default 50 with exact variances, 15 with others),
         ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``.
+        The variational Gaussian: ``estimate``, names of matrices and biases that are points without a posterior
+        (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step, ``max_iter=200``, ``seed=0``.
 
     Returns
     -------
@@ -154,5 +158,8 @@ def supported() -> str:
     for distribution, potentials, site in field_sites():
         able = [e for e in reversed(methods.values()) if e.takes(site)]
         rows += [(distribution, "of its prior", potentials, e.name, ", ".join(e.hyper)) for e in able]
+    for distribution, link, cells in bilinear_sites():
+        able = [e for e in engines() if e.form is Bilinear and e.takes(cells)]
+        rows += [(distribution, link, cells.name, e.name, ", ".join(e.hyper)) for e in able]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)

@@ -96,7 +96,7 @@ class VariationalGaussian:
     def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int):
         self.bound, self.learn, self.tol, self.max_iter = bound, learn, tol, max_iter
 
-    def init(self, problem: Any, start: State) -> State:
+    def init(self, problem: Any, start: Any = None) -> State:
         """Return the state at its start, with its bound."""
         return self._evaluated(problem.prior(start.theta), start)
 

@@ -73,24 +73,12 @@ class CompiledLatentGaussian(RowFunctions):
         twin.__dict__ = dict(self.__dict__)
         return twin
 
-    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Take other initial values, and with them shapes, of the hyperparameters."""
-        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
-        self._shapes = [np.shape(v) for v in hyper_start]
-        sizes = [np.size(v) for v in hyper_start]
-        self._ends = np.cumsum(sizes)[:-1]
-        self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
-
     def solve_in(self, solver: str) -> None:
         """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
         observations = sum(y.size for y in self.observed())
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
-
-    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
-        return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each factor, in the shapes the model gives them."""
@@ -215,8 +203,7 @@ class CompiledLatentGaussian(RowFunctions):
             lines.append(
                 f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
             )
-        sizes = [f"{name} ({int(np.prod(s))})" if s else name for name, s in zip(form.hyper_names, self._shapes)]
-        lines.append(f"hyperparameters  {', '.join(sizes) or 'none'}")
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
         return lines
 

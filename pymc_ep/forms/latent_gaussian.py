@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.forms.hyperparameters import Hyperparameters
 from pymc_ep.sites.base import Site
 
 __all__ = ["AffineVariable", "LatentGaussian", "NoiseBlock", "SiteGroup"]
@@ -112,24 +113,13 @@ class AffineVariable:
 
 
 @dataclass(frozen=True)
-class LatentGaussian:
+class LatentGaussian(Hyperparameters):
     """A Gaussian vector, univariate sites on affine maps of it, and symbolic hyperparameters.
+
+    Graphs are in terms of the values of the hyperparameters and of the blocks' noise.
 
     Attributes
     ----------
-    hyper_names : tuple of str
-        Free random variables that are hyperparameters.
-    hyper_values : tuple of TensorVariable
-        Their value variables on PyMC's unconstrained scale; all graphs below are in terms of these and of
-        the blocks' noise.
-    hyper_constrained : tuple of TensorVariable
-        The hyperparameters themselves as functions of `hyper_values`.
-    hyper_transformed : tuple of bool
-        Whether PyMC transforms each of them, to a log, logit or the like.
-    log_prior : TensorVariable, ()
-        Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
-    log_prior_unconstrained : TensorVariable, ()
-        The same with the Jacobian terms: the density of `hyper_values`.
     blocks : tuple of NoiseBlock
     groups : tuple of SiteGroup
     affine : tuple of AffineVariable
@@ -142,12 +132,6 @@ class LatentGaussian:
         Random variables of the model that no observed variable depends on.
     """
 
-    hyper_names: tuple[str, ...]
-    hyper_values: tuple[TensorVariable, ...]
-    hyper_constrained: tuple[TensorVariable, ...]
-    hyper_transformed: tuple[bool, ...]
-    log_prior: TensorVariable
-    log_prior_unconstrained: TensorVariable
     blocks: tuple[NoiseBlock, ...]
     groups: tuple[SiteGroup, ...]
     affine: tuple[AffineVariable, ...]

@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
 
+from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.linear_maps import batch
 from pymc_ep.forms.moments import scale_of
@@ -15,25 +15,14 @@ from pymc_ep.sites.compiled import CompiledSite
 __all__ = ["RowFunctions"]
 
 
-class RowFunctions:
+class RowFunctions(HyperFunctions):
     """Functions of rows of hyperparameters and noise, for `CompiledLatentGaussian` to inherit."""
 
     form: LatentGaussian
     sites: list[CompiledSite]
     varying: tuple[bool, ...]
-    unpack: Callable[[np.ndarray], list[np.ndarray]]
     observed: Callable[[], list[np.ndarray]]
-    _function: Callable[..., Callable[..., Any]]
     _noise_shapes: Callable[..., Any]
-    _shapes: list[tuple[int, ...]]
-    _ends: np.ndarray
-
-    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
-        rows = np.atleast_2d(theta)
-        values = self._constrained(*self._unpack_rows(rows))
-        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
-        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
         """Return all predictors, (s, n), at one theta for rows of noise."""
@@ -109,15 +98,6 @@ class RowFunctions:
         shapes = self._noise_shapes(*self.unpack(theta))
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
 
-    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
-        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
-
-    @cached_property
-    def _constrained(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
-
     @cached_property
     def _scales(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
@@ -165,7 +145,3 @@ class RowFunctions:
         origins = [b.origin for b in self.form.blocks if b.origin is not None]
         rows = self._row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
         return self._function(rows.values(), [batch(v, rows) for v in outputs])
-
-    @staticmethod
-    def _row_variables(variables: Sequence) -> dict:
-        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

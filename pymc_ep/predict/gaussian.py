@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_ep.engines.base import get_engine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.average import PosteriorAverage
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior, Moments
@@ -29,6 +30,13 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
     """
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
+    if isinstance(form, CompiledBilinear):
+        names = ", ".join(map(repr, form.form.latent_names))
+        raise UnsupportedModelError(
+            f"The predictors of {form.form.cells.name!r} are inner products of {names}, which are not Gaussian, so "
+            f"that they have no Gaussian predictions and no sites; use the moments in the group 'fit', or "
+            f"pm.sample_posterior_predictive."
+        )
     engine = get_engine(fit_group(idata).attrs["method"], form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:

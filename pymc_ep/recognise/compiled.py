@@ -7,7 +7,9 @@ from weakref import WeakKeyDictionary
 import pytensor
 from pymc import Model
 
+from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.sparse_linear import SparseLinear
@@ -16,7 +18,11 @@ from pymc_ep.recognise.registry import recognise
 __all__ = ["compiled_form"]
 
 _COMPILED: WeakKeyDictionary = WeakKeyDictionary()
-_FUNCTIONS = {LatentGaussian: CompiledLatentGaussian, SparseLinear: CompiledSparseLinear}
+_FUNCTIONS = {
+    LatentGaussian: CompiledLatentGaussian,
+    SparseLinear: CompiledSparseLinear,
+    Bilinear: CompiledBilinear,
+}
 """What holds the compiled functions of each form."""
 
 

@@ -15,6 +15,7 @@ from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseB
 from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
+from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, kind_of, relevant_variables
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
 from pymc_ep.recognise.potentials import with_potentials
@@ -44,7 +45,9 @@ def recognise_latent_gaussian(
     UnsupportedModelError
         Names the variable, what was found and what would make it fit.
     """
-    relevant = _relevant(model)
+    for rv in model.observed_RVs:
+        require_univariate(rv)
+    relevant = relevant_variables(model)
     candidates = _candidates(model, relevant) or _candidates(model, relevant, shared=True)
     if latent is not None:
         names = [latent] if isinstance(latent, str) else latent
@@ -73,7 +76,7 @@ def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
     reasons = []
     for rv in relevant:
         if not gaussian_of(rv):
-            reason = f"{rv.name!r} is {_kind(rv)}"
+            reason = f"{rv.name!r} is {kind_of(rv)}"
         elif not _keeps_gaussian(model, rv):
             reason = f"{rv.name!r} has a transform"
         else:
@@ -98,29 +101,6 @@ def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
             except NotAffineError as error:
                 refusals.append(error)
     raise refusals[0]
-
-
-def _relevant(model: Model) -> list[TensorVariable]:
-    """Free random variables that some observed variable or potential depends on, in the model's order."""
-    if not model.observed_RVs:
-        raise UnsupportedModelError(
-            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
-        )
-    for rv in model.observed_RVs:
-        require_univariate(rv)
-    roots = [*model.observed_RVs, *model.potentials]
-    relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]
-    for rv in relevant:
-        if not rv.dtype.startswith("float"):
-            raise UnsupportedModelError(
-                f"{rv.name!r} is discrete; Gaussian approximations need continuous unknowns. Sum it out or replace it "
-                f"by a continuous variable."
-            )
-    return relevant
-
-
-def _kind(rv: TensorVariable) -> str:
-    return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
 
 
 def _candidates(
@@ -227,8 +207,8 @@ def _why_not_latent(model: Model, variable: TensorVariable) -> str:
         return f"latent= names {name!r}, which is not a free random variable of the model."
     if not gaussian_of(variable):
         return (
-            f"latent= names {name!r}, a {_kind(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave it "
-            f"out and it becomes a hyperparameter."
+            f"latent= names {name!r}, a {kind_of(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave "
+            f"it out and it becomes a hyperparameter."
         )
     return (
         f"latent= names {name!r}, which enters a scale, a covariance or a non-Gaussian variable (or no observed "
@@ -260,7 +240,7 @@ def _build(
             )
     unseen, predicted = _unseen(model, wanted, relevant, latents)
     latents = [*latents, *unseen]
-    deterministics = [d for d in model.deterministics if _follows_from(model, d, [*relevant, *unseen])]
+    deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unseen])]
     likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that what they share stays shared.
@@ -287,12 +267,7 @@ def _build(
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
     form = LatentGaussian(
-        hyper_names=tuple(rv.name for rv in hyper),
-        hyper_values=tuple(model.rvs_to_values[rv] for rv in hyper),
-        hyper_constrained=tuple(model.replace_rvs_by_values(hyper)),
-        hyper_transformed=tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
-        log_prior=_log_prior(model, hyper, jacobian=False),
-        log_prior_unconstrained=_log_prior(model, hyper, jacobian=True),
+        **hyper_fields(model, hyper),
         blocks=tuple(blocks),
         groups=tuple(groups[: len(model.observed_RVs)]),
         predictions=tuple(groups[len(model.observed_RVs) :]),
@@ -318,8 +293,8 @@ def _unseen(
     for rv in outside:
         if rv not in unseen and rv not in predicted:
             raise UnsupportedModelError(
-                f"{rv.name!r}, a {_kind(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has no "
-                f"Gaussian prediction; use pm.sample_posterior_predictive."
+                f"{rv.name!r}, a {kind_of(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has "
+                f"no Gaussian prediction; use pm.sample_posterior_predictive."
             )
     return unseen, predicted
 
@@ -328,11 +303,6 @@ def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> boo
     """Whether a variable, of values independent given its parameters, depends on a latent variable through these."""
     others = [v for v in latents if v is not rv]
     return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
-
-
-def _follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
-    """Whether a Deterministic is made of nothing random but the variables that take part."""
-    return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
 
 
 def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
@@ -379,10 +349,3 @@ def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper) -> AffineT
     found = iter(AffineTest({}, point).compile(sizes, [])())
     zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in blocks}
     return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point, zeros)
-
-
-def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
-    """Return the log density of hyperparameters and potentials; `pm.find_MAP` takes it without Jacobian terms."""
-    terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
-    terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
-    return sum(terms, start=pt.constant(0.0))

@@ -6,7 +6,9 @@ from typing import Any
 from pymc import Model
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.latent_gaussian import LatentGaussian
+from pymc_ep.recognise.bilinear import recognise_bilinear
 from pymc_ep.recognise.latent_gaussian import recognise_latent_gaussian
 
 __all__ = ["recognise", "register_form"]
@@ -40,3 +42,4 @@ def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequenc
 
 
 register_form(LatentGaussian, recognise_latent_gaussian)
+register_form(Bilinear, recognise_bilinear)

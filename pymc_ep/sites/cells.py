@@ -12,7 +12,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import digamma, expit, gammaln
 
-__all__ = ["BernoulliCells", "CellBound", "CellSite", "NegativeBinomialCells", "PoissonCells"]
+__all__ = [
+    "CELL_SITES",
+    "BernoulliCells",
+    "CellBound",
+    "CellSite",
+    "NegativeBinomialCells",
+    "PoissonCells",
+    "cell_site",
+    "cell_site_names",
+]
 
 
 class CellBound(NamedTuple):
@@ -202,3 +211,27 @@ def _no_zeros_dispersed(f, alpha):
     value = np.where(small, -np.log(np.where(small, t, 1.0)) + t / 2, -np.log(-np.expm1(-safe)))
     share = rate / (alpha + rate)
     return value, -odds * alpha * share, -odds * (grown - share)
+
+
+_SITES: dict[str, Any] = {
+    "poisson": PoissonCells,
+    "negative_binomial": NegativeBinomialCells,
+    "logit": BernoulliCells,
+}
+"""By the names of the sites that have the same likelihood of a predictor with a Gaussian posterior."""
+_TRUNCATED = (PoissonCells, NegativeBinomialCells)
+CELL_SITES = tuple(_SITES.values())
+"""Their types."""
+
+
+def cell_site(name: str, *, truncated: bool) -> CellSite | None:
+    """Return the likelihood of cells that is that of a site, maybe with zeros cut off; None where there is none."""
+    kind = _SITES.get(name)
+    if kind is None or (truncated and kind not in _TRUNCATED):
+        return None
+    return kind(truncated=True) if truncated else kind()
+
+
+def cell_site_names() -> tuple[str, ...]:
+    """Return the names of the sites that cells can have."""
+    return tuple(_SITES)

@@ -1,0 +1,198 @@
+"""Counts and bits whose predictors are inner products of rows of two matrices, such as users' and items'.
+
+Each is a distribution of PyMC's at such a predictor, so that draws, log densities and everything else are PyMC's own.
+"""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+
+from pymc_ep.distributions.counts import as_real
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["BilinearBernoulli", "BilinearPoisson"]
+
+
+class BilinearPoisson:
+    r"""Counts at some cells of a matrix, with the rates of a low-rank log-linear model.
+
+    .. math:: y_c \sim \operatorname{Poisson}(\lambda_c), \qquad
+              \log \lambda_c = v_{i(c)}^\top u_{j(c)} + \text{offset}_c
+
+    Parameters
+    ----------
+    name : str
+    V, U : tensor_like, (I, D) and (J, D)
+        Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``.
+    rows, cols : array_like of int, (n,)
+        Row of V and row of U of each cell, counted from zero. A cell that is there twice is observed twice, and cells
+        that are not there are missing, not zero.
+    offset : tensor_like, (n,)
+        Added to the predictors: biases such as ``b[rows] + c[cols]``, an intercept, the log of an exposure.
+    alpha : tensor_like, optional
+        With it counts are overdispersed: negative binomial with variance ``rate + rate**2 / alpha``, as if each rate
+        had a factor of its own from a gamma distribution with mean one and shape `alpha`.
+    truncated : bool
+        Whether zeros cannot be observed, as where cells without an event are not in the data.
+    observed : array_like of int, (n,)
+    dims : optional
+    **kwargs
+        For the distribution of PyMC.
+
+    Raises
+    ------
+    InvalidDataError
+        For indices out of range and for numbers of rows, columns and observations that differ.
+
+    References
+    ----------
+    .. [1] Y. J. Ko and M. E. Khan (2014), Variational Gaussian inference for bilinear models of count data, ACML.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     V = pm.Normal("V", 0, 1, shape=(3, 2))
+    ...     U = pm.Normal("U", 0, 1, shape=(4, 2))
+    ...     y = BilinearPoisson("y", V, U, rows=[0, 1, 2], cols=[3, 3, 0], observed=[2, 0, 5])
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        V: Any,
+        U: Any,
+        rows: Any,
+        cols: Any,
+        *,
+        offset: Any = 0.0,
+        alpha: Any = None,
+        truncated: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Add the variable to the model."""
+        rate = pt.exp(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
+        if truncated:
+            return pm.Truncated(name, _counts(rate, alpha), lower=1, **kwargs)
+        if alpha is None:
+            return pm.Poisson(name, rate, **kwargs)
+        return pm.NegativeBinomial(name, mu=rate, alpha=alpha, **kwargs)
+
+    @classmethod
+    def dist(
+        cls,
+        V: Any,
+        U: Any,
+        rows: Any,
+        cols: Any,
+        *,
+        offset: Any = 0.0,
+        alpha: Any = None,
+        truncated: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return a variable of this distribution outside of any model."""
+        rate = pt.exp(_predictor(cls.__name__, V, U, rows, cols, offset))
+        if truncated:
+            return pm.Truncated.dist(_counts(rate, alpha), lower=1, **kwargs)
+        return _counts(rate, alpha, **kwargs)
+
+
+class BilinearBernoulli:
+    r"""Bits at some cells of a matrix, with the log odds of a low-rank model.
+
+    .. math:: y_c \sim \operatorname{Bernoulli}(p_c), \qquad
+              \operatorname{logit} p_c = v_{i(c)}^\top u_{j(c)} + \text{offset}_c
+
+    Parameters
+    ----------
+    name : str
+    V, U : tensor_like, (I, D) and (J, D)
+    rows, cols : array_like of int, (n,)
+        As for `BilinearPoisson`.
+    offset : tensor_like, (n,)
+        Added to the predictors.
+    observed : array_like of int, (n,)
+        Zeros and ones.
+    dims : optional
+    **kwargs
+        For `pymc.Bernoulli`.
+
+    Raises
+    ------
+    InvalidDataError
+        For indices out of range and for numbers of rows, columns and observations that differ.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     V = pm.Normal("V", 0, 1, shape=(3, 2))
+    ...     U = pm.Normal("U", 0, 1, shape=(4, 2))
+    ...     y = BilinearBernoulli("y", V, U, rows=[0, 1, 2], cols=[3, 3, 0], observed=[1, 0, 1])
+    """
+
+    def __new__(cls, name: str, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, **kwargs: Any) -> Any:
+        """Add the variable to the model."""
+        eta = _predictor(name, V, U, rows, cols, offset, kwargs.get("observed"))
+        return pm.Bernoulli(name, logit_p=eta, **kwargs)
+
+    @classmethod
+    def dist(cls, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, **kwargs: Any) -> Any:
+        """Return a variable of this distribution outside of any model."""
+        return pm.Bernoulli.dist(logit_p=_predictor(cls.__name__, V, U, rows, cols, offset), **kwargs)
+
+
+def _counts(rate: Any, alpha: Any, **kwargs: Any) -> Any:
+    return pm.Poisson.dist(rate, **kwargs) if alpha is None else pm.NegativeBinomial.dist(rate, alpha, **kwargs)
+
+
+def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, observed: Any = None) -> Any:
+    """Return the predictors, (n,)."""
+    matrices = [pt.as_tensor_variable(matrix) for matrix in (V, U)]
+    indices = [index if isinstance(index, Variable) else np.asarray(index) for index in (rows, cols)]
+    for what, matrix, index in zip(("row", "column"), matrices, indices):
+        if matrix.ndim != 2:
+            raise InvalidDataError(
+                f"{name!r} takes matrices of shape (rows, factors), but {matrix.name or what!r} has {matrix.ndim} "
+                f"dimensions."
+            )
+        _require_index(name, what, index, matrix.type.shape[0])
+    lengths = [_length(part) for part in (*indices, observed)]
+    known = {length for length in lengths if length is not None}
+    if len(known) > 1:
+        raise InvalidDataError(
+            f"{name!r} has {lengths[0]} rows, {lengths[1]} columns and {lengths[2]} observations; give one of each for "
+            f"every cell."
+        )
+    (v, u), (i, j) = matrices, (pt.as_tensor_variable(index) for index in indices)
+    products = (v[i] * u[j]).sum(axis=-1)
+    nothing = isinstance(offset, int | float) and offset == 0
+    return products if nothing else products + as_real(offset)
+
+
+def _length(part: Any) -> int | None:
+    if part is None:
+        return None
+    return part.type.shape[0] if isinstance(part, Variable) else len(part)
+
+
+def _require_index(name: str, what: str, index: Any, size: int | None) -> None:
+    """Raise for indices, known by now, that are no whole numbers in range."""
+    if isinstance(index, Variable):
+        if not isinstance(index, Constant):
+            return
+        index = index.data
+    if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer):
+        raise InvalidDataError(
+            f"{name!r} has {what} indices of type {index.dtype} and shape {index.shape}; give whole numbers, one for "
+            f"each cell."
+        )
+    bad = (index < 0) | (index >= (np.inf if size is None else size))
+    if bad.any():
+        k = int(np.argmax(bad))
+        end = "" if size is None else f" and less than {size}, the number of rows of its matrix"
+        raise InvalidDataError(
+            f"{name!r} has the {what} {index[k]} at index {k}, but indices are at least 0{end}; correct it."
+        )

@@ -1,0 +1,205 @@
+"""The bilinear form as functions of arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.bilinear import Bilinear, Entries
+from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.forms.hyperparameters import HyperFunctions
+from pymc_ep.forms.linear_maps import batch
+
+__all__ = ["CompiledBilinear"]
+
+
+class CompiledBilinear(HyperFunctions):
+    """Compiled functions of a `Bilinear`.
+
+    Parameters
+    ----------
+    form : Bilinear
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        For `pytensor.function`. By default NumPy runs the model's own functions.
+    """
+
+    most_draws = 1000
+    """Draws of a chain where no number is asked for."""
+
+    def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self.restart(hyper_start)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the present observations."""
+        return [np.asarray(self._data()[0])]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of matrices and biases."""
+        return [tuple(int(n) for n in shape) for shape in self._entry_shapes(*self.unpack(self.start))]
+
+    @property
+    def n_factors(self) -> int:
+        """Columns of either matrix."""
+        return self.shapes[0][1]
+
+    def cells(self) -> Cells:
+        """Return the present cells.
+
+        Raises
+        ------
+        InvalidDataError
+            For observations that cannot be, for rows that there are not, and for numbers that differ.
+        """
+        group = self.form.cells
+        y, rows, cols = (np.asarray(part) for part in self._data())
+        if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
+            raise InvalidDataError(
+                f"{group.name!r} has observations of shape {y.shape}, rows of shape {rows.shape} and columns of shape "
+                f"{cols.shape}; give one of each for every cell."
+            )
+        if not len(y):
+            raise InvalidDataError(f"{group.name!r} has no cells; observe at least one.")
+        (n_rows, d), (n_cols, other_d) = self.shapes[:2]
+        if d != other_d:
+            names = " and ".join(repr(one.name) for one in self.form.matrices)
+            raise InvalidDataError(f"{names} have {d} and {other_d} columns; give both as many.")
+        for what, index, size, one in zip(("row", "column"), (rows, cols), (n_rows, n_cols), self.form.matrices):
+            bad = (index < 0) | (index >= size)
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"{group.name!r} has the {what} {index[k]} at index {k}, but {one.name!r} has rows 0 to "
+                    f"{size - 1}; correct that index, or give {one.name!r} more rows."
+                )
+        if (bad_value := group.site.first_bad(y)) is not None:
+            k, kinds = bad_value
+            raise InvalidDataError(
+                f"{group.name!r} has the observation {y[k]} at index {k}, but its values are {kinds}; correct or "
+                f"remove that cell."
+            )
+        return Cells.of(y, rows.astype(np.int64), cols.astype(np.int64), (n_rows, n_cols), group.site)
+
+    def prior(self, theta: np.ndarray) -> BilinearPrior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        log_prior, offset, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        n = len(self.form.cells.parameters)
+        parameters, left = tuple(rest[:n]), iter(rest[n:])
+        by_name = {}
+        for one, shape in zip(self.form.entries, self.shapes):
+            flat = np.zeros(shape), np.full(shape, np.inf)
+            by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(next(left), next(left))
+        sides = (
+            MatrixPrior(*(self._joined(matrix, bias, [p[k] for p in parts]) for k in range(2)))
+            for matrix, bias, parts in (
+                (m, b, [by_name[one.name] for one in (m, b) if one is not None])
+                for m, b in zip(self.form.matrices, self.form.biases)
+            )
+        )
+        left_prior, right_prior = sides
+        return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        of_prior: Sequence[np.ndarray],
+        of_offset: np.ndarray,
+        of_parameters: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior plus a function whose own gradients are given.
+
+        Parameters
+        ----------
+        theta : ndarray, (p,)
+        of_prior : sequence of ndarray
+            In the fields of the left and of the right `MatrixPrior`.
+        of_offset : ndarray, (n,)
+        of_parameters : sequence of ndarray, (n,)
+        """
+        d, cotangents = self.n_factors, {}
+        for k, (matrix, bias) in enumerate(zip(self.form.matrices, self.form.biases)):
+            own = of_prior[2 * k : 2 * k + 2]
+            cotangents[matrix.name] = [part[:, :d] for part in own]
+            if bias is not None:
+                cotangents[bias.name] = [part[:, d] for part in own]
+        flat = [part for one in self.form.entries if not one.flat for part in cotangents[one.name]]
+        parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat)
+        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+
+    def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
+        """Return, by name, what belongs to matrices and biases, of arrays with a bias as their last column."""
+        d, out = self.n_factors, {}
+        for part, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
+            out[matrix.name] = part[..., :d]
+            if bias is not None:
+                out[bias.name] = part[..., d]
+        return out
+
+    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return hyperparameters and Deterministics, (s, *shape), for rows of theta and of matrices and biases."""
+        found = self._deterministics(*self._unpack_rows(theta), *(values[one.name] for one in self.form.entries))
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form, lines = self.form, ["form             inner products of rows of two Gaussian matrices (bilinear)"]
+        for one, shape in zip(form.entries, self.shapes):
+            size = " x ".join(map(str, shape))
+            lines.append(f"latent           {one.name}: {size} values, {'flat prior' if one.flat else 'Gaussian'}")
+        site = form.cells.site
+        cut = ", zeros cut off" if getattr(site, "truncated", False) else ""
+        y = self.observed()[0]
+        lines.append(
+            f"observed         {form.cells.name}: {y.size} cells, site {site.name}{cut}, link {form.cells.link}"
+        )
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return "\n".join(lines)
+
+    @staticmethod
+    def _joined(matrix: Entries, bias: Entries | None, parts: Sequence[np.ndarray]) -> np.ndarray:
+        return parts[0] if bias is None else np.hstack([parts[0], parts[1][:, None]])
+
+    def _function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _data(self) -> Callable[..., Any]:
+        group = self.form.cells
+        return self._function([], [group.observed, group.rows, group.cols])
+
+    @cached_property
+    def _entry_shapes(self) -> Callable[..., Any]:
+        shapes = [pt.stack([pt.as_tensor(n) for n in one.shape]) for one in self.form.entries]
+        return self._function(self.form.hyper_values, shapes)
+
+    @property
+    def _moments(self) -> list[Any]:
+        group, known = self.form.cells, [one for one in self.form.entries if not one.flat]
+        return [group.offset, *group.parameters, *(part for one in known for part in (one.mean, one.variance))]
+
+    @cached_property
+    def _prior(self) -> Callable[..., Any]:
+        return self._function(self.form.hyper_values, [self.form.log_prior, *self._moments])
+
+    @cached_property
+    def _pullback(self) -> Callable[..., Any]:
+        outputs, values = self._moments, list(self.form.hyper_values)
+        cotangents = [v.type() for v in outputs]
+        total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self._function([*values, *cotangents], gradient)
+
+    @cached_property
+    def _deterministics(self) -> Callable[..., Any]:
+        rows = self._row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])

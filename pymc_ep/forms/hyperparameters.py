@@ -1,0 +1,85 @@
+"""Hyperparameters of a form: symbolic, and as a vector of PyMC's unconstrained values."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.forms.linear_maps import batch
+
+__all__ = ["HyperFunctions", "Hyperparameters"]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The part that all forms have.
+
+    Attributes
+    ----------
+    hyper_names : tuple of str
+        Free random variables that are hyperparameters.
+    hyper_values : tuple of TensorVariable
+        Their value variables on PyMC's unconstrained scale; all other graphs of the form are in terms of these.
+    hyper_constrained : tuple of TensorVariable
+        The hyperparameters themselves as functions of `hyper_values`.
+    hyper_transformed : tuple of bool
+        Whether PyMC transforms each of them, to a log, logit or the like.
+    log_prior : TensorVariable, ()
+        Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
+    log_prior_unconstrained : TensorVariable, ()
+        The same with the Jacobian terms: the density of `hyper_values`.
+    """
+
+    hyper_names: tuple[str, ...]
+    hyper_values: tuple[TensorVariable, ...]
+    hyper_constrained: tuple[TensorVariable, ...]
+    hyper_transformed: tuple[bool, ...]
+    log_prior: TensorVariable
+    log_prior_unconstrained: TensorVariable
+
+
+class HyperFunctions:
+    """Functions of the unconstrained hyperparameters, for compiled forms to inherit."""
+
+    form: Any
+    _function: Callable[..., Callable[..., Any]]
+
+    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
+        """Take other initial values, and with them shapes, of the hyperparameters."""
+        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
+        self._shapes = [np.shape(v) for v in hyper_start]
+        sizes = [np.size(v) for v in hyper_start]
+        self._ends = np.cumsum(sizes)[:-1]
+        self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
+
+    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
+        return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
+
+    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
+        rows = np.atleast_2d(theta)
+        values = self._constrained(*self._unpack_rows(rows))
+        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
+        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
+
+    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
+        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
+
+    def _describe_hyperparameters(self) -> str:
+        sizes = zip(self.form.hyper_names, self._shapes)
+        return ", ".join(f"{name} ({int(np.prod(s))})" if s else name for name, s in sizes) or "none"
+
+    @cached_property
+    def _constrained(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+    @staticmethod
+    def _row_variables(variables: Sequence) -> dict:
+        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

@@ -1,0 +1,287 @@
+"""Recognise a bilinear model: one likelihood, in terms of sums of products of rows of two Gaussian matrices."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc import Model
+from pymc.distributions.continuous import FlatRV
+from pymc.distributions.truncated import TruncatedRV
+from pytensor.compile.builders import infer_shape
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import random_draw
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.bilinear import Bilinear, CellGroup, Entries
+from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.graph import depends_on, without_casts
+from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.recognise.predictor import AffineTest, find_predictor
+from pymc_ep.recognise.random_nodes import distribution_name, parameters_of
+from pymc_ep.sites.cells import cell_site, cell_site_names
+
+__all__ = ["bilinear_sites", "recognise_bilinear"]
+
+
+class _Products(NamedTuple):
+    """Sums of products of rows of two matrices: the graph, the matrices, and the rows of these."""
+
+    graph: TensorVariable
+    matrices: tuple[TensorVariable, TensorVariable]
+    indices: tuple[TensorVariable, TensorVariable]
+
+
+def bilinear_sites() -> list[tuple[str, str, Any]]:
+    """Return the likelihoods that inner products can have: distribution, link and site, for the table."""
+    return [(f"{name}, bilinear", link, cell_site(site, truncated=False)) for name, link, site in _LIKELIHOODS]
+
+
+_LIKELIHOODS = (
+    ("Poisson", "exp", "poisson"),
+    ("NegBinomial", "exp", "negative_binomial"),
+    ("Bernoulli", "logistic", "logit"),
+)
+
+
+def recognise_bilinear(
+    model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
+) -> Bilinear | None:
+    """Read a model as one likelihood of inner products of rows of two Gaussian matrices.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latent : sequence of str, optional
+        Variables to integrate out. A model is read like this only if both matrices are among them, or none are named.
+    wanted : sequence of str, optional
+        Variables to predict, which there are none of in this form.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where there are such inner products, and something else about the model does not fit.
+    """
+    found = [(rv, products) for rv in model.observed_RVs if (products := _products(model, rv)) is not None]
+    if not found or not _all_latent(found[0][1].matrices, latent):
+        return None
+    rv, products = found[0]
+    if others := [other.name for other in model.observed_RVs if other is not rv]:
+        raise UnsupportedModelError(
+            f"{rv.name!r} is a bilinear likelihood, and beside one of these a model can have no other observed "
+            f"variable ({others[0]!r}). Fit them in models of their own."
+        )
+    return _build(model, rv, products, latent)
+
+
+def _all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None) -> bool:
+    return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
+
+
+def _products(model: Model, rv: TensorVariable) -> _Products | None:
+    """Return the inner products that a likelihood depends on; None where there are none."""
+    for graph in ancestors(parameters_of(rv), blockers=model.basic_RVs):
+        if graph.owner is None or not isinstance(graph.owner.op, Sum) or graph.owner.inputs[0].ndim != 2:
+            continue
+        product = without_casts(graph.owner.inputs[0])
+        if graph.owner.op.axis != (1,) or not _is(product, Mul) or len(product.owner.inputs) != 2:
+            continue
+        taken = [_taken(part) for part in product.owner.inputs]
+        if all(one is not None and one[0] in model.free_RVs and _gaussian(model, one[0], 2) for one in taken):
+            (v, i), (u, j) = taken  # type: ignore[misc]
+            if v is not u:
+                return _Products(graph, (v, u), (i, j))
+    return None
+
+
+def _is(graph: TensorVariable, scalar_op: type) -> bool:
+    node = graph.owner
+    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
+
+
+def _taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return a variable and an index vector, where a graph is the variable's rows at these."""
+    graph = without_casts(graph)
+    node = graph.owner
+    if node is None or not isinstance(node.op, AdvancedSubtensor) or len(node.inputs) != 2:
+        return None
+    variable, index = node.inputs
+    integers = index.type.dtype.startswith(("int", "uint")) and index.ndim == 1
+    return (variable, index) if integers and graph.ndim == variable.ndim else None
+
+
+def _gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
+    """Whether a variable has independent Gaussian entries, or a flat prior."""
+    known = isinstance(rv.owner.op, NormalRV | FlatRV) if rv.owner is not None else False
+    return known and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None
+
+
+def _build(model: Model, rv: TensorVariable, products: _Products, latent: Sequence[str] | None) -> Bilinear:
+    eta = _predictor(model, rv, products.graph)
+    terms = _terms(eta)
+    biases: list[TensorVariable | None] = [None, None]
+    rest = []
+    for term in terms:
+        if term is products.graph:
+            continue
+        place = _bias_place(model, term, products.indices, biases)
+        if place is None or not _all_latent([_taken(term)[0]], latent):  # type: ignore[index]
+            rest.append(term)
+        else:
+            biases[place] = _taken(term)[0]  # type: ignore[index]
+    latents = [*products.matrices, *(b for b in biases if b is not None)]
+    offset = pt.add(*rest, pt.zeros(())) if rest else pt.zeros(())
+    _require_apart(model, rv, eta, latents, rest, products)
+    relevant = relevant_variables(model)
+    hyper = [v for v in relevant if v not in latents]
+    cells = _cells(model, rv, eta, offset, products, hyper)
+    stand_ins = {v: v.type(f"{v.name}_values") for v in latents}
+    deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
+    graphs = graph_replace(deterministics, stand_ins, strict=False) if deterministics else []
+    own = {v: _entries(model, v, stand_ins[v]) for v in latents}
+    pairs = tuple(None if b is None else own[b] for b in biases)
+    return Bilinear(
+        **hyper_fields(model, hyper),
+        matrices=(own[products.matrices[0]], own[products.matrices[1]]),
+        biases=(pairs[0], pairs[1]),
+        cells=cells,
+        deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
+        ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
+    )
+
+
+def _predictor(model: Model, rv: TensorVariable, products: TensorVariable) -> TensorVariable:
+    """Return the last sum that inner products are a term of."""
+    while True:
+        larger = [
+            v
+            for v in ancestors(parameters_of(rv), blockers=model.basic_RVs)
+            if _is(v, Add) and products in v.owner.inputs and v.ndim == 1
+        ]
+        if not larger:
+            return products
+        products = larger[0]
+
+
+def _terms(graph: TensorVariable) -> list[TensorVariable]:
+    """Return what a sum adds up."""
+    return [t for part in graph.owner.inputs for t in _terms(part)] if _is(graph, Add) else [graph]
+
+
+def _bias_place(
+    model: Model,
+    term: TensorVariable,
+    indices: tuple[TensorVariable, TensorVariable],
+    known: Sequence[TensorVariable | None],
+) -> int | None:
+    """Return whether a term is a bias of the left (0) or of the right (1) rows; None where it is neither."""
+    taken = _taken(term)
+    if taken is None or taken[0] not in model.free_RVs or not _gaussian(model, taken[0], 1):
+        return None
+    places = [k for k, index in enumerate(indices) if known[k] is None and _same(taken[1], index)]
+    return places[0] if places else None
+
+
+def _same(one: TensorVariable, other: TensorVariable) -> bool:
+    """Whether two index vectors are one variable, or constants of the same values."""
+    one, other = without_casts(one), without_casts(other)
+    both = isinstance(one, Constant) and isinstance(other, Constant)
+    return one is other or (both and np.array_equal(one.data, other.data))
+
+
+def _require_apart(
+    model: Model,
+    rv: TensorVariable,
+    eta: TensorVariable,
+    latents: Sequence[TensorVariable],
+    rest: Sequence[TensorVariable],
+    products: _Products,
+) -> None:
+    """Raise where matrices or biases enter elsewhere than in the predictor."""
+    graphs = graph_replace(parameters_of(rv), {eta: eta.type()}, strict=False)
+    for v in latents:
+        others = [p for other in model.free_RVs for p in parameters_of(other)]
+        if depends_on([*graphs, *rest, *products.indices, *others, *model.potentials], [v]):
+            raise UnsupportedModelError(
+                f"{v.name!r} enters the model elsewhere than in the inner products of {rv.name!r}, or as a bias of "
+                f"their rows: write the predictor as (V[rows] * U[cols]).sum(-1) + offset, with other variables in "
+                f"scales and offsets, or use pm.sample."
+            )
+
+
+def _cells(
+    model: Model,
+    rv: TensorVariable,
+    eta: TensorVariable,
+    offset: TensorVariable,
+    products: _Products,
+    hyper: Sequence[TensorVariable],
+) -> CellGroup:
+    """Return the likelihood of the predictor."""
+    name, (node, parameters, truncated) = rv.name, _truncated(rv)
+    family = family_of(node)
+    stand_in = pt.vector("predictor", dtype=eta.dtype)
+    parameters = graph_replace(parameters, {eta: stand_in}, strict=False)
+    parameters, offset = (list(model.replace_rvs_by_values(part)) for part in (parameters, [offset]))
+    start = model.initial_point()
+    point = {model.rvs_to_values[v]: start[model.rvs_to_values[v].name] for v in hyper}
+    indices = [without_casts(index) for index in products.indices]
+    size = int(pt.as_tensor(indices[0]).shape[0].eval())
+    zeros = {stand_in: pt.zeros_like(indices[0], dtype=stand_in.dtype)}
+    found = None
+    if family is not None:
+        test = AffineTest({stand_in: (size,)}, point, zeros)
+        found = find_predictor(name, node.owner.op, family, parameters, test)
+    site = None if found is None else cell_site(found.site.name, truncated=truncated)
+    if found is None or site is None:
+        what = distribution_name(rv.owner) if found is None else f"site {found.site.name!r}"
+        raise UnsupportedModelError(
+            f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those that there are for "
+            f"these: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
+        )
+    at = graph_replace([found.predictor], {stand_in: pt.zeros_like(zeros[stand_in]) + offset[0]}, strict=False)[0]
+    return CellGroup(
+        name=name,
+        site=site,
+        observed=without_casts(model.rvs_to_values[rv]),
+        rows=indices[0],
+        cols=indices[1],
+        offset=pt.broadcast_to(at, zeros[stand_in].shape).astype("float64"),
+        parameters=tuple(pt.broadcast_to(p, zeros[stand_in].shape).astype("float64") for p in found.parameters),
+        link=found.link,
+    )
+
+
+def _truncated(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable], bool]:
+    """Return a variable of the distribution that is cut off at zero, its parameters, and whether one is cut off."""
+    op = rv.owner.op
+    if not isinstance(op, TruncatedRV):
+        return rv, parameters_of(rv), False
+    *own, lower, upper = parameters_of(rv)
+    at_one = isinstance(lower, Constant) and np.all(lower.data == 1)
+    endless = isinstance(upper, Constant) and np.all(np.isposinf(upper.data))
+    if not (at_one and endless):
+        raise UnsupportedModelError(
+            f"{rv.name!r} is truncated, and for bilinear predictors only zeros can be cut off: give it lower=1 and no "
+            f"upper."
+        )
+    return random_draw(op.base_rv_op, *own, size=None, rng=None)[1], own, True
+
+
+def _entries(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> Entries:
+    """Return the prior of a matrix or bias."""
+    shape = infer_shape([rv], (), ())[0]
+    mean = variance = None
+    if isinstance(rv.owner.op, NormalRV):
+        mu, sigma = rv.owner.op.dist_params(rv.owner)
+        mean, variance = (pt.broadcast_to(p, shape).astype("float64") for p in (mu, sigma**2))
+        mean, variance = model.replace_rvs_by_values([mean, variance])
+    return Entries(rv.name, stand_in, tuple(shape), mean, variance)

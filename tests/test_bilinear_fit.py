@@ -1,0 +1,303 @@
+"""Bilinear models from the model block to the container."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+
+I, J, D, N = 12, 9, 2, 150  # noqa: E741
+RNG = np.random.default_rng(5)
+ROWS, COLS = RNG.integers(0, I, N), RNG.integers(0, J, N)
+F = (
+    (0.8 * RNG.normal(size=(I, D))[ROWS] * RNG.normal(size=(J, D))[COLS]).sum(axis=1)
+    + 0.3 * RNG.normal(size=I)[ROWS]
+    + 1
+)
+COUNTS = RNG.poisson(np.exp(F))
+COORDS = {"item": [f"item {k}" for k in range(I)], "user": range(J), "factor": range(D)}
+QUIET = {"progressbar": False, "random_seed": 1}
+# pm.Truncated of PyMC 5 draws by a scan that the PyTensor of its day deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")
+
+
+def matrices():
+    s = pm.HalfNormal("s", 1)
+    return pm.Normal("V", 0, s, dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
+
+
+def counts_model(**options):
+    with pm.Model(coords=COORDS) as model:
+        V, U = matrices()
+        b = pm.Normal("b", 0, pm.HalfNormal("sb", 1), dims="item")
+        c = pm.Normal("c", 0, 0.5, dims="user")
+        mu = pm.Normal("mu", 0, 2)
+        pm.Deterministic("length", (V**2).sum(axis=-1) + mu, dims="item")
+        offset = b[ROWS] + c[COLS] + mu
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=offset, observed=COUNTS, **options)
+    return model
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = counts_model()
+    return model, pmep.fit(model=model, draws=400, **QUIET)
+
+
+def test_the_container(fitted):
+    _, idata = fitted
+    fit, posterior = group(idata, "fit"), group(idata, "posterior")
+    assert fit.attrs["method"] == "vg" and bool(fit["converged"])
+    assert fit["V_mean"].dims == ("item", "factor") and fit["b_sd"].dims == ("item",)
+    assert posterior["U"].dims == ("chain", "draw", "user", "factor")
+    assert (np.diff(fit["objective"]) >= -1e-9).all()
+    assert fit["hyper_trace_s"].shape == fit["objective"].shape
+    # Independent draws: their means are those of the posterior up to four standard errors.
+    for name in ("V", "U", "b", "c"):
+        error = (posterior[name].mean(("chain", "draw")) - fit[f"{name}_mean"]) / fit[f"{name}_sd"] * 40
+        assert float(np.abs(error).max()) < 5
+        ratio = posterior[name].std(("chain", "draw")) / fit[f"{name}_sd"]
+        assert float(np.abs(ratio - 1).max()) < 0.12
+    length = (posterior["V"] ** 2).sum("factor") + posterior["mu"]
+    np.testing.assert_allclose(posterior["length"], length.transpose(*posterior["length"].dims), rtol=1e-9)
+    found = np.asarray(fit["y_predictor_mean"])
+    assert np.corrcoef(found, F)[0, 1] > 0.8
+
+
+def test_log_likelihoods_and_predictors_are_those_of_the_draws(fitted):
+    _, idata = fitted
+    posterior, fit = group(idata, "posterior"), group(idata, "fit")
+    V, U, b, c, mu = (np.asarray(posterior[name]) for name in ("V", "U", "b", "c", "mu"))
+    f = (V[:, :, ROWS] * U[:, :, COLS]).sum(axis=-1) + b[:, :, ROWS] + c[:, :, COLS] + mu[..., None]
+    expected = scipy.stats.poisson(np.exp(f)).logpmf(COUNTS)
+    np.testing.assert_allclose(group(idata, "log_likelihood")["y"], expected, rtol=1e-8, atol=1e-8)
+    error = (f.mean(axis=(0, 1)) - fit["y_predictor_mean"]) / f.std(axis=(0, 1)) * 40
+    assert float(np.abs(error).max()) < 5
+    assert float(np.abs(f.std(axis=(0, 1)) / fit["y_predictor_sd"] - 1).max()) < 0.12
+
+
+def test_pymcs_own_way_of_writing_it_is_the_same_model(fitted):
+    with pm.Model(coords=COORDS) as model:
+        V, U = matrices()
+        b = pm.Normal("b", 0, pm.HalfNormal("sb", 1), dims="item")
+        c, mu = pm.Normal("c", 0, 0.5, dims="user"), pm.Normal("mu", 0, 2)
+        rate = pm.math.exp(c[COLS] + mu + (U[COLS] * V[ROWS]).sum(axis=1) + b[ROWS])
+        pm.Poisson("y", rate, observed=COUNTS)
+    found = group(pmep.fit("vg", model=model, draws=0, **QUIET), "fit")
+    known = group(fitted[1], "fit")
+    np.testing.assert_allclose(found["log_evidence"], known["log_evidence"], atol=0.05)
+    np.testing.assert_allclose(found["y_predictor_mean"], known["y_predictor_mean"], atol=0.05)
+
+
+def test_an_exposure_is_an_offset():
+    exposure = RNG.uniform(0.5, 2.0, N)
+    bounds = []
+    for how in ("factor", "offset"):
+        with pm.Model(coords=COORDS) as model:
+            V, U = matrices()
+            if how == "factor":
+                pm.Poisson("y", exposure * pm.math.exp((V[ROWS] * U[COLS]).sum(axis=-1)), observed=COUNTS)
+            else:
+                pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=np.log(exposure), observed=COUNTS)
+        bounds.append(float(group(pmep.fit(model=model, draws=0, **QUIET), "fit")["log_evidence"]))
+    assert bounds[0] == pytest.approx(bounds[1], abs=0.05)
+
+
+@pytest.mark.parametrize("what", ["alpha", "truncated", "both", "bits"])
+def test_other_likelihoods(what):
+    alpha = 3.0 if what in ("alpha", "both") else None
+    keep = COUNTS > 0 if what in ("truncated", "both") else np.ones(N, dtype=bool)
+    rows, cols, y = ROWS[keep], COLS[keep], COUNTS[keep]
+    with pm.Model(coords=COORDS) as model:
+        V, U = matrices()
+        if what == "bits":
+            pmep.BilinearBernoulli("y", V, U, rows, cols, observed=y > 2)
+        else:
+            options = {"alpha": alpha, "truncated": what in ("truncated", "both")}
+            pmep.BilinearPoisson("y", V, U, rows, cols, observed=y, **options)
+    idata = pmep.fit(model=model, draws=5, chains=2, **QUIET)
+    posterior, fit = group(idata, "posterior"), group(idata, "fit")
+    assert bool(fit["converged"]) and (np.diff(fit["objective"]) >= -1e-9).all()
+    # PyMC's own log density of the observations at a draw.
+    point = model.initial_point() | {name: np.asarray(posterior[name][1, 2]) for name in ("V", "U")}
+    own = model.compile_logp(vars=[model["y"]], sum=False)(point)[0]
+    np.testing.assert_allclose(group(idata, "log_likelihood")["y"][1, 2], own, rtol=1e-5, atol=1e-6)
+
+
+def test_estimated_matrices_have_no_spread():
+    model = counts_model()
+    bounds = {}
+    for estimate in ([], ["V"], ["U", "V"]):
+        fit = group(pmep.fit(model=model, draws=0, hyper="fixed", estimate=estimate, **QUIET), "fit")
+        for name in ("V", "U", "b"):
+            assert bool((fit[f"{name}_sd"] == 0).all()) == (name in estimate)
+        bounds[len(estimate)] = fit
+    assert "estimated V" in bounds[1].attrs["log_evidence_is"]
+
+
+def test_a_flat_matrix_is_estimated():
+    with pm.Model(coords=COORDS) as model:
+        V, U = pm.Flat("V", dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, observed=COUNTS)
+    fit = group(pmep.fit(model=model, draws=0, max_iter=500, **QUIET), "fit")
+    assert (fit["V_sd"] == 0).all() and (fit["U_sd"] > 0).all()
+    assert float(np.abs(fit["V_mean"]).max()) > 0.1
+
+
+def test_a_saved_fit_is_where_the_next_one_starts(fitted, tmp_path):
+    model, idata = fitted
+    idata.to_netcdf(tmp_path / "fit.nc")
+    back = az.from_netcdf(tmp_path / "fit.nc")
+    again = group(pmep.fit(model=model, start=back, draws=0, **QUIET), "fit")
+    known = group(idata, "fit")
+    assert float(again["objective"][0]) == pytest.approx(float(known["objective"][-1]), rel=1e-9)
+    with pytest.raises(ValueError, match="another estimate="):
+        pmep.fit(model=model, start=back, draws=0, estimate=["V"], **QUIET)
+
+
+def test_a_checkpoint_is_resumed(tmp_path):
+    model, path = counts_model(), tmp_path / "state.npz"
+    with pytest.warns(pmep.ConvergenceWarning, match="stopped after 4 steps"):
+        first = pmep.fit(model=model, draws=0, checkpoint=path, max_iter=4, **QUIET)
+    second = pmep.fit(model=model, draws=0, checkpoint=path, **QUIET)
+    ends = [group(idata, "fit")["objective"] for idata in (first, second)]
+    assert float(ends[1][0]) == pytest.approx(float(ends[0][-1]))
+
+
+def test_new_data_are_taken():
+    """Cells in shared data: other ones, and other numbers of these, need no new model."""
+    with pm.Model(coords=COORDS):
+        V, U = matrices()
+        rows, cols = pm.Data("rows", ROWS[:60]), pm.Data("cols", COLS[:60])
+        pmep.BilinearPoisson("y", V, U, rows, cols, observed=pm.Data("counts", COUNTS[:60]))
+        few = group(pmep.fit(draws=0, **QUIET), "fit")
+        pm.set_data({"rows": ROWS, "cols": COLS, "counts": COUNTS})
+        many = group(pmep.fit(draws=0, **QUIET), "fit")
+    assert few["y_predictor_mean"].shape == (60,) and many["y_predictor_mean"].shape == (N,)
+
+
+def test_draws_and_explanations():
+    with pm.Model(coords=COORDS) as model:
+        V, U = matrices()
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, truncated=True, alpha=2.0, observed=np.maximum(COUNTS, 1))
+    table = pmep.supported().splitlines()
+    assert [line.split()[-3] for line in table if "bilinear" in line] == ["vg"] * 3
+    assert sum(" vg " in line for line in table) == 3
+    told = pmep.explain(model)
+    assert "site negative_binomial, zeros cut off" in told and "methods          vg" in told
+    drawn = pm.draw(pmep.BilinearPoisson.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=3.0), 50)
+    assert drawn.shape == (50, 2) and 15 < drawn.mean() < 25
+    bits = pm.draw(pmep.BilinearBernoulli.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=9.0), 5)
+    assert bits.all()
+
+
+def shaped(left=(3, 2), right=(4, 2)):
+    return pm.Normal("V", 0, 1, shape=left), pm.Normal("U", 0, 1, shape=right)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": [0, 3]}, "'y' has the row 3 at index 1.*less than 3"),
+        ({"cols": [-1, 0]}, "'y' has the column -1 at index 0"),
+        ({"rows": [0.0, 1.0]}, "row indices of type float64"),
+        ({"rows": [0]}, "1 rows, 2 columns and 2 observations"),
+    ],
+)
+def test_cells_that_there_are_not(change, message):
+    given = {"rows": [0, 1], "cols": [1, 0], "observed": [1, 2]} | change
+    with pm.Model(), pytest.raises(pmep.InvalidDataError, match=message):
+        pmep.BilinearPoisson("y", *shaped(), **given)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[1, -1]), "observation -1.* at index 1"),
+        (
+            lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[0, 1], truncated=True),
+            "observation 0.* at index 0.*at least one",
+        ),
+        (lambda: pmep.BilinearBernoulli("y", *shaped(), [0, 1], [0, 1], observed=[0, 2]), "index 1.*0 or 1"),
+        (
+            lambda: pmep.BilinearPoisson(
+                "y", *shaped(), pm.Data("rows", [0, 7]), pm.Data("cols", [0, 1]), observed=[0, 2]
+            ),
+            "'y' has the row 7 at index 1, but 'V' has rows 0 to 2",
+        ),
+    ],
+)
+def test_observations_that_cannot_be(build, message):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(pmep.InvalidDataError, match=message):
+        pmep.fit(model=model, draws=0, **QUIET)
+
+
+def other_likelihood():
+    V, U = shaped()
+    pm.Exponential("y", pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1)), observed=[1.0, 2.0])
+
+
+def used_elsewhere():
+    V, U = shaped()
+    pm.Poisson("y", pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1) + V[[0, 1], 0]), observed=[1, 2])
+
+
+def second_observed():
+    pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[1, 2])
+    pm.Normal("z", pm.Normal("m"), 1, observed=0.5)
+
+
+def other_truncation():
+    V, U = shaped()
+    rate = pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1))
+    pm.Truncated("y", pm.Poisson.dist(rate), lower=2, observed=[3, 2])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (other_likelihood, "'y' has a bilinear predictor.*poisson, negative_binomial, logit"),
+        (used_elsewhere, "'V' enters the model elsewhere"),
+        (second_observed, r"no other observed variable \('z'\)"),
+        (other_truncation, "only zeros can be cut off: give it lower=1"),
+    ],
+)
+def test_models_that_do_not_fit(build, message):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(pmep.UnsupportedModelError, match=message):
+        pmep.fit(model=model, draws=0, **QUIET)
+
+
+def test_what_needs_sites_says_so(fitted):
+    model, idata = fitted
+    calls = (
+        lambda: pmep.predict(idata, model, var_names=["V"]),
+        lambda: pmep.log_predictive(idata, model, {"y": COUNTS}),
+        lambda: pmep.diagnose(idata, model),
+    )
+    for call in calls:
+        with pytest.raises(pmep.UnsupportedModelError, match="predictors of 'y' are inner products of 'V', 'U', 'b'"):
+            call()
+    start = pmep.start_point(idata)
+    assert set(start) == {"V", "U", "b", "c", "s", "sb", "mu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimate": ["W"]}, "estimate= names 'W'.*V, U, b, c"),
+        ({"tol": 0.0}, "tol=0.0 must be positive"),
+        ({"max_iter": 0}, "max_iter=0 must be a positive whole number"),
+        ({"hyper": "sample"}, "hyper='sample' is not offered"),
+        ({"method": "ep"}, "method='ep' does not exist for this model.*'vg'"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        pmep.fit(model=counts_model(), draws=0, **QUIET, **options)
