@@ -29,24 +29,24 @@ Sides = tuple[Rows, Rows]
 
 
 class Derivatives(NamedTuple):
-    """The bound and its derivatives.
+    """The bound and its derivatives in what hyperparameters decide.
 
     Attributes
     ----------
     value : float
-    sides : pair of Rows
-        In the moments of either matrix; meaningless in the variances of points.
     of_prior : tuple of ndarray
         In the means and variances of the left and of the right prior.
     of_offset : ndarray, (n,)
     of_parameters : tuple of ndarray, (n,)
+    cells : CellBound
+        What `BilinearBound.of_sides` goes on from.
     """
 
     value: float
-    sides: Sides
     of_prior: tuple[np.ndarray, ...]
     of_offset: np.ndarray
     of_parameters: tuple[np.ndarray, ...]
+    cells: CellBound
 
 
 class BilinearBound:
@@ -80,22 +80,27 @@ class BilinearBound:
         )
 
     def derivatives(self, prior: BilinearPrior, sides: Sides) -> Derivatives:
-        """Return B and its derivatives in all that it depends on."""
+        """Return B and its derivatives in priors, offsets and parameters."""
         found = self.of_cells(prior, sides)
-        value, own, of_prior = float(found.value.sum()), [], []
-        for k, (rows, given) in enumerate(zip(sides, (prior.left, prior.right))):
-            order = self.pairs[k].order
-            cells = self.pullback(
-                self.pairs[k], rows, self.partner(sides, k), found.of_mean[order], found.of_spread[order]
-            )
-            total, of_mean, of_variance = divergence(rows, given, self.points[k])
+        value, of_prior = float(found.value.sum()), []
+        for one in zip(sides, (prior.left, prior.right), self.points):
+            total, *own = divergence(*one)
             value += float(total.sum())
-            of_prior += [of_mean, of_variance]
-            own.append(
-                Rows(cells.mean - of_mean, cells.variance + own_variance_derivative(rows, given, self.points[k]))
-            )
+            of_prior += own
         of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
-        return Derivatives(value, (own[0], own[1]), tuple(of_prior), of_offset, found.of_parameters)
+        return Derivatives(value, tuple(of_prior), of_offset, found.of_parameters, found)
+
+    def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
+        """Return the derivatives in the moments of either matrix; meaningless in the variances of points."""
+
+        def of_side(k: int, given: MatrixPrior) -> Rows:
+            order, rows = self.pairs[k].order, sides[k]
+            weights = found.cells.of_mean[order], found.cells.of_spread[order]
+            cells = self.pullback(self.pairs[k], rows, self.partner(sides, k), *weights)
+            of_variance = cells.variance + own_variance_derivative(rows, given, self.points[k])
+            return Rows(cells.mean - found.of_prior[2 * k], of_variance)
+
+        return of_side(0, prior.left), of_side(1, prior.right)
 
     def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
         """Return the bound as a function of the rows of one matrix."""

@@ -75,7 +75,7 @@ def solve(
         tol=settings["tol"],
         max_iter=settings["max_iter"],
     )
-    found = run(engine, _Problem(form), first, max_iter=settings["max_iter"] + 1, report=report)
+    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
     state = {name: getattr(found.state, name) for name in _SAVED}
     posterior = rebuild(form, state)
@@ -104,13 +104,6 @@ def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> Bilinear
     """Return the posterior that a saved ``fit_state`` describes."""
     left, right = (Rows(state[f"{side}_mean"], state[f"{side}_variance"]) for side in ("left", "right"))
     return BilinearPosterior(form, state["theta"], left, right)
-
-
-class _Problem:
-    """What the engine asks of a form."""
-
-    def __init__(self, form: CompiledBilinear):
-        self.prior, self.pullback = form.prior, form.pullback
 
 
 class _Saved(VariationalGaussian):

@@ -183,7 +183,8 @@ class VariationalGaussian:
                     sides, theta = taken_apart(at[0])
                     prior = problem.prior(theta)
                     found = self.bound.derivatives(prior, sides)
-                    gradient = [packed_gradient(*one).ravel() for one in zip(found.sides, sides, points)]
+                    of_sides = self.bound.of_sides(prior, sides, found)
+                    gradient = [packed_gradient(*one).ravel() for one in zip(of_sides, sides, points)]
                     gradient += [_of_theta(problem, theta, found)] if learns else []
             except (NumericalError, InvalidDataError):
                 return np.array([-np.inf]), np.zeros_like(at)

@@ -1,12 +1,10 @@
 """The posterior of a bilinear form, whose entries are independent: moments and draws of its variables."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
-from pymc_ep.kernels.inner_products import Pairs, Rows, variance
+from pymc_ep.kernels.inner_products import Rows, variance
 
 __all__ = ["BilinearPosterior"]
 
@@ -37,16 +35,12 @@ class BilinearPosterior:
 
     def predictor_moments(self) -> Moments:
         """Return the moments of the predictors of the cells, (n,)."""
-        cells, prior, d = self.form.cells(), self.form.prior(self.theta), self.form.n_factors
-        pairs = cells.by_left
-        own, other = (Rows(*(np.ascontiguousarray(part[:, :d]) for part in rows)) for rows in (self.left, self.right))
-        mean, spread = variance(pairs, own, other)
-        for rows, index in ((self.left, pairs.own), (self.right, pairs.others)):
-            if rows.mean.shape[1] > d:
-                mean, spread = mean + rows.mean[index, d], spread + rows.variance[index, d]
-        out = np.empty((2, len(mean)))
-        out[:, pairs.order] = mean, spread
-        return Moments(out[0] + prior.offset, np.sqrt(out[1]))
+        pairs, offset = self.form.cells().by_left, self.form.prior(self.theta).offset
+        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
+        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
+        out = np.empty((2, len(offset)))
+        out[:, pairs.order] = variance(pairs, *map(Rows, means, variances))
+        return Moments(out[0] + offset, np.sqrt(out[1]))
 
     def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws of all variables of the form, with log likelihoods if asked for."""
@@ -60,22 +54,22 @@ class BilinearPosterior:
             return JointDraws(out, {})
         cells, prior = self.form.cells(), self.form.prior(self.theta)
         density = np.empty((size, len(cells.y)))
-        for here, f in self._predictors(cells.by_left, sides, prior.offset):
-            density[here] = cells.site.log_density(cells.y, f, *prior.parameters)
+        left, right = self._with_partners(*sides, 1.0)
+        pairs, f = cells.by_left, np.empty_like(density)
+        step = max(1, _NUMBERS // (left.shape[-1] * len(cells.y)))
+        for here in (slice(begin, begin + step) for begin in range(0, size, step)):
+            f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
+            density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
         return JointDraws(out, {self.form.form.cells.name: density})
 
-    def _predictors(
-        self, pairs: Pairs, sides: list[np.ndarray], offset: np.ndarray
-    ) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield predictors of some draws at a time, in the order in which cells were given."""
-        d, (left, right) = self.form.n_factors, sides
-        step = max(1, _NUMBERS // max(1, d * len(pairs.others)))
-        for begin in range(0, len(left), step):
-            here = slice(begin, begin + step)
-            f = np.einsum("scd,scd->sc", left[here][:, pairs.own, :d], right[here][:, pairs.others, :d])
-            for part, index in ((left, pairs.own), (right, pairs.others)):
-                if part.shape[2] > d:
-                    f += part[here][:, index, d]
-            out = np.empty_like(f)
-            out[:, pairs.order] = f
-            yield here, out + offset
+    def _with_partners(self, left: np.ndarray, right: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return both sides, (..., I, K) and (..., J, K), with a column of `fill` beside each bias of the other."""
+        d = self.form.n_factors
+        sides = [[part[..., :d]] for part in (left, right)]
+        for k, part in enumerate((left, right)):
+            if part.shape[-1] > d:
+                other = sides[1 - k][0]
+                sides[k].append(part[..., d:])
+                sides[1 - k].append(np.full((*other.shape[:-1], 1), fill))
+        first, second = (np.concatenate(parts, axis=-1) for parts in sides)
+        return first, second
