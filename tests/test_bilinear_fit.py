@@ -274,11 +274,69 @@ def test_models_that_do_not_fit(build, message):
         pmep.fit(model=model, draws=0, **QUIET)
 
 
+NEW = {"rows": np.array([0, 3, 3, 11]), "cols": np.array([8, 0, 1, 8]), "observed": np.array([0, 1, 7, 2])}
+
+
+def test_log_predictive_of_new_cells(fitted):
+    """Against the mean density over draws of the posterior."""
+    model, idata = fitted
+    found = pmep.log_predictive(idata, model, {"y": NEW})["y"]
+    assert found.dims == ("y_cell",)
+    posterior = group(pmep.fit(model=model, start=idata, draws=5000, max_iter=4, tol=1.0, **QUIET), "posterior")
+    V, U, b, c, mu = (np.concatenate(np.asarray(posterior[name])) for name in ("V", "U", "b", "c", "mu"))
+    f = (V[:, NEW["rows"]] * U[:, NEW["cols"]]).sum(axis=-1) + b[:, NEW["rows"]] + c[:, NEW["cols"]] + mu[:, None]
+    density = scipy.stats.poisson(np.exp(f)).pmf(NEW["observed"])
+    error = density.std(axis=0) / density.mean(axis=0) / np.sqrt(len(f))
+    # 20,000 draws there, 1,000 of one matrix here.
+    assert np.all(np.abs(np.log(density.mean(axis=0)) - found) < 6 * error * np.sqrt(20) + 1e-3)
+    alone = pmep.log_predictive(idata, model, {"y": NEW | {"offset": float(fit_mode(idata, "mu")) + 0.5}})["y"]
+    assert np.all(np.abs(alone - found) > 1e-3)
+
+
+def fit_mode(idata, name):
+    return group(idata, "fit")[f"hyper_mode_{name}"]
+
+
+def test_log_predictive_at_points_is_the_density_there():
+    model = counts_model()
+    idata = pmep.fit(model=model, draws=0, estimate=["V", "U", "b", "c"], **QUIET)
+    fit = group(idata, "fit")
+    V, U, b, c = (np.asarray(fit[f"{name}_mean"]) for name in ("V", "U", "b", "c"))
+    f = (V[NEW["rows"]] * U[NEW["cols"]]).sum(axis=1) + b[NEW["rows"]] + c[NEW["cols"]] + float(fit_mode(idata, "mu"))
+    expected = scipy.stats.poisson(np.exp(f)).logpmf(NEW["observed"])
+    np.testing.assert_allclose(pmep.log_predictive(idata, model, {"y": NEW})["y"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cells", "error", "message"),
+    [
+        ({"y": NEW | {"rows": [0, 12, 0, 0]}}, pmep.InvalidDataError, "'y' has the row 12 at index 1.*rows 0 to 11"),
+        ({"y": NEW | {"observed": [0, 0, -1, 0]}}, pmep.InvalidDataError, "observation -1 at index 2"),
+        ({"y": {"rows": [0], "observed": [1]}}, pmep.InvalidDataError, "'cols' is missing"),
+        ({"y": NEW | {"beta": 1.0}}, pmep.InvalidDataError, "there is no 'beta'"),
+        ({"y": COUNTS}, pmep.InvalidDataError, "'rows' is missing"),
+        ({"z": NEW}, pmep.UnsupportedModelError, "cells are those of 'y'; give these, not z"),
+    ],
+)
+def test_new_cells_that_there_are_not(fitted, cells, error, message):
+    model, idata = fitted
+    with pytest.raises(error, match=message):
+        pmep.log_predictive(idata, model, cells)
+
+
+def test_offsets_that_differ_have_to_be_given():
+    with pm.Model(coords=COORDS) as model:
+        pmep.BilinearPoisson("y", *matrices(), ROWS, COLS, offset=np.linspace(0, 1, N), observed=COUNTS)
+    idata = pmep.fit(model=model, draws=0, **QUIET)
+    with pytest.raises(pmep.InvalidDataError, match="offset of 'y' differs from cell to cell"):
+        pmep.log_predictive(idata, model, {"y": NEW})
+    assert pmep.log_predictive(idata, model, {"y": NEW | {"offset": 0.5}})["y"].shape == (4,)
+
+
 def test_what_needs_sites_says_so(fitted):
     model, idata = fitted
     calls = (
         lambda: pmep.predict(idata, model, var_names=["V"]),
-        lambda: pmep.log_predictive(idata, model, {"y": COUNTS}),
         lambda: pmep.diagnose(idata, model),
     )
     for call in calls:

@@ -1,6 +1,9 @@
 """The posterior of a bilinear form, whose entries are independent: moments and draws of its variables."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from scipy.special import logsumexp
 
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
@@ -8,6 +11,7 @@ from pymc_ep.kernels.inner_products import Rows, variance
 
 __all__ = ["BilinearPosterior"]
 
+_NODES = 32
 _NUMBERS = 2**22
 """Numbers in the rows of draws that are multiplied at a time."""
 
@@ -61,6 +65,38 @@ class BilinearPosterior:
             f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
             density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
         return JointDraws(out, {self.form.form.cells.name: density})
+
+    def log_predictive(
+        self,
+        y: np.ndarray,
+        rows: np.ndarray,
+        cols: np.ndarray,
+        offset: np.ndarray,
+        parameters: Sequence[np.ndarray],
+        size: int,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return log integrals of p(y | f) Q(f), (n,), for new cells, (n,) each.
+
+        Rows of the left matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over
+        it is by Gauss-Hermite quadrature: a mean of f that exists is not needed, as it is for E e^f.
+        """
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES if self.right.variance.any() else 1)
+        log_weights = np.log(weights / weights.sum())
+        size = size if self.left.variance.any() else 1
+        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
+        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
+        site, out = self.form.form.cells.site, np.empty(len(y))
+        step = max(1, _NUMBERS // (size * max(len(nodes), means[0].shape[1])))
+        for here in (slice(begin, begin + step) for begin in range(0, len(y), step)):
+            i, j = rows[here], cols[here]
+            v = rng.standard_normal((size, len(i), means[0].shape[1])) * np.sqrt(variances[0][i]) + means[0][i]
+            mean = np.einsum("scd,cd->sc", v, means[1][j]) + offset[here]
+            sd = np.sqrt(np.einsum("scd,cd->sc", v**2, variances[1][j]))
+            f = mean + nodes[:, None, None] * sd
+            density = site.log_density(y[here], f, *(p[here] for p in parameters))
+            out[here] = logsumexp(density + log_weights[:, None, None], axis=(0, 1)) - np.log(size)
+        return out
 
     def _with_partners(self, left: np.ndarray, right: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
         """Return both sides, (..., I, K) and (..., J, K), with a column of `fill` beside each bias of the other."""

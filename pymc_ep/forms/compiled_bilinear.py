@@ -60,8 +60,14 @@ class CompiledBilinear(HyperFunctions):
         InvalidDataError
             For observations that cannot be, for rows that there are not, and for numbers that differ.
         """
-        group = self.form.cells
         y, rows, cols = (np.asarray(part) for part in self._data())
+        self.require_cells(y, rows, cols)
+        shape = self.shapes[0][0], self.shapes[1][0]
+        return Cells.of(y, rows.astype(np.int64), cols.astype(np.int64), shape, self.form.cells.site)
+
+    def require_cells(self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
+        """Raise unless there can be such observations at such rows and columns, (n,) each."""
+        group = self.form.cells
         if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
             raise InvalidDataError(
                 f"{group.name!r} has observations of shape {y.shape}, rows of shape {rows.shape} and columns of shape "
@@ -87,7 +93,6 @@ class CompiledBilinear(HyperFunctions):
                 f"{group.name!r} has the observation {y[k]} at index {k}, but its values are {kinds}; correct or "
                 f"remove that cell."
             )
-        return Cells.of(y, rows.astype(np.int64), cols.astype(np.int64), (n_rows, n_cols), group.site)
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""

@@ -7,9 +7,11 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_ep.engines.base import get_engine
+from pymc_ep.engines import engines, get_engine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.average import PosteriorAverage
+from pymc_ep.forms.bilinear import Bilinear
+from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
@@ -17,7 +19,11 @@ from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group, fit_state, labelled, settings
 
-__all__ = ["posterior_of", "predict", "single_posterior_of"]
+__all__ = ["bilinear_posterior_of", "posterior_of", "predict", "single_posterior_of"]
+
+
+_BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear)
+"""Methods of bilinear models."""
 
 
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
@@ -56,6 +62,15 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
                 f"of the fit again, and put new inputs into variables of their own; or fit anew."
             )
     return posterior
+
+
+def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear, BilinearPosterior] | None:
+    """Rebuild the posterior of a fit of a bilinear model; None where it is none."""
+    latent = settings(idata)["latent"]
+    form = compiled_form(model, latent) if fit_group(idata).attrs["method"] in _BILINEAR else None
+    if not isinstance(form, CompiledBilinear):
+        return None
+    return form, get_engine(fit_group(idata).attrs["method"], form.form).rebuild(form, fit_state(idata))
 
 
 def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | PosteriorMixture:

@@ -12,7 +12,8 @@ from pymc_ep.engines.ep_sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.latent_gaussian import SiteGroup
 from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.predict.gaussian import posterior_of, predictor_moments_of
+from pymc_ep.predict.cells import log_predictive_of_cells
+from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, predictor_moments_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import check_finite
 
@@ -30,14 +31,17 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
         The fitted model, with a likelihood for the new observations, such as
         ``pmep.RectifiedPoisson("y_new", f_new)`` after a ``gp.conditional``; None takes that of the context.
     data : mapping of str to array_like
-        New observations by the name of their variable, each of the shape of its predictor.
+        New observations by the name of their variable, each of the shape of its predictor. New cells of a bilinear
+        model are a mapping of ``rows``, ``cols`` and ``observed``; and of ``offset``, without biases, or parameters of
+        the likelihood, where these are not the same for all cells of the fit.
 
     Returns
     -------
     xarray.Dataset
         One array a variable, with the model's dims and coords. The Gaussian Q(f*) of each predictor includes the
         uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode. Where the
-        fit is a mixture over the hyperparameters, so is this density.
+        fit is a mixture over the hyperparameters, so is this density. Of cells it is a Monte Carlo estimate over the
+        rows of one matrix, by quadrature over those of the other.
 
     Raises
     ------
@@ -45,6 +49,9 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
         For observations outside the likelihood's domain, or of a wrong shape.
     """
     model = pm.modelcontext(model)
+    cells = bilinear_posterior_of(idata, model)
+    if cells is not None:
+        return log_predictive_of_cells(*cells, data)
     posterior = posterior_of(idata, model, list(data))
     form = posterior.form.form
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
