@@ -140,7 +140,7 @@ class Block:
         self._offset, self._parameters = prior.offset[order], [p[order] for p in prior.parameters]
         self._y = bound.cells.y[order]
         self._partner = bound.partner(sides, own)
-        self._anchor = self._moments(self.pairs, sides[own], slice(None))[0]
+        self._anchor = self._moments(self.pairs, sides[own], slice(None))
 
     def scale(self, which: np.ndarray) -> np.ndarray:
         """Return about the inverse of minus each second derivative in what `packed` gives, (k, p).
@@ -173,7 +173,9 @@ class Block:
     def _at(self, pairs: Pairs, rows: Rows, places: Any) -> CellBound:
         moments = self._moments(pairs, rows, places)
         parameters = [p[places] for p in self._parameters]
-        return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=self._anchor[places])
+        mean, spread = self._anchor
+        anchor = mean[places], spread[places]
+        return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=anchor)
 
     def _moments(self, pairs: Pairs, rows: Rows, places: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._bound.moments(self._sides, self._own, pairs, rows, self._offset[places], self._partner)

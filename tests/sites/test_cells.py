@@ -55,7 +55,7 @@ def test_bounds_lie_below_the_expectation(name, sd):
         spread = mean + sd**2 / 2 if site.spread == "log_mean_exp" else sd**2
         means, spreads = np.full(4, mean), np.full(4, spread)
         truth = np.array([weights @ site.log_density(y, f, *(p[k] for p in parameters)) for k, y in enumerate(ys)])
-        for anchor in (None, means - 1.0, means + 0.7):
+        for anchor in (None, (means - 1.0, spreads), (means + 0.7, 2 * spreads)):
             found = site.bounded(ys, means, spreads, *parameters, anchor=anchor).value
             assert np.all(found <= truth + 1e-9 * np.abs(truth))
         if sd == 0.0 or name == "poisson":
@@ -70,9 +70,9 @@ def test_derivatives(name, held):
     site, ys, parameters = SITES[name]
     mean, spread = np.array([-1.5, 0.2, 1.0, 3.1]), np.array([0.3, 0.9, 1.4, 3.6])
     arguments = [mean, spread, *parameters]
-    anchor = mean - 0.3 if held else None
+    anchor = (mean - 0.3, 1.2 * spread) if held else None
     found = site.bounded(ys, *arguments, anchor=anchor)
-    # Derivatives in parameters are those of tangents at the mean.
+    # Derivatives in parameters are those without another anchor.
     for k, derivative in enumerate((found.of_mean, found.of_spread, *(() if held else found.of_parameters))):
         ends = []
         for sign in (1, -1):
