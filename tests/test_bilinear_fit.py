@@ -155,7 +155,7 @@ def test_a_saved_fit_is_where_the_next_one_starts(fitted, tmp_path):
     known = group(idata, "fit")
     assert float(again["objective"][0]) == pytest.approx(float(known["objective"][-1]), rel=1e-9)
     with pytest.raises(ValueError, match="another estimate="):
-        pmep.fit(model=model, start=back, draws=0, estimate=["V"], **QUIET)
+        pmep.fit(model=model, start=back, draws=0, estimate=["V"], hyper="fixed", **QUIET)
 
 
 def test_a_checkpoint_is_resumed(tmp_path):
@@ -299,7 +299,7 @@ def fit_mode(idata, name):
 
 def test_log_predictive_at_points_is_the_density_there():
     model = counts_model()
-    idata = pmep.fit(model=model, draws=0, estimate=["V", "U", "b", "c"], **QUIET)
+    idata = pmep.fit(model=model, draws=0, estimate=["V", "U", "b", "c"], hyper="fixed", **QUIET)
     fit = group(idata, "fit")
     V, U, b, c = (np.asarray(fit[f"{name}_mean"]) for name in ("V", "U", "b", "c"))
     f = (V[NEW["rows"]] * U[NEW["cols"]]).sum(axis=1) + b[NEW["rows"]] + c[NEW["cols"]] + float(fit_mode(idata, "mu"))
@@ -350,6 +350,7 @@ def test_what_needs_sites_says_so(fitted):
     ("options", "message"),
     [
         ({"estimate": ["W"]}, "estimate= names 'W'.*V, U, b, c"),
+        ({"estimate": ["b"]}, "points of 'b', whose scale 'sb' is to be learned.*hyper='fixed'"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"max_iter": 0}, "max_iter=0 must be a positive whole number"),
         ({"hyper": "sample"}, "hyper='sample' is not offered"),

@@ -59,10 +59,18 @@ def solve(
     ------
     InvalidDataError
         For observations that cannot be, and for rows that there are not.
+    ValueError
+        For options that cannot be, such as points with a scale that is learned.
     """
     settings = _checked(OPTIONS | options)
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
+    if hyper == "optimize" and (scales := form.scales_of(estimated)):
+        raise ValueError(
+            f"estimate= makes points of {', '.join(map(repr, estimated))}, whose scale {scales[0]!r} is to be learned, "
+            f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
+            f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
+        )
     cells, prior = form.cells(), form.prior(theta)
     first = first_state(prior, form.n_factors, points, theta, settings["seed"])
     if start is not None:

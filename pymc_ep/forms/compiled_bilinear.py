@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import InvalidDataError
@@ -148,6 +149,12 @@ class CompiledBilinear(HyperFunctions):
             if bias is not None:
                 out[bias.name] = part[..., d]
         return out
+
+    def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
+        graphs = [one.variance for one in self.form.entries if one.name in names and not one.flat]
+        behind = set(ancestors(graphs))
+        return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return hyperparameters and Deterministics, (s, *shape), for rows of theta and of matrices and biases."""
