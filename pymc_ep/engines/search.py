@@ -193,12 +193,15 @@ def _whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reac
 
 def _lbfgs(objective: Objective, function: Callable, start: np.ndarray, bounds: Any) -> Any:
     # Between bounds L-BFGS-B takes the whole gradient for its first step, mostly to the border.
-    scale = 1.0 / max(1.0, float(np.linalg.norm(function(start)[1])))
+    first, steepness = function(start)
+    scale = 1.0 / max(1.0, float(np.linalg.norm(steepness)))
     options = {
         "maxfun": min(_ROUND, _EVALUATIONS - objective.evaluations),
         "maxcor": _ROUND,
         "gtol": 1e-5 * scale,
-        "ftol": 1e-13,
+        # Relative to the value, or to one where that is larger; to the optimiser's one, after scaling, it would be
+        # many nats from a steep start.
+        "ftol": 1e-13 * min(1.0, scale * max(1.0, abs(first))),
         "maxls": 40,
     }
 
