@@ -1,0 +1,54 @@
+"""Files of public collections that users have, and this package may not bring."""
+
+import gzip
+import os
+from pathlib import Path
+from typing import IO, NamedTuple
+
+__all__ = ["Collection"]
+
+
+class Collection(NamedTuple):
+    """A folder of files as their publishers name them; each may be compressed with gzip.
+
+    Attributes
+    ----------
+    folder : str
+        Its name.
+    source : str
+        Where to get it.
+    terms : str
+        Under which terms it may be used.
+    """
+
+    folder: str
+    source: str
+    terms: str
+
+    def open(self, file: str, path: str | os.PathLike | None, encoding: str = "utf-8") -> IO[str]:
+        """Open a file for reading.
+
+        Parameters
+        ----------
+        file : str
+        path : path-like or None
+            The folder. By default it is that of the collection's name in the one that ``PYMC_EP_DATA`` names.
+        encoding : str
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is no such file; it says where to get the collection.
+        """
+        root = os.environ.get("PYMC_EP_DATA") or None
+        folder = Path(path) if path is not None else root and Path(root) / self.folder
+        if folder:
+            if (plain := folder / file).exists():
+                return plain.open(encoding=encoding)
+            if (packed := folder / f"{file}.gz").exists():
+                return gzip.open(packed, "rt", encoding=encoding)
+        where = f"is not in {folder}" if folder else "was not looked for, as PYMC_EP_DATA is not set"
+        raise FileNotFoundError(
+            f"{file} {where}. Get it from {self.source} ({self.terms}), and pass the folder as path=, or name the one "
+            f"that holds {self.folder!r} in the environment variable PYMC_EP_DATA."
+        )
