@@ -69,8 +69,9 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row for each of 378,968 pairs, with the columns ``user`` and ``place``, counted from zero, and ``visits``.
-        Pairs that never met are not there.
+        A row for each of 378,968 pairs, with the columns ``user`` and ``place``, counted from zero, ``visits``, and
+        ``part``: ``"train"``, ``"tune"`` or ``"test"``, the user's earliest 70, the next 10 and the latest 20 percent of
+        visits. Pairs that never met are not there.
 
     Raises
     ------
@@ -84,10 +85,11 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     .. [2] E. Cho, S. A. Myers and J. Leskovec (2011), Friendship and mobility, KDD.
     """
     parts = []
-    for file in ("train.txt", "tune.txt", "test.txt"):
-        with _GOWALLA.open(file, path) as lines:
-            parts.append(pd.read_csv(lines, sep="\t", header=None, names=["user", "place", "visits"]))
-    return pd.concat(parts, ignore_index=True).astype(np.int64)
+    for part in ("train", "tune", "test"):
+        with _GOWALLA.open(f"{part}.txt", path) as lines:
+            table = pd.read_csv(lines, sep="\t", header=None, names=["user", "place", "visits"], dtype=np.int64)
+        parts.append(table.assign(part=part))
+    return pd.concat(parts, ignore_index=True)
 
 
 def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.DataFrame:

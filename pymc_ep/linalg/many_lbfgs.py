@@ -64,12 +64,16 @@ def maximise_many(
     points, scale = start.copy(), np.broadcast_to(scale, start.shape)
     values, gradients = evaluate(np.arange(len(start)), points)
     moves, changes = ([*part] for part in (memory or ((), ())))
+    inverses = [_inverse(move, change) for move, change in zip(moves, changes)]
     stuck = np.zeros(len(start), dtype=bool)
     for _ in range(max_iter):
         active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, scale * gradients) > tol) & ~stuck)
         if not active.size:
             break
-        ahead = _direction(active, gradients[active], scale[active], moves, changes)
+        # Views of all functions, where all are active: copies of the memory would take longer than all else here.
+        rows = slice(None) if active.size == len(start) else active
+        pairs = [(s[rows], y[rows], inverse[rows]) for s, y, inverse in zip(moves, changes, inverses)]
+        ahead = _direction(gradients[active], scale[rows], pairs)
         slope = np.einsum("mp,mp->m", gradients[active], ahead)
         uphill = slope > 0.0
         ahead[~uphill] = (scale * gradients)[active[~uphill]]
@@ -78,7 +82,8 @@ def maximise_many(
         stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
         moves.append(_among_all(points[active] - before, active, start.shape))
         changes.append(_among_all(gradients[active] - steepness, active, start.shape))
-        del moves[:-_MEMORY], changes[:-_MEMORY]
+        inverses.append(_inverse(moves[-1], changes[-1]))
+        del moves[:-_MEMORY], changes[:-_MEMORY], inverses[:-_MEMORY]
     shape = (len(moves), *start.shape)
     return Found(points, values, np.reshape(moves, shape), np.reshape(changes, shape))
 
@@ -117,29 +122,31 @@ def _step(
     return active[left]
 
 
+def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Return the inverses of minus the products of moves and changes, (m,); zero for pairs that are not kept."""
+    product = -np.einsum("mp,mp->m", move, change)
+    size = np.sqrt(np.einsum("mp,mp->m", move, move) * np.einsum("mp,mp->m", change, change))
+    kept = product > _CURVED * size
+    return np.where(kept, 1.0 / np.where(kept, product, 1.0), 0.0)
+
+
 def _direction(
-    active: np.ndarray, gradient: np.ndarray, scale: np.ndarray, moves: list[np.ndarray], changes: list[np.ndarray]
+    gradient: np.ndarray, scale: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-    """Return the two-loop recursion's direction of ascent for each active function."""
-    pairs = []
-    for move, change in zip(moves, changes):
-        s, y = move[active], -change[active]
-        product = np.einsum("mp,mp->m", s, y)
-        size = np.sqrt(np.einsum("mp,mp->m", s, s) * np.einsum("mp,mp->m", y, y))
-        kept = product > _CURVED * size
-        inverse = np.where(kept, 1.0 / np.where(kept, product, 1.0), 0.0)
-        pairs.append((s, y, inverse))
-    q, weights = gradient.copy(), []
+    """Return the two-loop recursion's direction of ascent for each function.
+
+    `gradient` is written over, and `pairs` are moves, changes of the gradient and what `_inverse` makes of them.
+    """
+    q, weights = gradient, []
     for s, y, inverse in reversed(pairs):
         weights.append(inverse * np.einsum("mp,mp->m", s, q))
-        q -= weights[-1][:, None] * y
+        q += weights[-1][:, None] * y
     q *= scale
     if pairs:
         s, y, inverse = pairs[-1]
-        product = np.einsum("mp,mp->m", s, y)
         known = inverse > 0.0
-        curvature = np.einsum("mp,mp->m", y, scale * y)
-        q *= np.where(known, product / np.where(known, curvature, 1.0), 1.0)[:, None]
+        curvature = np.einsum("mp,mp,mp->m", y, scale, y)
+        q *= np.where(known, 1.0 / np.where(known, inverse * curvature, 1.0), 1.0)[:, None]
     for (s, y, inverse), weight in zip(pairs, reversed(weights)):
-        q += (weight - inverse * np.einsum("mp,mp->m", y, q))[:, None] * s
+        q += (weight + inverse * np.einsum("mp,mp->m", y, q))[:, None] * s
     return q

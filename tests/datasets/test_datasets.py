@@ -52,6 +52,7 @@ def test_real_counts_are_what_their_sources_say(data_folder):
     visits = load_gowalla(data_folder / "gowalla-counts")
     assert (len(visits), visits["user"].nunique(), visits["place"].nunique()) == (378_968, 5_628, 31_803)
     assert visits["visits"].sum() == 620_683 and not visits.duplicated(["user", "place"]).any()
+    assert visits["part"].value_counts().to_dict() == {"train": 262_714, "test": 78_892, "tune": 37_362}
     people = load_melbourne_pedestrians(data_folder / "melbourne-pedestrians")
     assert people.shape == (16_056, 55) and people.max().max() == 9_509
     assert people.isna().to_numpy().mean() == pytest.approx(0.014, abs=1e-4)

@@ -13,8 +13,8 @@ from pymc_ep.kernels.inner_products.body import Pairs, Rows
 
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
-_FEW = 100_000
-"""Pairs times columns up to which NumPy takes less than some milliseconds."""
+_FEW = 30_000
+"""Pairs times columns up to which NumPy takes less than some milliseconds, and a fit some seconds."""
 
 
 def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
