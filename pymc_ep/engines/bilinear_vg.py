@@ -9,6 +9,7 @@ from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
 from pymc_ep.engines.bilinear_bound import BilinearBound
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.vg import State, VariationalGaussian, first_state
 from pymc_ep.forms.bilinear import Bilinear
@@ -76,16 +77,11 @@ def solve(
     if start is not None:
         first = _from_start(first, start)
     bound = BilinearBound(cells, form.n_factors, points)
-    engine = _Saved(
-        checkpoint or Checkpoint(None),
-        bound,
-        learn=hyper == "optimize",
-        tol=settings["tol"],
-        max_iter=settings["max_iter"],
-    )
+    ascent = VariationalGaussian(bound, learn=hyper == "optimize", tol=settings["tol"], max_iter=settings["max_iter"])
+    engine = Saved(ascent, checkpoint, _SAVED)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
-    state = {name: getattr(found.state, name) for name in _SAVED}
+    state = engine.saved(found.state)
     posterior = rebuild(form, state)
     predictor = posterior.predictor_moments()
     constant = form.constrained(found.state.theta)
@@ -112,31 +108,6 @@ def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> Bilinear
     """Return the posterior that a saved ``fit_state`` describes."""
     left, right = (Rows(state[f"{side}_mean"], state[f"{side}_variance"]) for side in ("left", "right"))
     return BilinearPosterior(form, state["theta"], left, right)
-
-
-class _Saved(VariationalGaussian):
-    """An ascent whose state is saved at intervals, and hyperparameters of which are kept."""
-
-    def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        self._checkpoint = checkpoint
-        self.thetas: list[np.ndarray] = []
-
-    def init(self, problem: Any, start: Any = None) -> State:
-        """Return the state at its start."""
-        self.thetas.append(start.theta)
-        return super().init(problem, start)
-
-    def step(self, problem: Any, state: State) -> State:
-        """Make one step."""
-        after = super().step(problem, state)
-        self.thetas.append(after.theta)
-        self.save(after)
-        return after
-
-    def save(self, state: State, *, last: bool = False) -> None:
-        """Save what a resumed fit starts from."""
-        self._checkpoint.save(last=last, **{name: getattr(state, name) for name in _SAVED})
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:

@@ -14,6 +14,7 @@ from pymc_ep.engines.grids import averaged_evidence, averaged_status
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.tree_start import fitted_start, has_trees, require_two_states
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.average import translations_of
@@ -50,6 +51,7 @@ _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 """Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
+_SAVED = ("theta", "unknowns", "variance", "shift", "precision")
 _WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations")
 _POSITIVE = ("tol", "cg_tol", "smoothing")
 
@@ -229,8 +231,7 @@ def _run(
     checkpoint: Checkpoint | None,
     **choices: Any,
 ) -> BoundFit:
-    engine = _Saved(
-        checkpoint or Checkpoint(None),
+    loop = DoubleLoop(
         form.linear,
         solver,
         inner=settings["inner"],
@@ -239,6 +240,7 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
+    engine = Saved(loop, checkpoint, _SAVED)
     found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
@@ -252,33 +254,6 @@ def _run(
         {"n_iter": found.state.loop},
         settings,
     )
-
-
-class _Saved(DoubleLoop):
-    """A double loop whose state is saved at intervals, and hyperparameters of which are kept."""
-
-    def __init__(self, checkpoint: Checkpoint, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        self._checkpoint = checkpoint
-        self.thetas: list[np.ndarray] = []
-
-    def init(self, problem: BoundedSites, start: Start | None = None) -> State:
-        """Return the state before the first outer loop."""
-        first = super().init(problem, start)
-        self.thetas.append(first.theta)
-        return first
-
-    def step(self, problem: BoundedSites, state: State) -> State:
-        """Make one outer loop."""
-        after = super().step(problem, state)
-        self.thetas.append(after.theta)
-        self.save(after)
-        return after
-
-    def save(self, state: State, *, last: bool = False) -> None:
-        """Save what a resumed fit starts from."""
-        names = ("theta", "unknowns", "variance", "shift", "precision")
-        self._checkpoint.save(last=last, **{name: getattr(state, name) for name in names})
 
 
 def _start(

@@ -1,0 +1,77 @@
+"""An iteration whose state is saved at intervals, and hyperparameters of which are kept."""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.base import Engine, Status
+from pymc_ep.engines.checkpoint import Checkpoint
+
+__all__ = ["Saved"]
+
+
+class Saved:
+    """An engine that does what another one does, and remembers.
+
+    Parameters
+    ----------
+    engine : Engine
+    checkpoint : Checkpoint, optional
+        Receives the state at intervals.
+    fields : sequence of str
+        What a resumed fit starts from.
+    theta : callable, optional
+        Of a state: its unconstrained hyperparameters, (p,); by default the field of that name.
+
+    Attributes
+    ----------
+    thetas : list of ndarray, (p,)
+        Those of the first state and after each step.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        checkpoint: Checkpoint | None,
+        fields: Sequence[str],
+        theta: Callable[[Any], np.ndarray] = attrgetter("theta"),
+    ):
+        self._engine, self._checkpoint, self._fields = engine, checkpoint or Checkpoint(None), fields
+        self._theta = theta
+        self.thetas: list[np.ndarray] = []
+
+    def init(self, problem: Any, start: Any = None) -> Any:
+        """Return the first state."""
+        return self._noted(self._engine.init(problem, start))
+
+    def step(self, problem: Any, state: Any) -> Any:
+        """Make one step."""
+        after = self._noted(self._engine.step(problem, state))
+        self.save(after)
+        return after
+
+    def objective(self, state: Any) -> float:
+        """Return the objective of the engine within."""
+        return self._engine.objective(state)
+
+    def change(self, state: Any) -> float:
+        """Return the last change, as the engine within measures it."""
+        return self._engine.change(state)
+
+    def finished(self, state: Any) -> Status | None:
+        """Return how the iteration ended, or None while it goes on."""
+        return self._engine.finished(state)
+
+    def saved(self, state: Any) -> dict[str, np.ndarray]:
+        """Return what a resumed fit starts from, by name."""
+        return {name: getattr(state, name) for name in self._fields}
+
+    def save(self, state: Any, *, last: bool = False) -> None:
+        """Save the state if it is time, or in any case at the end."""
+        self._checkpoint.save(last=last, **self.saved(state))
+
+    def _noted(self, state: Any) -> Any:
+        self.thetas.append(self._theta(state))
+        return state
