@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.continuous import FlatRV
@@ -19,7 +20,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import random_draw
+from pymc_ep.compat import quick_mode, random_draw
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear, CellGroup, Entries
 from pymc_ep.recognise.families import family_of
@@ -132,7 +133,7 @@ def _build(model: Model, rv: TensorVariable, products: _Products, latent: Sequen
     for term in terms:
         if term is products.graph:
             continue
-        place = _bias_place(model, term, products.indices, biases)
+        place = _bias_place(model, term, products, biases)
         if place is None or not _all_latent([_taken(term)[0]], latent):  # type: ignore[index]
             rest.append(term)
         else:
@@ -179,15 +180,28 @@ def _terms(graph: TensorVariable) -> list[TensorVariable]:
 def _bias_place(
     model: Model,
     term: TensorVariable,
-    indices: tuple[TensorVariable, TensorVariable],
+    products: _Products,
     known: Sequence[TensorVariable | None],
 ) -> int | None:
-    """Return whether a term is a bias of the left (0) or of the right (1) rows; None where it is neither."""
+    """Return whether a term is a bias of the left (0) or of the right (1) rows; None where it is neither.
+
+    Where rows and columns of all cells are equal, the variable of the index tells, or else the length of the bias.
+    """
     taken = _taken(term)
     if taken is None or taken[0] not in model.free_RVs or not _gaussian(model, taken[0], 1):
         return None
-    places = [k for k, index in enumerate(indices) if known[k] is None and _same(taken[1], index)]
-    return places[0] if places else None
+    bias, index = taken[0], without_casts(taken[1])
+    places = [k for k in range(2) if known[k] is None and _same(index, products.indices[k])]
+    if places:
+        length, *lengths = _lengths(bias, *products.matrices)
+        places = [k for k in places if lengths[k] == length]
+    return min(places, key=lambda k: without_casts(products.indices[k]) is not index, default=None)
+
+
+def _lengths(*variables: TensorVariable) -> list[int]:
+    """Return the numbers of rows of random variables, which are not drawn for that."""
+    lengths = [pt.as_tensor(shape[0]) for shape in infer_shape(variables, (), ())]
+    return [int(n) for n in pytensor.function([], lengths, mode=quick_mode(), on_unused_input="ignore")()]
 
 
 def _same(one: TensorVariable, other: TensorVariable) -> bool:

@@ -1,0 +1,49 @@
+"""Which rows the biases of a bilinear model belong to."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.recognise import compiled_form
+
+SAME = np.array([0, 1, 0])
+
+
+def sides(biases, *, shape=(2, 4), shared=False):
+    """Return the names of the left and of the right bias of a matrix whose cells have equal rows and columns.
+
+    Biases are pairs of a length and of the side whose index they take, where the indices are shared variables.
+    """
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(n, 1)) for name, n in zip("VU", shape))
+        index = [pm.Data(name, SAME) if shared else SAME for name in ("rows", "cols")]
+        terms = [pm.Normal(f"b{k}", shape=n)[index[side]] for k, (n, side) in enumerate(biases)]
+        pmep.BilinearPoisson("y", V, U, *index, offset=sum(terms) + 0.5, observed=[1, 0, 2])
+    form = compiled_form(model, None).form
+    assert all(f"b{k}" in {*form.latent_names, *form.hyper_names} for k in range(len(biases)))
+    return tuple(None if bias is None else bias.name for bias in form.biases)
+
+
+@pytest.mark.parametrize(
+    ("biases", "expected"),
+    [
+        ([(4, 1)], (None, "b0")),
+        ([(2, 0)], ("b0", None)),
+        ([(4, 1), (2, 0)], ("b1", "b0")),
+        # No matrix has as many rows, or the one that has them has a bias already: a hyperparameter.
+        ([(3, 0)], (None, None)),
+        ([(4, 1), (4, 1)], (None, "b0")),
+    ],
+    ids=["right", "left", "both", "neither", "twice"],
+)
+def test_where_cells_have_equal_rows_and_columns_lengths_decide(biases, expected):
+    assert sides(biases) == expected
+
+
+def test_where_lengths_are_equal_as_well_the_variable_of_the_index_decides():
+    assert sides([(2, 1)], shape=(2, 2), shared=True) == (None, "b0")
+    assert sides([(2, 0)], shape=(2, 2), shared=True) == ("b0", None)
+    # As constants they are one model.
+    assert sides([(2, 1)], shape=(2, 2)) == ("b0", None)
+    assert sides([(2, 1), (2, 0)], shape=(2, 2)) == ("b0", "b1")
