@@ -147,6 +147,25 @@ def test_a_flat_matrix_is_estimated():
     assert float(np.abs(fit["V_mean"]).max()) > 0.1
 
 
+@pytest.mark.parametrize("flat", [False, True], ids=["prior", "flat"])
+def test_rows_without_a_cell_are_counted(fitted, flat):
+    seen = (ROWS != 3) & (ROWS != 7) & (COLS != 2)
+    with pm.Model(coords=COORDS) as model:
+        V = pm.Flat("V", dims=("item", "factor")) if flat else pm.Normal("V", 0.5, 0.7, dims=("item", "factor"))
+        U = pm.Normal("U", 0, 1, dims=("user", "factor"))
+        pmep.BilinearPoisson("y", V, U, ROWS[seen], COLS[seen], observed=COUNTS[seen])
+    fit = group(pmep.fit(model=model, draws=0, max_iter=500, **QUIET), "fit")
+    status = fit.attrs["status"]
+    assert "; 1 of 9 rows of 'U' have no cell and have their prior as posterior" in status
+    if flat:
+        assert "2 of 12 rows of 'V' have no cell and are where they started" in status
+    else:
+        assert "2 of 12 rows of 'V' have no cell and have their prior as posterior" in status
+        np.testing.assert_allclose(fit["V_mean"][[3, 7]], 0.5, atol=1e-6)
+        np.testing.assert_allclose(fit["V_sd"][[3, 7]], 0.7, rtol=1e-5)
+    assert "no cell" not in group(fitted[1], "fit").attrs["status"]
+
+
 def test_a_saved_fit_is_where_the_next_one_starts(fitted, tmp_path):
     model, idata = fitted
     idata.to_netcdf(tmp_path / "fit.nc")

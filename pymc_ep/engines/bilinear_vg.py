@@ -11,6 +11,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.solution import Solution
+from pymc_ep.engines.unseen_rows import with_unseen
 from pymc_ep.engines.vg import State, VariationalGaussian, first_state
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
@@ -97,7 +98,7 @@ def solve(
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=found.status.sentence,
+        status=with_unseen(found.status.sentence, form, cells),
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
