@@ -14,6 +14,7 @@ import numpy as np
 from pymc_ep.engines.ascent import climb
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides, packed, packed_gradient, unpacked
+from pymc_ep.engines.block_rows import raised_rows
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.bilinear_values import BilinearPrior, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows
@@ -149,21 +150,8 @@ class VariationalGaussian:
 
     def _raised(self, prior: BilinearPrior, sides: Sides, own: int) -> Rows:
         """Return the rows of one matrix raised towards their maximum, given those of the other one."""
-        block, rows, points = self.bound.block(prior, sides, own), sides[own], self.bound.points[own]
-        seen = np.flatnonzero(np.diff(block.pairs.ends))
-        found = maximise_many(
-            lambda numbers, at: block.evaluate(seen[numbers], at),
-            packed(rows, points)[seen],
-            block.scale(seen),
-            max_iter=_ROUNDS,
-            tol=_SETTLED * self.tol,
-        )
-        # Rows without a cell have their prior, and points among them its mode, or stay where a flat one has none.
-        known = np.isfinite(block.prior.variance)
-        mean = np.where(known, block.prior.mean, rows.mean)
-        variance = np.where(points | ~known, 0.0, block.prior.variance)
-        mean[seen], variance[seen] = unpacked(found.points, points)
-        return Rows(mean, variance)
+        block = self.bound.block(prior, sides, own)
+        return raised_rows(block, sides[own], max_iter=_ROUNDS, tol=_SETTLED * self.tol)
 
     def _ascent(self, problem: Any, state: State) -> State:
         """Raise all at once."""

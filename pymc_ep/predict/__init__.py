@@ -1,7 +1,8 @@
-"""Predictions from a fit: Gaussian conditionals and log predictive densities."""
+"""Predictions from a fit: Gaussian conditionals, log predictive densities, new rows of a matrix."""
 
+from pymc_ep.predict.fold_in import fold_in
 from pymc_ep.predict.gaussian import predict
 from pymc_ep.predict.log_predictive import log_predictive
 from pymc_ep.predict.start import start_point
 
-__all__ = ["log_predictive", "predict", "start_point"]
+__all__ = ["fold_in", "log_predictive", "predict", "start_point"]

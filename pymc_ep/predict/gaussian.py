@@ -65,12 +65,26 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
 
 
 def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear, BilinearPosterior] | None:
-    """Rebuild the posterior of a fit of a bilinear model; None where it is none."""
+    """Rebuild the posterior of a fit of a bilinear model; None where it is none.
+
+    Raises
+    ------
+    ValueError
+        Where the model's matrices are no longer those of the fit.
+    """
     latent = settings(idata)["latent"]
     form = compiled_form(model, latent) if fit_group(idata).attrs["method"] in _BILINEAR else None
     if not isinstance(form, CompiledBilinear):
         return None
-    return form, get_engine(fit_group(idata).attrs["method"], form.form).rebuild(form, fit_state(idata))
+    posterior = get_engine(fit_group(idata).attrs["method"], form.form).rebuild(form, fit_state(idata))
+    sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
+    for rows, matrix, bias, (n, d) in sides:
+        if rows.mean.shape != (n, d + (bias is not None)):
+            raise ValueError(
+                f"The result holds {rows.mean.shape[0]} rows of {matrix.name!r} and the model has now {n}, or their "
+                f"factors differ in number. Set the data and dims of the fit again, or fit anew."
+            )
+    return form, posterior
 
 
 def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | PosteriorMixture:

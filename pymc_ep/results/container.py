@@ -89,7 +89,9 @@ def build_container(
     return make_container(groups | {name: own for name, own in (others or {}).items() if name not in groups})
 
 
-def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -> xr.Dataset:
+def labelled(
+    model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]], new: Mapping[str, Any] | None = None
+) -> xr.Dataset:
     """Return a dataset of arrays that have the dims and coordinates of model variables.
 
     Parameters
@@ -97,8 +99,10 @@ def labelled(model: pm.Model, variables: Mapping[str, tuple[str, np.ndarray]]) -
     model : pymc.Model
     variables : mapping of str to (str, ndarray)
         Name in the dataset to the model variable whose dims it has, and its values.
+    new : mapping of str to array_like, optional
+        Coordinates of some dims that are not those of the model.
     """
-    coords, _ = coords_and_dims_for_inferencedata(model)
+    coords = coords_and_dims_for_inferencedata(model)[0] | dict(new or {})
     dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
     arrays = {name: values for name, (_, values) in variables.items()}
     return to_dataset(arrays, coords=_that_fit(coords, dims, arrays), dims=dims, attrs=_library())

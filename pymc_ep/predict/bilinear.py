@@ -1,0 +1,147 @@
+"""What predictions of bilinear models share: which matrix is meant, and what is given for new cells."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
+from pymc_ep.predict.gaussian import bilinear_posterior_of
+from pymc_ep.results import fit_group, model_dims
+
+__all__ = ["NewCells", "offsets_and_parameters", "read_cells", "require_bilinear", "row_dims", "side_named"]
+
+_INDICES = ("rows", "cols")
+
+
+class NewCells(NamedTuple):
+    """Cells that were not in the fit.
+
+    Attributes
+    ----------
+    y, rows, cols, offset : ndarray, (n,)
+    parameters : tuple of ndarray, (n,)
+        Of the likelihood.
+    """
+
+    y: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    offset: np.ndarray
+    parameters: tuple[np.ndarray, ...]
+
+
+def require_bilinear(idata: Any, model: pm.Model, caller: str) -> tuple[CompiledBilinear, BilinearPosterior]:
+    """Return form and posterior of a fit of a bilinear model; raise where it is none."""
+    found = bilinear_posterior_of(idata, model)
+    if found is None:
+        raise UnsupportedModelError(
+            f"{caller} takes fits of bilinear models, such as those with a BilinearPoisson, but this is a fit by "
+            f"{fit_group(idata).attrs['method']!r} of another model; see predict and log_predictive."
+        )
+    return found
+
+
+def row_dims(model: pm.Model, form: CompiledBilinear) -> tuple[str, str]:
+    """Return the dims of the rows of the left and of the right matrix."""
+    left, right = (model_dims(model, one.name)[0] for one in form.form.matrices)
+    return left, right
+
+
+def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
+    """Return the side, 0 or 1, whose matrix has that name, or rows of which have that dim."""
+    names, dims = [one.name for one in form.form.matrices], row_dims(model, form)
+    sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
+    if len(sides) == 1:
+        return sides[0]
+    if sides:
+        raise ValueError(f"{key!r} are rows of both {names[0]!r} and {names[1]!r}; name one of these matrices instead.")
+    ways = " or ".join(f"{dim!r} (the rows of {name!r})" for name, dim in zip(names, dims))
+    raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
+
+
+def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None) -> NewCells:
+    """Return new cells that a mapping describes.
+
+    Parameters
+    ----------
+    form : CompiledBilinear
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    given : mapping of str to array_like
+        ``rows``, ``cols`` and ``observed``, and where they are not the same for all cells of the fit ``offset``, which
+        biases are no part of, and parameters of the likelihood.
+    new : {0, 1}, optional
+        Side whose index counts rows that were not in the fit; a single number, by default 0, is that of all cells.
+
+    Raises
+    ------
+    InvalidDataError
+        For cells that there are not, and for observations that cannot be.
+    """
+    name, needed, known = form.form.cells.name, (*_INDICES, "observed"), _known(form, theta)
+    cells = dict(given) if isinstance(given, Mapping) else {}
+    if new is not None and isinstance(given, Mapping):
+        cells.setdefault(_INDICES[new], 0)
+    wrong = [f"{key!r} is missing" for key in needed if key not in cells]
+    wrong += [f"there is no {key!r}" for key in cells if key not in (*needed, *known)]
+    if wrong:
+        raise InvalidDataError(
+            f"New cells of {name!r} are a mapping of 'rows', 'cols' and 'observed', and maybe of "
+            f"{', '.join(map(repr, known))}: {wrong[0]}."
+        )
+    y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
+    indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
+    for key, index in zip(_INDICES, indices):
+        if index.size and not np.issubdtype(index.dtype, np.integer):
+            raise InvalidDataError(
+                f"New cells of {name!r} have {key} of type {index.dtype}; give whole numbers, counted from zero."
+            )
+    form.require_cells(y, *(np.zeros_like(index) if k == new else index for k, index in enumerate(indices)))
+    if new is not None and (bad := indices[new] < 0).any():
+        k = int(np.argmax(bad))
+        raise InvalidDataError(
+            f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count new rows "
+            f"of {form.form.matrices[new].name!r} from 0; correct it."
+        )
+    others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
+    return NewCells(y.astype(float), indices[0], indices[1], others[0], tuple(others[1:]))
+
+
+def offsets_and_parameters(
+    form: CompiledBilinear, theta: np.ndarray, given: Mapping[str, Any]
+) -> tuple[float, tuple[float, ...]]:
+    """Return one offset and parameters of the likelihood for any cells: those given, or those of all cells of the fit.
+
+    Raises
+    ------
+    InvalidDataError
+        Where they differ in the fit and are not given.
+    """
+    name, known = form.form.cells.name, _known(form, theta)
+    if unknown := [key for key in given if key not in known]:
+        raise InvalidDataError(
+            f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, known))}."
+        )
+    first, *others = (_for_all(name, key, given.get(key), values, 1)[0] for key, values in known.items())
+    return float(first), tuple(map(float, others))
+
+
+def _known(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what cells of the fit have beside their rows, by name."""
+    prior = form.prior(theta)
+    return {"offset": prior.offset} | dict(zip(form.form.cells.site.parameters, prior.parameters))
+
+
+def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> np.ndarray:
+    """Return what is given for new cells, or what all cells of the fit have."""
+    if given is None:
+        if np.ptp(fitted) > 0:
+            raise InvalidDataError(
+                f"The {key} of {name!r} differs from cell to cell in the fit; give that of the new cells as {key!r}."
+            )
+        given = fitted[0]
+    return np.broadcast_to(np.asarray(given, dtype=float), (size,))

@@ -1,0 +1,139 @@
+"""The posterior of new rows of a matrix, such as new users', without a fit."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.engines.bilinear_bound import BilinearBound
+from pymc_ep.engines.block_rows import BestRows, best_rows
+from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
+from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.predict.bilinear import NewCells, read_cells, require_bilinear, row_dims, side_named
+from pymc_ep.results import labelled
+
+__all__ = ["fold_in"]
+
+_FIRST_VARIANCE = 0.1
+_FEASIBLE = 0.5
+"""Largest product of a new row's first variances and those it meets; below one E e^f exists."""
+_BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
+
+
+def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+    """Return the posterior of new rows of one matrix of a bilinear model, given the fitted rows of the other one.
+
+    New rows have the prior of the fitted ones, hyperparameters are at their mode, and nothing of the fit changes.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`, also one read back from disk.
+    model : pymc.Model or None
+        The fitted model; None takes that of the context.
+    data : mapping of str to mapping
+        The dim of the matrix's rows, such as ``"user"``, or its name, to the new cells: ``rows``, ``cols`` and
+        ``observed`` as of the distribution, and ``offset``, without biases, or parameters of the likelihood where these
+        are not the same for all cells of the fit. The matrix's own index counts new rows from 0; without it, or where
+        it is one number, all cells are in one row. The other index is that of fitted rows.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``<matrix>_mean`` and ``<matrix>_sd``, and ``<bias>_mean`` and ``<bias>_sd`` where there is one, with new rows
+        numbered from 0; of a matrix or bias that the fit estimates as points the point. A new row without a cell has
+        its prior. ``<matrix>_bound``, each row's bound, and ``<matrix>_converged``; ``<y>_rows``, ``<y>_cols`` and
+        ``<y>_observed``, the new cells. `recommend` takes it.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where the fit is none of a bilinear model, and where the prior differs from row to row.
+    InvalidDataError
+        For cells that there are not, and for observations that cannot be.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Says how many rows stopped short of their maximum.
+    """
+    model = pm.modelcontext(model)
+    form, posterior = require_bilinear(idata, model, "fold_in")
+    if not isinstance(data, Mapping) or len(data) != 1:
+        raise ValueError("fold_in takes new rows of one matrix at a time, a mapping of its rows' dim to their cells.")
+    ((key, given),) = data.items()
+    own = side_named(model, form, key)
+    new = read_cells(form, posterior.theta, given, own)
+    best, name = _best(form, posterior, new, own), form.form.matrices[own].name
+    if not best.converged.all():
+        warnings.warn(
+            f"{int((~best.converged).sum())} of {len(best.converged)} new rows of {name!r} did not converge; "
+            f"'{name}_converged' tells which.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return _dataset(model, form, new, best, own)
+
+
+def _best(form: CompiledBilinear, posterior: BilinearPosterior, new: NewCells, own: int) -> BestRows:
+    """Return new rows at the maximum of their bound."""
+    fitted = posterior.left, posterior.right
+    points = fitted[0].variance.max(axis=0) == 0, fitted[1].variance.max(axis=0) == 0
+    at_mode = form.prior(posterior.theta)
+    priors, sides = [at_mode.left, at_mode.right], list(fitted)
+    counts = np.bincount((new.rows, new.cols)[own])
+    priors[own] = _prior_of_rows(form, priors[own], own, counts)
+    # A start at which expectations of rates exist; the block is concave, so that any will do.
+    variance = np.minimum(priors[own].variance, _FIRST_VARIANCE)
+    widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
+    variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / widest)
+    sides[own] = Rows(priors[own].mean, np.where(points[own], 0.0, variance))
+    shape = len(sides[0].mean), len(sides[1].mean)
+    cells = Cells.of(new.y, new.rows, new.cols, shape, form.form.cells.site)
+    bound = BilinearBound(cells, form.n_factors, points)
+    prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
+    return best_rows(bound, prior, (sides[0], sides[1]), own)
+
+
+def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
+    """Return the prior of new rows with so many cells each, which is that of any fitted row."""
+    d, matrix, bias = form.n_factors, form.form.matrices[own], form.form.biases[own]
+    for one, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
+        if one is None:
+            continue
+        if any((part[:, columns] != part[0, columns]).any() for part in prior):
+            raise UnsupportedModelError(
+                f"The prior of {one.name!r} differs from row to row, so that of new rows is not known; fit the model "
+                f"with these rows."
+            )
+        if one.flat and not counts.all():
+            raise InvalidDataError(
+                f"The new row {int(np.argmin(counts))} of {matrix.name!r} has no cell and {one.name!r} a flat prior, "
+                f"so that nothing is known of it; number new rows without a gap."
+            )
+    mean, variance = (np.repeat(part[:1], len(counts), axis=0) for part in prior)
+    return MatrixPrior(mean, variance)
+
+
+def _dataset(model: pm.Model, form: CompiledBilinear, new: NewCells, best: BestRows, own: int) -> xr.Dataset:
+    d, matrix, bias, y = form.n_factors, form.form.matrices[own], form.form.biases[own], form.form.cells.name
+    mean, sd = best.rows.mean, np.sqrt(best.rows.variance)
+    variables = {f"{matrix.name}_mean": (matrix.name, mean[:, :d]), f"{matrix.name}_sd": (matrix.name, sd[:, :d])}
+    if bias is not None:
+        variables |= {f"{bias.name}_mean": (bias.name, mean[:, d]), f"{bias.name}_sd": (bias.name, sd[:, d])}
+    dim = row_dims(model, form)[own]
+    numbered = labelled(model, variables, {dim: np.arange(len(mean))})
+    of_rows = {f"{matrix.name}_bound": best.bound, f"{matrix.name}_converged": best.converged}
+    of_cells = {f"{y}_rows": new.rows, f"{y}_cols": new.cols, f"{y}_observed": new.y}
+    points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
+    what = f", times the prior density of {' and '.join(points)} at its estimate" if points else ""
+    return numbered.assign(
+        {name: (dim, values) for name, values in of_rows.items()}
+        | {name: (f"{y}_cell", values) for name, values in of_cells.items()}
+    ).assign_attrs(matrix=matrix.name, bound_is=_BOUND.format(what))
