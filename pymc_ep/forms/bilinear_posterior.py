@@ -46,6 +46,13 @@ class BilinearPosterior:
         out[:, pairs.order] = variance(pairs, *map(Rows, means, variances))
         return Moments(out[0] + offset, np.sqrt(out[1]))
 
+    def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
+        """Return the moments of predictors without offsets, (k, J): of some rows of a side with all of the other."""
+        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
+        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
+        m, a, n, b = means[side][which], variances[side][which], means[1 - side], variances[1 - side]
+        return Moments(m @ n.T, np.sqrt(a @ (n**2 + b).T + m**2 @ b.T))
+
     def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws of all variables of the form, with log likelihoods if asked for."""
         sides = [
@@ -90,12 +97,14 @@ class BilinearPosterior:
         step = max(1, _NUMBERS // (size * max(len(nodes), means[0].shape[1])))
         for here in (slice(begin, begin + step) for begin in range(0, len(y), step)):
             i, j = rows[here], cols[here]
-            v = rng.standard_normal((size, len(i), means[0].shape[1])) * np.sqrt(variances[0][i]) + means[0][i]
+            z = rng.standard_normal((-(-size // 2), len(i), means[0].shape[1]))
+            # Each with its mirror image, which takes the error that is odd in z away.
+            v = np.concatenate([z, -z]) * np.sqrt(variances[0][i]) + means[0][i]
             mean = np.einsum("scd,cd->sc", v, means[1][j]) + offset[here]
             sd = np.sqrt(np.einsum("scd,cd->sc", v**2, variances[1][j]))
             f = mean + nodes[:, None, None] * sd
             density = site.log_density(y[here], f, *(p[here] for p in parameters))
-            out[here] = logsumexp(density + log_weights[:, None, None], axis=(0, 1)) - np.log(size)
+            out[here] = logsumexp(density + log_weights[:, None, None], axis=(0, 1)) - np.log(len(v))
         return out
 
     def _with_partners(self, left: np.ndarray, right: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
