@@ -14,7 +14,7 @@ from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalEr
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
-from pymc_ep.predict import fold_in, log_predictive, predict, start_point
+from pymc_ep.predict import fold_in, log_predictive, predict, recommend, start_point
 from pymc_ep.recognise import register_family, register_form
 from pymc_ep.sites import register_site, tilted_moments
 
@@ -41,6 +41,7 @@ __all__ = [
     "operators",
     "plots",
     "predict",
+    "recommend",
     "recover",
     "register_engine",
     "register_family",

@@ -11,9 +11,9 @@ from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.predict.bilinear import read_cells
 
-__all__ = ["DRAWS", "log_predictive_of_cells"]
+__all__ = ["log_predictive_of_cells"]
 
-DRAWS = 1000
+_DRAWS = 1000
 """Of rows of the left matrix for each cell."""
 
 
@@ -39,5 +39,5 @@ def log_predictive_of_cells(
         raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
     new = read_cells(form, posterior.theta, data[name])
     rng = np.random.default_rng(0)
-    found = posterior.log_predictive(new.y, new.rows, new.cols, new.offset, new.parameters, DRAWS, rng)
+    found = posterior.log_predictive(new.y, new.rows, new.cols, new.offset, new.parameters, _DRAWS, rng)
     return xr.Dataset({name: ((f"{name}_cell",), found)})
