@@ -5,6 +5,7 @@ from pymc_ep.plots.calibration import plot_calibration
 from pymc_ep.plots.convergence import plot_convergence
 from pymc_ep.plots.diagnosis import plot_diagnose
 from pymc_ep.plots.image import plot_coverage, plot_image
+from pymc_ep.plots.relevance import plot_relevance
 from pymc_ep.plots.wavelets import plot_coefficients, plot_states
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "plot_coverage",
     "plot_diagnose",
     "plot_image",
+    "plot_relevance",
     "plot_states",
 ]

@@ -11,8 +11,10 @@ from pymc_ep.results import fit_group, settings
 __all__ = ["plot_convergence"]
 
 
-_OBJECTIVES = {"map": "log density", "dsb": "inner objective + log prior"}
+_OBJECTIVES = {"map": "log density", "dsb": "inner objective + log prior", "vg": "bound + log prior"}
 """What the objective is; elsewhere it is the log evidence."""
+_CHANGES = {"map": "largest change", "dsb": "largest change", "vg": "rise of the bound, a cell"}
+"""What the change is; elsewhere it is that of a site."""
 
 
 def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
@@ -32,7 +34,8 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
     ndarray of matplotlib.axes.Axes
         Log evidence and change at the returned hyperparameters; then log evidence plus log prior of each evaluation
         of the optimiser, if there was more than one. Of the double loop, which learns hyperparameters on its way, the
-        bound with their log prior, and where variances are not exact the objective of the inner loop in its place.
+        bound with their log prior, and where variances are not exact the objective of the inner loop in its place. Of
+        the variational Gaussian of bilinear models the bound with their log prior, and what a step added to it.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
@@ -49,7 +52,7 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         axes[1].axhline(tolerance, color="gray", linestyle="--", label="tolerance")
         axes[1].legend()
     title = "converged" if bool(fit["converged"]) else "not converged"
-    change = "largest change" if method in _OBJECTIVES else "largest change of a site"
+    change = _CHANGES.get(method, "largest change of a site")
     axes[1].set(xlabel="iteration", ylabel=change, yscale="log", title=title)
     if searched:
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")

@@ -1,0 +1,63 @@
+"""How much each factor of a bilinear model adds to its predictors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.plots.axes import axes_for
+from pymc_ep.results import fit_group, settings
+
+__all__ = ["plot_relevance"]
+
+
+def plot_relevance(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> Any:
+    """Plot the size of what each factor adds to the predictors of a bilinear model, the largest first.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit` for a model such as those with a `BilinearPoisson`.
+    ax : matplotlib.axes.Axes, optional
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        A full bar for each factor: the root mean square of the products of posterior means of its entries, over all
+        pairs of rows of the matrices. An outlined one is that of the products themselves under the posterior: what is
+        above the full bar is uncertainty. A factor that the data do not need has nearly no full bar.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For fits of other models.
+    """
+    fit, latent = fit_group(idata), settings(idata)["latent"]
+    means = [fit[f"{name}_mean"] for name in latent if f"{name}_mean" in fit and f"{name}_sd" in fit]
+    matrices = [mean for mean in means if mean.ndim == 2][:2]
+    if len(matrices) < 2 or matrices[0].shape[1] != matrices[1].shape[1]:
+        raise UnsupportedModelError(
+            f"plot_relevance takes fits of bilinear models, which have two matrices of factors, but this is one of "
+            f"{', '.join(map(repr, latent))}."
+        )
+    names = [str(mean.name).removesuffix("_mean") for mean in matrices]
+    squares = [mean.to_numpy() ** 2 for mean in matrices]
+    variances = [fit[f"{name}_sd"].to_numpy() ** 2 for name in names]
+    of_means = np.sqrt(np.prod([part.mean(axis=0) for part in squares], axis=0))
+    of_products = np.sqrt(np.prod([(m + v).mean(axis=0) for m, v in zip(squares, variances)], axis=0))
+    order = np.argsort(-of_means, kind="stable")
+    place, labels = np.arange(len(order)), matrices[0][matrices[0].dims[1]].to_numpy()[order]
+    (panel,) = axes_for(1, ax, figsize)
+    panel.bar(place, of_products[order], facecolor="none", edgecolor="C0", label="with posterior variances")
+    panel.bar(place, of_means[order], color="C0", alpha=0.6, label="of posterior means")
+    panel.set_xticks(place, [str(label) for label in labels])
+    panel.set(
+        xlabel=str(matrices[0].dims[1]),
+        ylabel="root mean square in predictors",
+        title=f"factors of {names[0]} and {names[1]}",
+    )
+    panel.legend()
+    return panel

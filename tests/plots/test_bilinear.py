@@ -1,0 +1,74 @@
+"""Pictures of bilinear models, read back from their axes."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from matplotlib import pyplot
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+
+QUIET = {"draws": 0, "progressbar": False}
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(2)
+    rows, cols = (part.ravel() for part in np.indices((15, 10)))
+    f = rng.normal(size=15)[rows] * rng.normal(size=10)[cols]
+    with pm.Model(coords={"item": range(15), "user": range(10), "factor": ["a", "b", "c"]}):
+        s = pm.HalfNormal("s", 1)
+        V, U = pm.Normal("V", 0, s, dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
+        b = pm.Normal("b", dims="item")
+        pmep.BilinearPoisson("y", V, U, rows, cols, offset=b[rows], observed=rng.poisson(np.exp(f)))
+        return pmep.fit(**QUIET)
+
+
+def test_relevance_is_the_size_of_products(fitted):
+    fit = group(fitted, "fit")
+    panel = pmep.plots.plot_relevance(fitted, figsize=(4, 3))
+    outlined, full = (np.array([bar.get_height() for bar in container]) for container in panel.containers)
+    V, U = (fit[f"{name}_mean"].to_numpy() for name in "VU")
+    products = V[:, None] * U
+    expected = np.sqrt((products**2).mean(axis=(0, 1)))
+    np.testing.assert_allclose(full, np.sort(expected)[::-1])
+    # By draws of the posterior.
+    rng = np.random.default_rng(0)
+    V, U = (
+        fit[f"{name}_mean"].to_numpy() + fit[f"{name}_sd"].to_numpy() * rng.normal(size=(4000, n, 3))
+        for name, n in (("V", 15), ("U", 10))
+    )
+    drawn = np.sqrt(np.einsum("sid,sjd->d", V**2, U**2) / (4000 * 150))
+    order = np.argsort(-expected)
+    np.testing.assert_allclose(outlined, drawn[order], rtol=0.02)
+    assert [label.get_text() for label in panel.get_xticklabels()] == [["a", "b", "c"][k] for k in order]
+    assert panel.get_xlabel() == "factor" and panel.get_title() == "factors of V and U"
+    np.testing.assert_allclose(panel.figure.get_size_inches(), (4, 3))
+    given = pyplot.figure().add_subplot()
+    assert pmep.plots.plot_relevance(fitted, ax=given) is given
+
+
+def test_relevance_of_other_models():
+    with pm.Model():
+        pm.Normal("y", pm.Normal("m", shape=2), 1, observed=[0.5, 1.0])
+        idata = pmep.fit(**QUIET)
+    with pytest.raises(pmep.UnsupportedModelError, match="two matrices of factors, but this is one of 'm'"):
+        pmep.plots.plot_relevance(idata)
+
+
+def test_convergence_shows_the_bound(fitted):
+    fit = group(fitted, "fit")
+    axes = pmep.plots.plot_convergence(fitted)
+    assert len(axes) == 2
+    for axis, name in zip(axes, ("objective", "max_change")):
+        np.testing.assert_array_equal(axis.lines[0].get_ydata(), fit[name])
+    assert axes[0].get_ylabel() == "bound + log prior" and axes[0].get_title() == "VG"
+    assert axes[1].get_ylabel() == "rise of the bound, a cell" and axes[1].get_title() == "converged"
+    np.testing.assert_array_equal(axes[1].lines[1].get_ydata(), 1e-6)
+    axes[0].figure.canvas.draw()
