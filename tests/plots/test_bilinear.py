@@ -21,10 +21,9 @@ def _closed():
 def fitted():
     rng = np.random.default_rng(2)
     rows, cols = (part.ravel() for part in np.indices((15, 10)))
-    f = rng.normal(size=15)[rows] * rng.normal(size=10)[cols]
+    f = 1.2 * rng.normal(size=15)[rows] * rng.normal(size=10)[cols]
     with pm.Model(coords={"item": range(15), "user": range(10), "factor": ["a", "b", "c"]}):
-        s = pm.HalfNormal("s", 1)
-        V, U = pm.Normal("V", 0, s, dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
+        V, U = pm.Normal("V", 0, [1.0, 0.1, 1.0], dims=("item", "factor")), pm.Normal("U", dims=("user", "factor"))
         b = pm.Normal("b", dims="item")
         pmep.BilinearPoisson("y", V, U, rows, cols, offset=b[rows], observed=rng.poisson(np.exp(f)))
         return pmep.fit(**QUIET)
@@ -38,6 +37,7 @@ def test_relevance_is_the_size_of_products(fitted):
     products = V[:, None] * U
     expected = np.sqrt((products**2).mean(axis=(0, 1)))
     np.testing.assert_allclose(full, np.sort(expected)[::-1])
+    assert full[0] > 0.5 and full[-1] < 0.1
     # By draws of the posterior.
     rng = np.random.default_rng(0)
     V, U = (
