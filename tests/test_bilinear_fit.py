@@ -8,6 +8,7 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.results.reading import settings
 
 I, J, D, N = 12, 9, 2, 150  # noqa: E741
 RNG = np.random.default_rng(5)
@@ -41,10 +42,14 @@ def counts_model(**options):
     return model
 
 
-@pytest.fixture(scope="module")
-def fitted():
+@pytest.fixture(scope="module", params=["diagonal", "full"])
+def fitted(request):
     model = counts_model()
-    return model, pmep.fit(model=model, draws=400, **QUIET)
+    return model, pmep.fit(model=model, draws=400, covariance=request.param, **QUIET)
+
+
+def covariance_of(idata):
+    return settings(idata)["covariance"]
 
 
 def test_the_container(fitted):
@@ -67,6 +72,23 @@ def test_the_container(fitted):
     assert np.corrcoef(found, F)[0, 1] > 0.8
 
 
+def test_draws_of_rows_have_their_covariance(fitted):
+    """Entries of a row and its bias: with independent entries, and with those of the saved factors."""
+    _, idata = fitted
+    posterior, state = group(idata, "posterior"), group(idata, "fit_state")
+    for matrix, bias, side in (("V", "b", "left"), ("U", "c", "right")):
+        draws = np.concatenate([np.asarray(posterior[matrix]), np.asarray(posterior[bias])[..., None]], axis=-1)
+        centred = (draws - np.asarray(state[f"{side}_mean"])).reshape(-1, *draws.shape[2:])
+        if covariance_of(idata) == "full":
+            factor = np.asarray(state[f"{side}_factor"])
+            assert np.abs(factor[:, -1, :-1]).max() > 0.01
+            whitened = np.linalg.solve(factor, centred[..., None])[..., 0]
+        else:
+            whitened = centred / np.sqrt(np.asarray(state[f"{side}_variance"]))
+        found = np.einsum("sid,sie->ide", whitened, whitened) / len(whitened)
+        np.testing.assert_allclose(found, np.tile(np.eye(D + 1), (len(found), 1, 1)), atol=5 * np.sqrt(2 / 1600))
+
+
 def test_log_likelihoods_and_predictors_are_those_of_the_draws(fitted):
     _, idata = fitted
     posterior, fit = group(idata, "posterior"), group(idata, "fit")
@@ -86,7 +108,7 @@ def test_pymcs_own_way_of_writing_it_is_the_same_model(fitted):
         c, mu = pm.Normal("c", 0, 0.5, dims="user"), pm.Normal("mu", 0, 2)
         rate = pm.math.exp(c[COLS] + mu + (U[COLS] * V[ROWS]).sum(axis=1) + b[ROWS])
         pm.Poisson("y", rate, observed=COUNTS)
-    found = group(pmep.fit("vg", model=model, draws=0, **QUIET), "fit")
+    found = group(pmep.fit("vg", model=model, draws=0, covariance=covariance_of(fitted[1]), **QUIET), "fit")
     known = group(fitted[1], "fit")
     np.testing.assert_allclose(found["log_evidence"], known["log_evidence"], atol=0.05)
     np.testing.assert_allclose(found["y_predictor_mean"], known["y_predictor_mean"], atol=0.05)
@@ -138,11 +160,12 @@ def test_estimated_matrices_have_no_spread():
     assert "estimated V" in bounds[1].attrs["log_evidence_is"]
 
 
-def test_a_flat_matrix_is_estimated():
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_a_flat_matrix_is_estimated(covariance):
     with pm.Model(coords=COORDS) as model:
         V, U = pm.Flat("V", dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, observed=COUNTS)
-    fit = group(pmep.fit(model=model, draws=0, max_iter=500, **QUIET), "fit")
+    fit = group(pmep.fit(model=model, draws=0, max_iter=500, covariance=covariance, **QUIET), "fit")
     assert (fit["V_sd"] == 0).all() and (fit["U_sd"] > 0).all()
     assert float(np.abs(fit["V_mean"]).max()) > 0.1
 
@@ -170,18 +193,24 @@ def test_a_saved_fit_is_where_the_next_one_starts(fitted, tmp_path):
     model, idata = fitted
     idata.to_netcdf(tmp_path / "fit.nc")
     back = az.from_netcdf(tmp_path / "fit.nc")
-    again = group(pmep.fit(model=model, start=back, draws=0, **QUIET), "fit")
     known = group(idata, "fit")
-    assert float(again["objective"][0]) == pytest.approx(float(known["objective"][-1]), rel=1e-9)
+    for covariance in ("full", "diagonal"):
+        again = group(pmep.fit(model=model, start=back, draws=0, covariance=covariance, **QUIET), "fit")
+        gain = float(again["objective"][0] - known["objective"][-1])
+        if (covariance_of(idata), covariance) == ("full", "diagonal"):
+            assert -20.0 < gain < 0.0
+        else:
+            assert gain == pytest.approx(0.0, abs=1e-8 * abs(float(known["objective"][-1])))
     with pytest.raises(ValueError, match="another estimate="):
         pmep.fit(model=model, start=back, draws=0, estimate=["V"], hyper="fixed", **QUIET)
 
 
-def test_a_checkpoint_is_resumed(tmp_path):
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_a_checkpoint_is_resumed(covariance, tmp_path):
     model, path = counts_model(), tmp_path / "state.npz"
     with pytest.warns(pmep.ConvergenceWarning, match="stopped after 4 steps"):
-        first = pmep.fit(model=model, draws=0, checkpoint=path, max_iter=4, **QUIET)
-    second = pmep.fit(model=model, draws=0, checkpoint=path, **QUIET)
+        first = pmep.fit(model=model, draws=0, checkpoint=path, max_iter=4, covariance=covariance, **QUIET)
+    second = pmep.fit(model=model, draws=0, checkpoint=path, covariance=covariance, **QUIET)
     ends = [group(idata, "fit")["objective"] for idata in (first, second)]
     assert float(ends[1][0]) == pytest.approx(float(ends[0][-1]))
 
@@ -301,7 +330,8 @@ def test_log_predictive_of_new_cells(fitted):
     model, idata = fitted
     found = pmep.log_predictive(idata, model, {"y": NEW})["y"]
     assert found.dims == ("y_cell",)
-    posterior = group(pmep.fit(model=model, start=idata, draws=5000, max_iter=4, tol=1.0, **QUIET), "posterior")
+    again = {"start": idata, "covariance": covariance_of(idata), "max_iter": 4, "tol": 1.0}
+    posterior = group(pmep.fit(model=model, draws=5000, **again, **QUIET), "posterior")
     V, U, b, c, mu = (np.concatenate(np.asarray(posterior[name])) for name in ("V", "U", "b", "c", "mu"))
     f = (V[:, NEW["rows"]] * U[:, NEW["cols"]]).sum(axis=-1) + b[:, NEW["rows"]] + c[:, NEW["cols"]] + mu[:, None]
     density = scipy.stats.poisson(np.exp(f)).pmf(NEW["observed"])
@@ -370,6 +400,7 @@ def test_what_needs_sites_says_so(fitted):
     [
         ({"estimate": ["W"]}, "estimate= names 'W'.*V, U, b, c"),
         ({"estimate": ["b"]}, "points of 'b', whose scale 'sb' is to be learned.*hyper='fixed'"),
+        ({"covariance": "banded"}, "covariance='banded' is none of 'diagonal', 'full'"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"max_iter": 0}, "max_iter=0 must be a positive whole number"),
         ({"hyper": "sample"}, "hyper='sample' is not offered"),

@@ -70,8 +70,8 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         A row for each of 378,968 pairs, with the columns ``user`` and ``place``, counted from zero, ``visits``, and
-        ``part``: ``"train"``, ``"tune"`` or ``"test"``, the user's earliest 70, the next 10 and the latest 20 percent of
-        visits. Pairs that never met are not there.
+        ``part``: ``"train"``, ``"tune"`` or ``"test"``, a user's earliest 70, the next 10 and the latest 20 percent.
+        Pairs that never met are not there.
 
     Raises
     ------

@@ -6,26 +6,34 @@ With independent rows v_i and u_j under the posterior Q it is
 
 with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is one without a
 variance. Columns that are estimated as points have no variance either, and their log prior density takes the place of
-the divergence.
+the divergence. Rows have independent entries or covariances, as the sides that are given do.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.engines.bilinear_rows import (
+    divergence,
+    packed_gradient,
+    packed_scale,
+    total_derivative,
+    unpacked,
+)
+from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
 from pymc_ep.kernels import inner_products
-from pymc_ep.kernels.inner_products import Pairs, Rows
+from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Pairs, Rows
+from pymc_ep.linalg.many_lbfgs import Scale
 from pymc_ep.sites.cells import CellBound
 
-__all__ = ["BilinearBound", "Block", "Derivatives", "unpacked"]
+__all__ = ["BilinearBound", "Block", "Derivatives", "Sides"]
 
 _STATISTICS = {
     "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
     "variance": (inner_products.variance, inner_products.variance_pullback),
 }
-Sides = tuple[Rows, Rows]
-"""Moments of the left and of the right matrix, or derivatives in them."""
+Sides = tuple[AnyRows, AnyRows]
+"""The left and the right matrix, or derivatives in their numbers."""
 
 
 class Derivatives(NamedTuple):
@@ -64,11 +72,13 @@ class BilinearBound:
     def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
         self.cells, self.n_factors, self.points = cells, n_factors, points
         self.pairs = cells.by_left, cells.by_right
-        self.statistics, self.pullback = _STATISTICS[cells.site.spread]
+        self.statistics, self._pullback = _STATISTICS[cells.site.spread]
+        self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
     def of_cells(self, prior: BilinearPrior, sides: Sides) -> CellBound:
         """Return what each cell adds, in the order in which cells were given."""
-        moments = self.moments(sides, 0, self.pairs[0], sides[0], prior.offset[self.pairs[0].order])
+        offset = prior.offset[self.pairs[0].order]
+        moments = self.moments(0, self.pairs[0], sides[0], offset, self.partner(sides, 0))
         given = np.empty((2, len(prior.offset)))
         given[:, self.pairs[0].order] = moments
         return self.cells.site.bounded(self.cells.y, *given, *prior.parameters)
@@ -91,14 +101,13 @@ class BilinearBound:
         return Derivatives(value, tuple(of_prior), of_offset, found.of_parameters, found)
 
     def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
-        """Return the derivatives in the moments of either matrix; meaningless in the variances of points."""
+        """Return the derivatives in the numbers of either matrix; meaningless in the spreads of points."""
 
-        def of_side(k: int, given: MatrixPrior) -> Rows:
-            order, rows = self.pairs[k].order, sides[k]
+        def of_side(k: int, given: MatrixPrior) -> AnyRows:
+            order = self.pairs[k].order
             weights = found.cells.of_mean[order], found.cells.of_spread[order]
-            cells = self.pullback(self.pairs[k], rows, self.partner(sides, k), *weights)
-            of_variance = cells.variance + own_variance_derivative(rows, given, self.points[k])
-            return Rows(cells.mean - found.of_prior[2 * k], of_variance)
+            cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
+            return total_derivative(cells, found.of_prior[2 * k], sides[k], given, self.points[k])
 
         return of_side(0, prior.left), of_side(1, prior.right)
 
@@ -106,27 +115,34 @@ class BilinearBound:
         """Return the bound as a function of the rows of one matrix."""
         return Block(self, prior, sides, own)
 
-    def partner(self, sides: Sides, own: int) -> Rows:
-        """Return the rows that those of one matrix are multiplied with, (J, K): with ones for a bias."""
-        d, biased = self.n_factors, sides[own].mean.shape[1] > self.n_factors
-        mean, variance = (part[:, :d] for part in sides[1 - own])
-        if not biased:
-            return Rows(np.ascontiguousarray(mean), np.ascontiguousarray(variance))
-        column = np.ones((len(mean), 1))
-        return Rows(np.hstack([mean, column]), np.hstack([variance, 0.0 * column]))
+    def partner(self, sides: Sides, own: int) -> Rows | FullRows:
+        """Return the rows that those of one matrix are multiplied with, (J, K''): with ones for a bias."""
+        rows = with_ones(sides[1 - own], self._ones[1 - own])
+        return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
-        self, sides: Sides, own: int, pairs: Pairs, rows: Rows, offset: np.ndarray, partner: Rows | None = None
+        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both statistics of the predictors of pairs of own `rows`, with the other side's bias and offsets."""
-        mean, spread = self.statistics(pairs, rows, self.partner(sides, own) if partner is None else partner)
-        by, variance, other = offset, 0.0, sides[1 - own]
-        if other.mean.shape[1] > self.n_factors:
-            by = by + other.mean[pairs.others, self.n_factors]
-            variance = other.variance[pairs.others, self.n_factors]
-        if self.cells.site.spread == "log_mean_exp":
-            return mean + by, spread + by + variance / 2
-        return mean + by, spread + variance
+        """Return both statistics of the predictors of pairs of own `rows`, with offsets."""
+        mean, spread = self.statistics(pairs, with_ones(rows, self._ones[own]), partner)
+        return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
+
+    def pullback(
+        self,
+        own: int,
+        pairs: Pairs,
+        rows: AnyRows,
+        partner: Rows | FullRows,
+        of_mean: np.ndarray,
+        of_spread: np.ndarray,
+    ) -> Rows | FullRows:
+        """Return the derivatives in the moments of own `rows` of the sum of both statistics with weights, (n,) each."""
+        place = self._ones[own]
+        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread)
+        if place is None:
+            return found
+        mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)
+        return Rows(mean, spread) if isinstance(rows, Rows) else FullRows(mean, np.delete(spread, place, axis=1))
 
 
 class Block:
@@ -142,79 +158,38 @@ class Block:
         self._partner = bound.partner(sides, own)
         self._anchor = self._moments(self.pairs, sides[own], slice(None))
 
-    def scale(self, which: np.ndarray) -> np.ndarray:
-        """Return about the inverse of minus each second derivative in what `packed` gives, (k, p).
-
-        In a mean it is the precision of its best Gaussian, 1 / V - 2 dB/da with the cells' part of B; in a log variance
-        it is a half, as if the variance were its best.
-        """
-        rows = self._sides[self._own]
-        found = self._at(self.pairs, rows, slice(None))
-        cells = self._bound.pullback(self.pairs, rows, self._partner, np.zeros_like(found.of_mean), found.of_spread)
-        precision = np.maximum(1.0 / self.prior.variance[which] - 2.0 * cells.variance[which], np.finfo(float).tiny)
-        return np.hstack([1.0 / precision, np.full((len(which), int((~self.points).sum())), 2.0)])
+    def scale(self, which: np.ndarray) -> Scale:
+        """Return about the inverse of minus the Hessian of some rows, (k,), in what `packed` gives."""
+        rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
+        found = self._at(pairs, rows, places)
+        cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
+        return packed_scale(rows, cells, MatrixPrior(*(part[which] for part in self.prior)), self.points)
 
     def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the part of some rows, (k,), and its gradient, (k, p), at what `packed` would give."""
         pairs, places = self.pairs.of_rows(which)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Trial steps may overflow, which the line search turns back from.
-            rows = unpacked(points, self.points)
+            rows = unpacked(points, self.points, type(self._sides[self._own]))
             found = self._at(pairs, rows, places)
             own = MatrixPrior(self.prior.mean[which], self.prior.variance[which])
             total, of_mean, _ = divergence(rows, own, self.points)
-            cells = self._bound.pullback(pairs, rows, self._partner, found.of_mean, found.of_spread)
-            of_variance = cells.variance + own_variance_derivative(rows, own, self.points)
-            gradient = packed_gradient(Rows(cells.mean - of_mean, of_variance), rows, self.points)
+            cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
+            slope = total_derivative(cells, of_mean, rows, own, self.points)
+            gradient = packed_gradient(slope, rows, self.points)
             value = pairs.total(found.value) + total.sum(axis=1)
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
         return np.where(good, value, -np.inf), gradient
 
-    def _at(self, pairs: Pairs, rows: Rows, places: Any) -> CellBound:
+    def _at(self, pairs: Pairs, rows: AnyRows, places: Any) -> CellBound:
         moments = self._moments(pairs, rows, places)
         parameters = [p[places] for p in self._parameters]
         mean, spread = self._anchor
         anchor = mean[places], spread[places]
         return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=anchor)
 
-    def _moments(self, pairs: Pairs, rows: Rows, places: Any) -> tuple[np.ndarray, np.ndarray]:
-        return self._bound.moments(self._sides, self._own, pairs, rows, self._offset[places], self._partner)
+    def _moments(self, pairs: Pairs, rows: AnyRows, places: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._bound.moments(self._own, pairs, rows, self._offset[places], self._partner)
 
-
-def packed(rows: Rows, points: np.ndarray) -> np.ndarray:
-    """Return means, and log variances of columns that are no points, (I, p)."""
-    return np.hstack([rows.mean, np.log(rows.variance[:, ~points])])
-
-
-def unpacked(values: np.ndarray, points: np.ndarray) -> Rows:
-    """Return the moments that `packed` came from."""
-    variance = np.zeros((len(values), len(points)))
-    variance[:, ~points] = np.exp(values[:, len(points) :])
-    return Rows(np.ascontiguousarray(values[:, : len(points)]), variance)
-
-
-def packed_gradient(derivative: Rows, rows: Rows, points: np.ndarray) -> np.ndarray:
-    """Return derivatives in what `packed` gives from those in the moments."""
-    return np.hstack([derivative.mean, (derivative.variance * rows.variance)[:, ~points]])
-
-
-def divergence(rows: Rows, prior: MatrixPrior, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return minus each entry's divergence from its prior, (I, K), and its derivatives in the prior's moments.
-
-    Of points it is the log prior density, and zero where that is flat.
-    """
-    flat = ~np.isfinite(prior.variance)
-    v = np.where(flat, 1.0, prior.variance)
-    second = (rows.mean - prior.mean) ** 2 + rows.variance
-    entropy = np.where(points, -np.log(2 * np.pi), 1.0 + np.log(np.where(points, 1.0, rows.variance)))
-    value = np.where(flat, 0.0, 0.5 * (entropy - np.log(v) - second / v))
-    of_mean = np.where(flat, 0.0, (rows.mean - prior.mean) / v)
-    return value, of_mean, np.where(flat, 0.0, 0.5 * (second / v - 1.0) / v)
-
-
-def own_variance_derivative(rows: Rows, prior: MatrixPrior, points: np.ndarray) -> np.ndarray:
-    """Return the derivative of minus the divergence in the entries' own variances.
-
-    In their means it is minus that in the prior's.
-    """
-    return np.where(points, 0.0, 0.5 / np.where(points, 1.0, rows.variance) - 0.5 / prior.variance)
+    def _pullback(self, pairs: Pairs, rows: AnyRows, of_mean: np.ndarray, of_spread: np.ndarray) -> Rows | FullRows:
+        return self._bound.pullback(self._own, pairs, rows, self._partner, of_mean, of_spread)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
-from pymc_ep.engines.bilinear_bound import BilinearBound
+from pymc_ep.engines.bilinear_bound import BilinearBound, Sides
+from pymc_ep.engines.bilinear_rows import factored, independent
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.saved import Saved
@@ -16,18 +17,18 @@ from pymc_ep.engines.vg import State, VariationalGaussian, first_state
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.sites.cells import CELL_SITES
 
 __all__ = ["OPTIONS", "rebuild", "solve"]
 
-OPTIONS = {"estimate": (), "tol": 1e-6, "max_iter": 200, "seed": 0}
+OPTIONS = {"covariance": "diagonal", "estimate": (), "tol": 1e-6, "max_iter": 200, "seed": 0}
 """Options and their defaults."""
 _BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 _WITH_POINTS = (
     "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
 )
-_SAVED = ("left_mean", "left_variance", "right_mean", "right_variance", "theta")
+_COVARIANCES = ("diagonal", "full")
 
 
 def solve(
@@ -40,7 +41,7 @@ def solve(
     report: Callable[[float, float], None] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
-    """Fit a bilinear form by a Gaussian of independent entries.
+    """Fit a bilinear form by a Gaussian of independent rows.
 
     Parameters
     ----------
@@ -76,13 +77,19 @@ def solve(
     cells, prior = form.cells(), form.prior(theta)
     first = first_state(prior, form.n_factors, points, theta, settings["seed"])
     if start is not None:
-        first = _from_start(first, start)
+        first = _from_start(first, start, full=settings["covariance"] == "full")
     bound = BilinearBound(cells, form.n_factors, points)
-    ascent = VariationalGaussian(bound, learn=hyper == "optimize", tol=settings["tol"], max_iter=settings["max_iter"])
-    engine = Saved(ascent, checkpoint, _SAVED)
+    ascent = VariationalGaussian(
+        bound,
+        learn=hyper == "optimize",
+        tol=settings["tol"],
+        max_iter=settings["max_iter"],
+        full=settings["covariance"] == "full",
+    )
+    engine = Saved(ascent, checkpoint, _saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
-    state = engine.saved(found.state)
+    state = _saved(found.state)
     posterior = rebuild(form, state)
     predictor = posterior.predictor_moments()
     constant = form.constrained(found.state.theta)
@@ -107,8 +114,22 @@ def solve(
 
 def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
-    left, right = (Rows(state[f"{side}_mean"], state[f"{side}_variance"]) for side in ("left", "right"))
-    return BilinearPosterior(form, state["theta"], left, right)
+    return BilinearPosterior(form, state["theta"], *_sides(state))
+
+
+def _saved(state: State) -> dict[str, np.ndarray]:
+    """Return the arrays that a posterior and a later start are made of."""
+    sides = {"left": state.left, "right": state.right}
+    return {f"{side}_{name}": part for side, rows in sides.items() for name, part in rows._asdict().items()} | {
+        "theta": state.theta
+    }
+
+
+def _sides(saved: Mapping[str, np.ndarray]) -> Sides:
+    """Return the matrices of which the arrays were saved."""
+    kind = FactoredRows if "left_factor" in saved else Rows
+    left, right = (kind(*(saved[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
+    return left, right
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
@@ -129,23 +150,24 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
     return estimated, (columns[0], columns[1])
 
 
-def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return where an earlier fit ended."""
-    known = {name: start[name] for name in _SAVED if name != "theta"}
-    for name, value in known.items():
-        if value.shape != (shape := getattr(first, name).shape):
+def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) -> State:
+    """Return where an earlier fit ended, by covariances or without."""
+    left, right = (factored(rows) if full else independent(rows) for rows in _sides(start))
+    for side, own, rows in (("left", left, first.left), ("right", right, first.right)):
+        if own.mean.shape != rows.mean.shape:
             raise ValueError(
-                f"start= holds a {name.replace('_', ' ')} of shape {value.shape}, but the model's is {shape}; fit "
+                f"start= holds a {side} matrix of shape {own.mean.shape}, but the model's is {rows.mean.shape}; fit "
                 f"without start=, or pass the hyperparameters alone as a dict."
             )
-        if name.endswith("variance") and ((value > 0) != (getattr(first, name) > 0)).any():
+        if ((own.variance > 0) != (rows.variance > 0)).any():
             raise ValueError("start= is a fit with another estimate=; fit without start=, or with the same.")
-    left, right = (Rows(known[f"{side}_mean"], known[f"{side}_variance"]) for side in ("left", "right"))
-    return first.with_sides(left, right)
+    return first._replace(left=left, right=right)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """Raise for options outside their range."""
+    if options["covariance"] not in _COVARIANCES:
+        raise ValueError(f"covariance={options['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
     if not (isinstance(options["tol"], int | float) and options["tol"] > 0):
         raise ValueError(f"tol={options['tol']!r} must be positive.")
     check_whole("max_iter", options["max_iter"])

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.bilinear_bound import BilinearBound, Block, Sides, packed, unpacked
-from pymc_ep.forms.bilinear_values import BilinearPrior
+from pymc_ep.engines.bilinear_bound import BilinearBound, Block, Sides
+from pymc_ep.engines.bilinear_rows import factored, packed, unpacked
+from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior
 from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.linalg.many_lbfgs import maximise_many
+from pymc_ep.linalg.many_lbfgs import maximise_many, scaled
 
 __all__ = ["BestRows", "best_rows", "raised_rows"]
 
@@ -23,24 +24,24 @@ class BestRows(NamedTuple):
 
     Attributes
     ----------
-    rows : Rows
+    rows : Rows or FactoredRows
     bound : ndarray, (I,)
         Each row's part of the bound.
     converged : ndarray of bool, (I,)
     """
 
-    rows: Rows
+    rows: AnyRows
     bound: np.ndarray
     converged: np.ndarray
 
 
-def raised_rows(block: Block, rows: Rows, *, max_iter: int, tol: float) -> Rows:
+def raised_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
     """Return the rows of a block after some steps of L-BFGS each, none of which lowers the bound.
 
     Parameters
     ----------
     block : Block
-    rows : Rows
+    rows : Rows or FactoredRows
         Those that the block was made at.
     max_iter : int
     tol : float
@@ -57,9 +58,11 @@ def raised_rows(block: Block, rows: Rows, *, max_iter: int, tol: float) -> Rows:
     # Rows without a cell have their prior, and points among them its mode, or stay where a flat one has none.
     known = np.isfinite(block.prior.variance)
     mean = np.where(known, block.prior.mean, rows.mean)
-    variance = np.where(points | ~known, 0.0, block.prior.variance)
-    mean[seen], variance[seen] = unpacked(found.points, points)
-    return Rows(mean, variance)
+    unseen = Rows(mean, np.where(points | ~known, 0.0, block.prior.variance))
+    out = unseen if isinstance(rows, Rows) else factored(unseen)
+    for part, raised in zip(out, unpacked(found.points, points, type(rows))):
+        part[seen] = raised
+    return out
 
 
 def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int) -> BestRows:
@@ -69,7 +72,7 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int
     ----------
     bound : BilinearBound
     prior : BilinearPrior
-    sides : pair of Rows
+    sides : pair of Rows or FactoredRows
     own : int
         Which side is raised.
     """
@@ -79,7 +82,7 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int
         block = bound.block(prior, (both[0], both[1]), own)
         every = np.arange(len(both[own].mean))
         value, gradient = block.evaluate(every, packed(both[own], block.points))
-        promised = 0.5 * np.einsum("ip,ip->i", gradient, block.scale(every) * gradient)
+        promised = 0.5 * np.einsum("ip,ip->i", gradient, scaled(block.scale(every), every, gradient))
         converged = promised <= _PROMISED * (1 + np.diff(block.pairs.ends))
         if converged.all() or not left:
             break

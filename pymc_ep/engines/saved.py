@@ -1,6 +1,6 @@
 """An iteration whose state is saved at intervals, and hyperparameters of which are kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -20,8 +20,8 @@ class Saved:
     engine : Engine
     checkpoint : Checkpoint, optional
         Receives the state at intervals.
-    fields : sequence of str
-        What a resumed fit starts from.
+    arrays : callable
+        Of a state: what a resumed fit starts from, by name.
     theta : callable, optional
         Of a state: its unconstrained hyperparameters, (p,); by default the field of that name.
 
@@ -35,10 +35,10 @@ class Saved:
         self,
         engine: Engine,
         checkpoint: Checkpoint | None,
-        fields: Sequence[str],
+        arrays: Callable[[Any], dict[str, np.ndarray]],
         theta: Callable[[Any], np.ndarray] = attrgetter("theta"),
     ):
-        self._engine, self._checkpoint, self._fields = engine, checkpoint or Checkpoint(None), fields
+        self._engine, self._checkpoint, self._arrays = engine, checkpoint or Checkpoint(None), arrays
         self._theta = theta
         self.thetas: list[np.ndarray] = []
 
@@ -64,13 +64,9 @@ class Saved:
         """Return how the iteration ended, or None while it goes on."""
         return self._engine.finished(state)
 
-    def saved(self, state: Any) -> dict[str, np.ndarray]:
-        """Return what a resumed fit starts from, by name."""
-        return {name: getattr(state, name) for name in self._fields}
-
     def save(self, state: Any, *, last: bool = False) -> None:
         """Save the state if it is time, or in any case at the end."""
-        self._checkpoint.save(last=last, **self.saved(state))
+        self._checkpoint.save(last=last, **self._arrays(state))
 
     def _noted(self, state: Any) -> Any:
         self.thetas.append(self._theta(state))

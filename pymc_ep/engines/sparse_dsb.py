@@ -240,7 +240,7 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    engine = Saved(loop, checkpoint, _SAVED)
+    engine = Saved(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
     found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(

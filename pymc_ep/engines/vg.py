@@ -1,10 +1,10 @@
 """A Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
 
-Given one matrix the other one's rows are apart, and the bound of `bilinear_bound` is concave in the means and log
-variances of each. The first steps raise the rows of one matrix after those of the other, from wherever they start. That
-is sure but slow, as what one matrix gains the other one has to follow: on listening counts it took thirty times as many
+Given one matrix the other one's rows are apart, and the bound of `bilinear_bound` is concave in what `bilinear_rows`
+makes of each. The first steps raise the rows of one matrix after those of the other, from wherever they start. That is
+sure but slow, as what one matrix gains the other one has to follow: on listening counts it took thirty times as many
 evaluations as L-BFGS on both matrices and the hyperparameters at once, which all later steps are. Neither lowers the
-bound.
+bound. Covariances join after the first steps: rows of independent entries are a start near to their best.
 """
 
 from typing import Any, NamedTuple
@@ -13,12 +13,13 @@ import numpy as np
 
 from pymc_ep.engines.ascent import climb
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides, packed, packed_gradient, unpacked
+from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides
+from pymc_ep.engines.bilinear_rows import factored, packed, packed_gradient, unpacked
 from pymc_ep.engines.block_rows import raised_rows
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.bilinear_values import BilinearPrior, MatrixPrior
+from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.linalg.many_lbfgs import maximise_many
+from pymc_ep.linalg.many_lbfgs import Scale, maximise_many, scaled
 
 __all__ = ["State", "VariationalGaussian", "first_state"]
 
@@ -40,9 +41,8 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    left_mean, left_variance : ndarray, (I, K)
-        Moments of the left matrix, and of its bias as the last column where it has one.
-    right_mean, right_variance : ndarray, (J, K')
+    left, right : Rows or FactoredRows
+        Either matrix, (I, K) and (J, K'), with its bias as the last column where it has one.
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     log_bound : float
@@ -57,10 +57,8 @@ class State(NamedTuple):
         Steps made.
     """
 
-    left_mean: np.ndarray
-    left_variance: np.ndarray
-    right_mean: np.ndarray
-    right_variance: np.ndarray
+    left: AnyRows
+    right: AnyRows
     theta: np.ndarray
     log_bound: float
     objective: float
@@ -71,14 +69,8 @@ class State(NamedTuple):
 
     @property
     def sides(self) -> Sides:
-        """Moments of both matrices."""
-        return Rows(self.left_mean, self.left_variance), Rows(self.right_mean, self.right_variance)
-
-    def with_sides(self, left: Rows, right: Rows) -> "State":
-        """Return the state with other moments."""
-        return self._replace(
-            left_mean=left.mean, left_variance=left.variance, right_mean=right.mean, right_variance=right.variance
-        )
+        """Both matrices."""
+        return self.left, self.right
 
 
 class VariationalGaussian:
@@ -92,10 +84,12 @@ class VariationalGaussian:
     tol : float
         Increase of the objective in one step, for each cell, at which the iteration ends.
     max_iter : int
+    full : bool
+        Whether rows end with covariances, where they start without.
     """
 
-    def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int):
-        self.bound, self.learn, self.tol, self.max_iter = bound, learn, tol, max_iter
+    def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int, full: bool = False):
+        self.bound, self.learn, self.tol, self.max_iter, self.full = bound, learn, tol, max_iter, full
 
     def init(self, problem: Any, start: Any = None) -> State:
         """Return the state at its start, with its bound."""
@@ -134,7 +128,7 @@ class VariationalGaussian:
         prior, sides = problem.prior(state.theta), list(state.sides)
         for own in range(2):
             sides[own] = self._raised(prior, (sides[0], sides[1]), own)
-        state = state.with_sides(*sides)
+        state = state._replace(left=sides[0], right=sides[1])
         if not self._learns(state):
             return state
 
@@ -148,7 +142,7 @@ class VariationalGaussian:
     def _learns(self, state: State) -> bool:
         return self.learn and state.theta.size > 0
 
-    def _raised(self, prior: BilinearPrior, sides: Sides, own: int) -> Rows:
+    def _raised(self, prior: BilinearPrior, sides: Sides, own: int) -> AnyRows:
         """Return the rows of one matrix raised towards their maximum, given those of the other one."""
         block = self.bound.block(prior, sides, own)
         return raised_rows(block, sides[own], max_iter=_ROUNDS, tol=_SETTLED * self.tol)
@@ -156,12 +150,17 @@ class VariationalGaussian:
     def _ascent(self, problem: Any, state: State) -> State:
         """Raise all at once."""
         learns, points = self._learns(state), self.bound.points
+        if self.full:
+            state = state._replace(left=factored(state.left), right=factored(state.right))
         parts = [packed(rows, own) for rows, own in zip(state.sides, points)]
         ends = np.cumsum([part.size for part in parts])
 
         def taken_apart(at: np.ndarray) -> tuple[Sides, np.ndarray]:
             left, right, theta = np.split(at, ends)
-            sides = (unpacked(one.reshape(part.shape), own) for one, part, own in zip((left, right), parts, points))
+            sides = (
+                unpacked(one.reshape(part.shape), own, type(state.left))
+                for one, part, own in zip((left, right), parts, points)
+            )
             return tuple(sides), theta if learns else state.theta  # type: ignore[return-value]
 
         def evaluate(_: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -183,18 +182,29 @@ class VariationalGaussian:
         start = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
         scale = self._scale(problem, state, learns)
         memory = (state.moves, state.changes) if state.moves.shape[-1] == start.size else None
-        found = maximise_many(evaluate, start[None], scale[None], max_iter=_ROUNDS, tol=0.0, memory=memory)
-        sides, theta = taken_apart(found.points[0])
-        return state.with_sides(*sides)._replace(theta=theta, moves=found.moves, changes=found.changes)
+        found = maximise_many(evaluate, start[None], scale, max_iter=_ROUNDS, tol=0.0, memory=memory)
+        (left, right), theta = taken_apart(found.points[0])
+        return state._replace(left=left, right=right, theta=theta, moves=found.moves, changes=found.changes)
 
-    def _scale(self, problem: Any, state: State, learns: bool) -> np.ndarray:
-        """Return about the inverse of minus each second derivative of all that is raised at once."""
-        prior = problem.prior(state.theta)
-        scale = [
-            self.bound.block(prior, state.sides, own).scale(np.arange(len(state.sides[own].mean))) for own in (0, 1)
-        ]
-        if not learns:
-            return np.concatenate([part.ravel() for part in scale])
+    def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
+        """Return about the inverse of minus the Hessian of all that is raised at once."""
+        prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
+        scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
+        of_theta = self._curvature(problem, state) if learns else np.zeros(0)
+        sizes = [packed(rows, own).size for rows, own in zip(state.sides, self.bound.points)]
+
+        def scale(_: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+            *sides, theta = np.split(gradients[0], np.cumsum(sizes))
+            out = [
+                scaled(one, rows, part.reshape(len(rows), -1)).ravel()
+                for one, rows, part in zip(scales, numbers, sides)
+            ]
+            return np.concatenate([*out, of_theta * theta])[None]
+
+        return scale
+
+    def _curvature(self, problem: Any, state: State) -> np.ndarray:
+        """Return about the inverse of minus each second derivative in the hyperparameters, (p,)."""
 
         def slope(theta: np.ndarray) -> np.ndarray:
             return _of_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
@@ -202,8 +212,7 @@ class VariationalGaussian:
         here, steps = slope(state.theta), _NEARBY * np.eye(state.theta.size)
         curvature = np.array([here[k] - slope(state.theta + step)[k] for k, step in enumerate(steps)]) / _NEARBY
         # Where it is not concave, whatever its size is.
-        of_theta = 1.0 / np.maximum(np.abs(curvature), 1.0)
-        return np.concatenate([*(part.ravel() for part in scale), of_theta])
+        return 1.0 / np.maximum(np.abs(curvature), 1.0)
 
 
 def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.ndarray, seed: Any) -> State:
@@ -218,7 +227,7 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.nda
 
     left, right = side(prior.left, points[0]), side(prior.right, points[1])
     none = np.zeros((0, 1, 0))
-    return State(*left, *right, theta, np.nan, np.nan, np.inf, none, none, 0)
+    return State(left, right, theta, np.nan, np.nan, np.inf, none, none, 0)
 
 
 def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:

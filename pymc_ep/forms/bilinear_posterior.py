@@ -1,13 +1,14 @@
-"""The posterior of a bilinear form, whose entries are independent: moments and draws of its variables."""
+"""The posterior of a bilinear form, whose rows are independent: moments and draws of its variables."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_ep.forms.bilinear_values import AnyRows, places_of_ones, with_ones
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
-from pymc_ep.kernels.inner_products import Rows, variance
+from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
 
 __all__ = ["BilinearPosterior"]
 
@@ -17,19 +18,20 @@ _NUMBERS = 2**22
 
 
 class BilinearPosterior:
-    """Independent Gaussian entries of both matrices and their biases.
+    """Independent Gaussian rows of both matrices and their biases.
 
     Parameters
     ----------
     form : CompiledBilinear
     theta : ndarray, (p,)
         Mode of the unconstrained hyperparameters.
-    left, right : Rows
-        Moments, with a bias as the last column; variances of points are zero.
+    left, right : Rows or FactoredRows
+        Rows with a bias as the last column; variances of points are zero.
     """
 
-    def __init__(self, form: CompiledBilinear, theta: np.ndarray, left: Rows, right: Rows):
+    def __init__(self, form: CompiledBilinear, theta: np.ndarray, left: AnyRows, right: AnyRows):
         self.form, self.theta, self.left, self.right = form, theta, left, right
+        self._ones = places_of_ones((left.mean.shape[1], right.mean.shape[1]), form.n_factors)
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of matrices and biases."""
@@ -40,32 +42,30 @@ class BilinearPosterior:
     def predictor_moments(self) -> Moments:
         """Return the moments of the predictors of the cells, (n,)."""
         pairs, offset = self.form.cells().by_left, self.form.prior(self.theta).offset
-        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
-        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
+        left, right = self._with_partners()
         out = np.empty((2, len(offset)))
-        out[:, pairs.order] = variance(pairs, *map(Rows, means, variances))
+        out[:, pairs.order] = variance(pairs, left, right.full if isinstance(right, FactoredRows) else right)
         return Moments(out[0] + offset, np.sqrt(out[1]))
 
     def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
         """Return the moments of predictors without offsets, (k, J): of some rows of a side with all of the other."""
-        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
-        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
-        m, a, n, b = means[side][which], variances[side][which], means[1 - side], variances[1 - side]
-        return Moments(m @ n.T, np.sqrt(a @ (n**2 + b).T + m**2 @ b.T))
+        both = self._with_partners()
+        own, other = both[side].at(which), both[1 - side]
+        (a, of_own), (b, of_other) = _second_moments(own), _second_moments(other)
+        return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
 
     def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws of all variables of the form, with log likelihoods if asked for."""
-        sides = [
-            rows.mean + np.sqrt(rows.variance) * rng.standard_normal((size, *rows.mean.shape))
-            for rows in (self.left, self.right)
-        ]
+        sides = [rows.moved(rng.standard_normal((size, *rows.mean.shape))) for rows in (self.left, self.right)]
         values = self.form.split(*sides)
         out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
         if not log_likelihood:
             return JointDraws(out, {})
         cells, prior = self.form.cells(), self.form.prior(self.theta)
         density = np.empty((size, len(cells.y)))
-        left, right = self._with_partners(*sides, 1.0)
+        left, right = (
+            part if place is None else np.insert(part, place, 1.0, axis=-1) for part, place in zip(sides, self._ones)
+        )
         pairs, f = cells.by_left, np.empty_like(density)
         step = max(1, _NUMBERS // (left.shape[-1] * len(cells.y)))
         for here in (slice(begin, begin + step) for begin in range(0, size, step)):
@@ -91,30 +91,29 @@ class BilinearPosterior:
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES if self.right.variance.any() else 1)
         log_weights = np.log(weights / weights.sum())
         size = size if self.left.variance.any() else 1
-        means = self._with_partners(self.left.mean, self.right.mean, 1.0)
-        variances = self._with_partners(self.left.variance, self.right.variance, 0.0)
+        left, right = self._with_partners()
         site, out = self.form.form.cells.site, np.empty(len(y))
-        step = max(1, _NUMBERS // (size * max(len(nodes), means[0].shape[1])))
+        step = max(1, _NUMBERS // (size * max(len(nodes), left.mean.shape[1])))
         for here in (slice(begin, begin + step) for begin in range(0, len(y), step)):
-            i, j = rows[here], cols[here]
-            z = rng.standard_normal((-(-size // 2), len(i), means[0].shape[1]))
+            own, other = left.at(rows[here]), right.at(cols[here])
+            z = rng.standard_normal((-(-size // 2), *own.mean.shape))
             # Each with its mirror image, which takes the error that is odd in z away.
-            v = np.concatenate([z, -z]) * np.sqrt(variances[0][i]) + means[0][i]
-            mean = np.einsum("scd,cd->sc", v, means[1][j]) + offset[here]
-            sd = np.sqrt(np.einsum("scd,cd->sc", v**2, variances[1][j]))
+            v = own.moved(np.concatenate([z, -z]))
+            mean = np.einsum("scd,cd->sc", v, other.mean) + offset[here]
+            sd = np.sqrt(other.variance_along(v))
             f = mean + nodes[:, None, None] * sd
             density = site.log_density(y[here], f, *(p[here] for p in parameters))
             out[here] = logsumexp(density + log_weights[:, None, None], axis=(0, 1)) - np.log(len(v))
         return out
 
-    def _with_partners(self, left: np.ndarray, right: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return both sides, (..., I, K) and (..., J, K), with a column of `fill` beside each bias of the other."""
-        d = self.form.n_factors
-        sides = [[part[..., :d]] for part in (left, right)]
-        for k, part in enumerate((left, right)):
-            if part.shape[-1] > d:
-                other = sides[1 - k][0]
-                sides[k].append(part[..., d:])
-                sides[1 - k].append(np.full((*other.shape[:-1], 1), fill))
-        first, second = (np.concatenate(parts, axis=-1) for parts in sides)
-        return first, second
+    def _with_partners(self) -> tuple[AnyRows, AnyRows]:
+        """Return both sides with ones beside each bias of the other."""
+        return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
+
+
+def _second_moments(rows: AnyRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return covariances and products of means, a line each, of which independent entries need the diagonals alone."""
+    if isinstance(rows, Rows):
+        return rows.variance, rows.mean**2
+    products = rows.mean[:, :, None] * rows.mean[:, None, :]
+    return rows.full.covariance.reshape(len(products), -1), products.reshape(len(products), -1)

@@ -4,10 +4,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.kernels.inner_products import Pairs
+from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.sites.cells import CellSite
 
-__all__ = ["BilinearPrior", "Cells", "MatrixPrior"]
+__all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "places_of_ones", "with_ones"]
+
+AnyRows = Rows | FactoredRows
+"""Independent Gaussian rows, whose entries are independent or have a covariance."""
 
 
 class MatrixPrior(NamedTuple):
@@ -65,3 +68,19 @@ class Cells(NamedTuple):
         rows, cols = np.asarray(rows), np.asarray(cols)
         pairs = Pairs.of(rows, cols, shape[0]), Pairs.of(cols, rows, shape[1])
         return cls(np.asarray(y, dtype=float), *pairs, site)
+
+
+def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None, int | None]:
+    """Return where either matrix gets a column of ones, which biases of the other one are multiplied with, if it does.
+
+    Columns of both are then the factors, the bias on the left, and that on the right.
+    """
+    return widths[0] if widths[1] > n_factors else None, n_factors if widths[0] > n_factors else None
+
+
+def with_ones(rows: AnyRows, place: int | None) -> AnyRows:
+    """Return rows with a column of ones at a place, which have no spread."""
+    if place is None:
+        return rows
+    mean, spread = np.insert(rows.mean, place, 1.0, axis=1), np.insert(rows[1], place, 0.0, axis=-1)
+    return Rows(mean, spread) if isinstance(rows, Rows) else FactoredRows(mean, np.insert(spread, place, 0.0, axis=1))

@@ -1,11 +1,12 @@
 """Maxima of many small concave functions at once, by L-BFGS with a line search of its own for each (Nocedal 1980)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Found", "maximise_many"]
+__all__ = ["Found", "Scale", "maximise_many", "scaled"]
 
 _MEMORY = 10
 _INCREASE = 1e-4
@@ -16,6 +17,9 @@ _CURVED = 1e-10
 
 Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Of the numbers of some functions, (k,), and points, (k, p): their values, (k,), and gradients, (k, p)."""
+Scale = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""About the inverse of minus the Hessian: its diagonals, (m, p), or what it makes of gradients, (k, p), of some
+functions, (k,)."""
 
 
 class Found(NamedTuple):
@@ -38,7 +42,7 @@ class Found(NamedTuple):
 def maximise_many(
     evaluate: Evaluate,
     start: np.ndarray,
-    scale: np.ndarray,
+    scale: Scale,
     *,
     max_iter: int,
     tol: float,
@@ -51,8 +55,9 @@ def maximise_many(
     evaluate : callable
         Its values may be -inf beyond the domain, but not at `start`.
     start : ndarray, (m, p)
-    scale : ndarray, (m, p)
-        Positive: about the inverse of minus each second derivative, which the first steps take for the Hessian.
+    scale : ndarray, (m, p), or callable
+        Positive (definite): about the inverse of minus each second derivative, or of minus the Hessian, which the first
+        steps take for it.
     max_iter : int
         Steps of each function at most.
     tol : float
@@ -61,22 +66,23 @@ def maximise_many(
     memory : pair of ndarray, (k, m, p), optional
         Moves and changes of an ascent that goes on here.
     """
-    points, scale = start.copy(), np.broadcast_to(scale, start.shape)
-    values, gradients = evaluate(np.arange(len(start)), points)
+    points, everyone = start.copy(), np.arange(len(start))
+    values, gradients = evaluate(everyone, points)
     moves, changes = ([*part] for part in (memory or ((), ())))
     inverses = [_inverse(move, change) for move, change in zip(moves, changes)]
     stuck = np.zeros(len(start), dtype=bool)
     for _ in range(max_iter):
-        active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, scale * gradients) > tol) & ~stuck)
+        steepest = scaled(scale, everyone, gradients)
+        active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, steepest) > tol) & ~stuck)
         if not active.size:
             break
         # Views of all functions, where all are active: copies of the memory would take longer than all else here.
         rows = slice(None) if active.size == len(start) else active
         pairs = [(s[rows], y[rows], inverse[rows]) for s, y, inverse in zip(moves, changes, inverses)]
-        ahead = _direction(gradients[active], scale[rows], pairs)
+        ahead = _direction(gradients[active], partial(scaled, scale, active), pairs)
         slope = np.einsum("mp,mp->m", gradients[active], ahead)
         uphill = slope > 0.0
-        ahead[~uphill] = (scale * gradients)[active[~uphill]]
+        ahead[~uphill] = steepest[active[~uphill]]
         slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ahead[~uphill])
         before, steepness = points[active], gradients[active]
         stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
@@ -86,6 +92,11 @@ def maximise_many(
         del moves[:-_MEMORY], changes[:-_MEMORY], inverses[:-_MEMORY]
     shape = (len(moves), *start.shape)
     return Found(points, values, np.reshape(moves, shape), np.reshape(changes, shape))
+
+
+def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """Return what a scale makes of gradients of some functions, (k, p)."""
+    return scale(which, gradients) if callable(scale) else scale[which] * gradients
 
 
 def _among_all(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -131,21 +142,24 @@ def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
 
 
 def _direction(
-    gradient: np.ndarray, scale: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    gradient: np.ndarray,
+    first: Callable[[np.ndarray], np.ndarray],
+    pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
 ) -> np.ndarray:
     """Return the two-loop recursion's direction of ascent for each function.
 
-    `gradient` is written over, and `pairs` are moves, changes of the gradient and what `_inverse` makes of them.
+    `first` takes the place of the inverse Hessian, `gradient` is written over, and `pairs` are moves, changes of the
+    gradient and what `_inverse` makes of them.
     """
     q, weights = gradient, []
     for s, y, inverse in reversed(pairs):
         weights.append(inverse * np.einsum("mp,mp->m", s, q))
         q += weights[-1][:, None] * y
-    q *= scale
+    q = first(q)
     if pairs:
         s, y, inverse = pairs[-1]
         known = inverse > 0.0
-        curvature = np.einsum("mp,mp,mp->m", y, scale, y)
+        curvature = np.einsum("mp,mp->m", y, first(y))
         q *= np.where(known, 1.0 / np.where(known, inverse * curvature, 1.0), 1.0)[:, None]
     for (s, y, inverse), weight in zip(pairs, reversed(weights)):
         q += (weight + inverse * np.einsum("mp,mp->m", y, q))[:, None] * s

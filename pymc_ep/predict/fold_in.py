@@ -9,6 +9,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.engines.bilinear_bound import BilinearBound
+from pymc_ep.engines.bilinear_rows import factored
 from pymc_ep.engines.block_rows import BestRows, best_rows
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
@@ -22,7 +23,7 @@ __all__ = ["fold_in"]
 
 _FIRST_VARIANCE = 0.1
 _FEASIBLE = 0.5
-"""Largest product of a new row's first variances and those it meets; below one E e^f exists."""
+"""Largest sum over factors of a new row's first variances times those it meets; below one E e^f exists."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
 
 
@@ -92,8 +93,9 @@ def _best(form: CompiledBilinear, posterior: BilinearPosterior, new: NewCells, o
     # A start at which expectations of rates exist; the block is concave, so that any will do.
     variance = np.minimum(priors[own].variance, _FIRST_VARIANCE)
     widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
-    variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / widest)
-    sides[own] = Rows(priors[own].mean, np.where(points[own], 0.0, variance))
+    variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
+    first = Rows(priors[own].mean, np.where(points[own], 0.0, variance))
+    sides[own] = first if isinstance(fitted[own], Rows) else factored(first)
     shape = len(sides[0].mean), len(sides[1].mean)
     cells = Cells.of(new.y, new.rows, new.cols, shape, form.form.cells.site)
     bound = BilinearBound(cells, form.n_factors, points)

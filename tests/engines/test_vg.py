@@ -9,10 +9,11 @@ import scipy.special
 import scipy.stats
 
 from pymc_ep.engines.bilinear_bound import BilinearBound
+from pymc_ep.engines.bilinear_rows import factored, independent
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.vg import VariationalGaussian, first_state
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
-from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.sites.cells import BernoulliCells, NegativeBinomialCells, PoissonCells
 
 I, J, D = 5, 4, 2  # noqa: E741
@@ -25,6 +26,7 @@ SITES = {
     "bernoulli": BernoulliCells(),
 }
 every_site = pytest.mark.parametrize("name", SITES)
+both_covariances = pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
 
 
 class Problem:
@@ -64,17 +66,18 @@ def of_columns(points, bias):
 THETA = np.array([-0.3, 0.1, 0.4])
 
 
-def fitted(problem, theta=THETA, points=((), ()), learn=False, tol=1e-13, max_iter=300):
+def fitted(problem, theta=THETA, points=((), ()), learn=False, tol=1e-13, max_iter=300, full=False):
     bound = problem.bound(points)
-    engine = VariationalGaussian(bound, learn=learn, tol=tol, max_iter=max_iter)
+    engine = VariationalGaussian(bound, learn=learn, tol=tol, max_iter=max_iter, full=full)
     return bound, run(engine, problem, first_state(problem.prior(theta), D, bound.points, theta, 0), max_iter=1000)
 
 
 @every_site
+@both_covariances
 @pytest.mark.parametrize("biased", BIASED)
-def test_the_bound_rises_in_every_step(name, biased):
+def test_the_bound_rises_in_every_step(name, biased, full):
     problem = Problem(SITES[name], BIASED[biased])
-    _, found = fitted(problem, learn=True)
+    _, found = fitted(problem, learn=True, full=full)
     assert found.status.converged
     assert np.all(np.diff(found.objective) >= -1e-10)
     assert np.abs(problem_gradient(problem, found.state)).max() < 1e-3
@@ -86,25 +89,37 @@ def problem_gradient(problem, state):
     return problem.pullback(state.theta, found.of_prior, found.of_offset, found.of_parameters)
 
 
+def rows_of(rng, shape, full):
+    """Rows of which pairs are feasible."""
+    mean, spread = rng.normal(size=shape), rng.uniform(0.1, 0.7, shape)
+    if not full:
+        return Rows(mean, spread)
+    factor = 0.3 * np.tril(rng.normal(size=(*shape, shape[1])), -1) + np.sqrt(spread)[:, :, None] * np.eye(shape[1])
+    return FactoredRows(mean, factor)
+
+
 @every_site
+@both_covariances
 @pytest.mark.parametrize("biased", ["none", "both", "right"])
-def test_derivatives_of_the_bound(name, biased):
+def test_derivatives_of_the_bound(name, biased, full):
     problem = Problem(SITES[name], BIASED[biased])
     bound, rng = problem.bound(), np.random.default_rng(1)
     shapes = [(size, D + bias) for size, bias in zip((I, J), problem.biased)]
-    sides = tuple(Rows(rng.normal(size=s), rng.uniform(0.1, 0.7, s)) for s in shapes)
+    sides = tuple(rows_of(rng, shape, full) for shape in shapes)
     prior = problem.prior(THETA)
     found = bound.derivatives(prior, sides)
     assert found.value == pytest.approx(bound.value(prior, sides))
     of_sides = bound.of_sides(prior, sides, found)
     for k, field in itertools.product(range(2), range(2)):
-        for index in np.ndindex(shapes[k]):
+        for index in np.ndindex(sides[k][field].shape):
+            if len(index) == 3 and index[1] < index[2]:
+                continue
 
             def value(step, k=k, field=field, index=index):
                 moved = [list(rows) for rows in sides]
                 moved[k][field] = moved[k][field].copy()
                 moved[k][field][index] += step
-                return bound.value(prior, tuple(Rows(*rows) for rows in moved))
+                return bound.value(prior, tuple(type(rows)(*parts) for rows, parts in zip(sides, moved)))
 
             difference = (value(1e-6) - value(-1e-6)) / 2e-6
             assert of_sides[k][field][index] == pytest.approx(difference, rel=1e-5, abs=1e-6)
@@ -115,7 +130,7 @@ def test_derivatives_of_the_bound(name, biased):
 
 
 @pytest.mark.parametrize("name", ["poisson", "truncated", "negative binomial", "bernoulli"])
-def test_the_bound_lies_below_the_evidence(name):
+def test_the_bounds_lie_below_the_evidence(name):
     """Two cells in one row, one factor and a bias on the right: by quadrature in all five unknowns."""
     site = SITES[name]
     y = np.array([1.0, 0.0]) if name == "bernoulli" else np.array([2.0, 1.0])
@@ -134,8 +149,11 @@ def test_the_bound_lies_below_the_evidence(name):
         def prior(self, theta):
             return prior
 
-    engine = VariationalGaussian(bound, learn=False, tol=1e-12, max_iter=200)
-    found = run(engine, Given(), first_state(prior, 1, bound.points, np.zeros(0), 0), max_iter=300)
+    bounds = []
+    for full in (False, True):
+        engine = VariationalGaussian(bound, learn=False, tol=1e-12, max_iter=200, full=full)
+        found = run(engine, Given(), first_state(prior, 1, bound.points, np.zeros(0), 0), max_iter=300)
+        bounds.append(found.state.log_bound)
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     weights = weights / weights.sum()
     v = 0.3 + np.sqrt(0.5) * nodes
@@ -146,7 +164,15 @@ def test_the_bound_lies_below_the_evidence(name):
         own = [p[c] for p in parameters]
         per_cell.append(np.einsum("vuc,u,c->v", np.exp(site.log_density(y[c], f, *own)), weights, weights))
     evidence = np.log(weights @ (per_cell[0] * per_cell[1]))
-    assert evidence - 0.4 < found.state.log_bound < evidence
+    assert evidence - 0.4 < bounds[0] < bounds[1] - 1e-4 < evidence
+
+
+@every_site
+@pytest.mark.parametrize("biased", BIASED)
+def test_covariances_raise_the_bound(name, biased):
+    problem = Problem(SITES[name], BIASED[biased], n=25)
+    bounds = [fitted(problem, full=full)[1].state.log_bound for full in (False, True)]
+    assert bounds[1] > bounds[0] + 1e-3
 
 
 def test_fixed_points_of_the_diagonal_posterior():
@@ -171,12 +197,43 @@ def test_fixed_points_of_the_diagonal_posterior():
             np.testing.assert_allclose(pull, (m - given.mean[i]) / given.variance[i], atol=1e-4)
 
 
+def test_fixed_points_of_the_full_posterior():
+    """Of Poisson cells with biases on the right: the equations of Ko and Khan (2014), by inverses of covariances."""
+    problem = Problem(SITES["poisson"], (0, 1))
+    _, found = fitted(problem, full=True)
+    prior, cells = problem.prior(THETA), problem.cells
+    left, right = (rows.full for rows in found.state.sides)
+    ones = np.concatenate([left.mean, np.ones((I, 1))], axis=1)
+    for j in range(J):
+        here = cells.by_right.order[cells.by_right.ends[j] : cells.by_right.ends[j + 1]]
+        total, pull = (
+            np.diag(1 / prior.right.variance[j]),
+            (prior.right.mean[j] - right.mean[j]) / prior.right.variance[j],
+        )
+        for c, i in zip(here, cells.by_right.others[cells.by_right.ends[j] : cells.by_right.ends[j + 1]]):
+            # The left row has a third entry of one, whose variance is next to nothing.
+            own = np.diag([0.0, 0.0, 1e-12])
+            own[:2, :2] = left.covariance[i]
+            precision = np.linalg.inv(own)
+            reduced = precision - right.covariance[j]
+            t = right.mean[j] + precision @ ones[i]
+            tilted = np.linalg.solve(reduced, t)
+            log_mean = 0.5 * (t @ tilted - ones[i] @ precision @ ones[i])
+            log_mean -= 0.5 * np.linalg.slogdet(np.eye(3) - own @ right.covariance[j])[1]
+            rate = np.exp(log_mean + prior.offset[c])
+            total = total + rate * (np.linalg.inv(reduced) + np.outer(tilted, tilted))
+            pull = pull + cells.y[c] * ones[i] - rate * tilted
+        np.testing.assert_allclose(np.linalg.inv(right.covariance[j]), total, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(pull, 0.0, atol=1e-3)
+
+
 @every_site
+@both_covariances
 @pytest.mark.parametrize("points", [(range(D), range(D)), (range(D + 1), range(D + 1)), (range(D), ())])
-def test_points_are_modes(name, points):
+def test_points_are_modes(name, points, full):
     """With all points the mode of the joint density by SciPy; with one matrix a bound that rises and is stationary."""
     problem = Problem(SITES[name])
-    bound, found = fitted(problem, points=points)
+    bound, found = fitted(problem, points=points, full=full)
     assert np.all(np.diff(found.objective) >= -1e-10)
     for rows, own in zip(found.state.sides, bound.points):
         assert not rows.variance[:, own].any() and (rows.variance[:, ~own] > 0).all()
@@ -200,23 +257,26 @@ def test_points_are_modes(name, points):
     assert found.state.log_bound == pytest.approx(-best.fun, abs=1e-6)
 
 
-def test_rows_without_cells_have_their_prior():
+@both_covariances
+def test_rows_without_cells_have_their_prior(full):
     problem = Problem(SITES["poisson"])
-    _, found = fitted(problem)
+    _, found = fitted(problem, full=full)
     prior = problem.prior(THETA)
     assert problem.cells.by_left.ends[-1] == problem.cells.by_left.ends[-2]
-    np.testing.assert_allclose(found.state.left_mean[-1], prior.left.mean[-1], atol=1e-6)
-    np.testing.assert_allclose(found.state.left_variance[-1], prior.left.variance[-1], rtol=1e-5)
+    np.testing.assert_allclose(found.state.left.mean[-1], prior.left.mean[-1], atol=1e-6)
+    np.testing.assert_allclose(found.state.left.variance[-1], prior.left.variance[-1], rtol=1e-5)
 
 
-def test_priors_that_make_the_start_infeasible_are_started_within_it():
+@both_covariances
+def test_priors_that_make_the_start_infeasible_are_started_within_it(full):
     problem = Problem(SITES["poisson"])
     wide = np.array([1.5, 0.0, 0.0])
-    _, found = fitted(problem, theta=wide)
+    _, found = fitted(problem, theta=wide, full=full)
     assert found.status.converged
     assert np.isfinite(found.objective).all()
     pairs, (left, right) = problem.cells.by_left, found.state.sides
-    assert (left.variance[pairs.own, :D] * right.variance[pairs.others, :D]).max() < 1.0
+    covariances = [factored(rows).full.covariance[:, :D, :D] for rows in (left, right)]
+    assert np.linalg.eigvals(covariances[0][pairs.own] @ covariances[1][pairs.others]).real.max() < 1.0
     assert (problem.prior(wide).left.variance * problem.prior(wide).right.variance[0]).max() > 1.0
 
 
@@ -235,3 +295,18 @@ def test_an_iteration_that_is_cut_short_says_so():
     _, found = fitted(Problem(SITES["poisson"]), max_iter=2)
     assert not found.status.converged
     assert "stopped after 2 steps" in found.status.sentence and "raise max_iter" in found.status.sentence
+
+
+def test_rows_by_factors_and_by_entries():
+    """Without a covariance nothing changes; with one the nearest entries have the variances given all others."""
+    rng = np.random.default_rng(4)
+    entries, rows = (rows_of(rng, (3, 4), full) for full in (False, True))
+    entries.variance[:, 1] = 0.0
+    back = independent(factored(entries))
+    np.testing.assert_allclose(back.variance, entries.variance, rtol=1e-12)
+    rows.factor[:, 2] = rows.factor[:, :, 2] = 0.0
+    kept = [0, 1, 3]
+    precision = np.linalg.inv(rows.full.covariance[:, kept][:, :, kept])
+    found = independent(rows)
+    np.testing.assert_allclose(found.variance[:, kept], 1 / np.einsum("idd->id", precision), rtol=1e-10)
+    assert not found.variance[:, 2].any()

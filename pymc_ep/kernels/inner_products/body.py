@@ -32,6 +32,23 @@ class Rows(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
 
+    @property
+    def conditional_sd(self) -> np.ndarray:
+        """Of each entry given those before it, (I, K)."""
+        return np.sqrt(self.variance)
+
+    def at(self, which: np.ndarray) -> "Rows":
+        """Return some of the rows."""
+        return Rows(*(part[which] for part in self))
+
+    def moved(self, normal: np.ndarray) -> np.ndarray:
+        """Return draws, (s, I, K), from standard normal numbers."""
+        return self.mean + np.sqrt(self.variance) * normal
+
+    def variance_along(self, directions: np.ndarray) -> np.ndarray:
+        """Return the variances of inner products with given rows, (s, I, K)."""
+        return np.einsum("sid,id->si", directions**2, self.variance)
+
 
 class Pairs(NamedTuple):
     """Pairs of a row of one matrix, called own, with a row of another one, in the order of the own rows.

@@ -5,12 +5,23 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
+__all__ = [
+    "full_log_mean_exp",
+    "full_log_mean_exp_pullback",
+    "full_variance",
+    "full_variance_pullback",
+    "log_mean_exp",
+    "log_mean_exp_pullback",
+    "variance",
+    "variance_pullback",
+]
 
 _BLOCK = 16
 """Columns whose r_d are multiplied before a logarithm is taken of them: at 1e-16 each the product is still normal."""
 # Sums may be in any order, so that they use vector instructions; NaN and infinity keep their meaning.
-_jit = numba.njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
+_jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
+_jit_part = numba.njit(cache=True, fastmath=_FAST)
 
 
 @_jit
@@ -84,3 +95,156 @@ def variance_pullback(
             for d in range(width):
                 of_mean[i, d] += w * n[j, d] + 2.0 * v * b[j, d] * m[i, d]
                 of_variance[i, d] += v * (n[j, d] ** 2 + b[j, d])
+
+
+@_jit
+def full_log_mean_exp(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, log_out: Any) -> None:
+    """Write E f and log E e^f of all pairs of rows with covariances, (n,) each; see the NumPy body."""
+    width = m.shape[1]
+    for i in numba.prange(len(ends) - 1):
+        g, x = np.empty(width), np.empty(width)
+        across, root = np.empty((width, width)), np.empty((width, width))
+        for c in range(ends[i], ends[i + 1]):
+            j = others[c]
+            proper = _weighted(m[i], factor[i], n[j], b[j], g, across, root, x)
+            total, terms = 0.0, 0.0
+            for d in range(width):
+                total += m[i, d] * n[j, d]
+                terms += 0.5 * (m[i, d] * (g[d] - n[j, d]) + x[d] * x[d]) - np.log(root[d, d] if proper else 1.0)
+            out[c] = total
+            log_out[c] = total + terms if proper else np.inf
+
+
+@_jit
+def full_log_mean_exp_pullback(
+    ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, weight_log: Any, of_mean: Any, of_cov: Any
+) -> None:
+    """Write the derivatives in the own moments, (I, K) and (I, K, K); see the NumPy body."""
+    width = m.shape[1]
+    for i in numba.prange(len(ends) - 1):
+        of_mean[i] = 0.0
+        of_cov[i] = 0.0
+        h, x = np.empty(width), np.empty(width)
+        across, root = np.empty((width, width)), np.empty((width, width))
+        for c in range(ends[i], ends[i + 1]):
+            j = others[c]
+            _weighted(m[i], factor[i], n[j], b[j], h, across, root, x)
+            _solve_lower(root, across)
+            for k in range(width):
+                for d in range(width):
+                    h[d] += x[k] * across[k, d]
+            half = 0.5 * weight_log[c]
+            for d in range(width):
+                of_mean[i, d] += weight[c] * n[j, d] + weight_log[c] * h[d]
+                for e in range(d + 1):
+                    of_cov[i, d, e] += half * (b[j, d, e] + h[d] * h[e])
+            for k in range(width):
+                for d in range(width):
+                    by = half * across[k, d]
+                    for e in range(d + 1):
+                        of_cov[i, d, e] += by * across[k, e]
+        _mirror(of_cov[i])
+
+
+@_jit
+def full_variance(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, spread: Any) -> None:
+    """Write E f and Var f of all pairs of rows with covariances, (n,) each."""
+    width = m.shape[1]
+    for i in numba.prange(len(ends) - 1):
+        own = np.zeros((width, width))
+        for d in range(width):
+            for e in range(width):
+                for k in range(min(d, e) + 1):
+                    own[d, e] += factor[i, d, k] * factor[i, e, k]
+        for c in range(ends[i], ends[i + 1]):
+            j = others[c]
+            total, terms = 0.0, 0.0
+            for d in range(width):
+                total += m[i, d] * n[j, d]
+                for e in range(width):
+                    terms += own[d, e] * (n[j, d] * n[j, e] + b[j, d, e]) + m[i, d] * m[i, e] * b[j, d, e]
+            out[c] = total
+            spread[c] = terms
+
+
+@_jit
+def full_variance_pullback(
+    ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, of_spread: Any, of_mean: Any, of_cov: Any
+) -> None:
+    """Write the derivatives in the own moments, (I, K) and (I, K, K)."""
+    width = m.shape[1]
+    for i in numba.prange(len(ends) - 1):
+        of_mean[i] = 0.0
+        of_cov[i] = 0.0
+        for c in range(ends[i], ends[i + 1]):
+            j, v = others[c], of_spread[c]
+            for d in range(width):
+                along = 0.0
+                for e in range(width):
+                    along += b[j, d, e] * m[i, e]
+                    of_cov[i, d, e] += v * (n[j, d] * n[j, e] + b[j, d, e])
+                of_mean[i, d] += weight[c] * n[j, d] + 2.0 * v * along
+
+
+@_jit_part
+def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: Any, x: Any) -> bool:
+    """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return whether there is a C."""
+    width = len(m)
+    for d in range(width):
+        total = n[d]
+        for e in range(width):
+            total += b[d, e] * m[e]
+        g[d] = total
+        x[d] = 0.0
+    across[:] = 0.0
+    for k in range(width):
+        for d in range(k + 1):
+            by = factor[k, d]
+            x[d] += by * g[k]
+            for e in range(width):
+                across[d, e] += by * b[k, e]
+    for d in range(width):
+        root[d, : d + 1] = 0.0
+        root[d, d] = 1.0
+        for k in range(width):
+            by = across[d, k]
+            for e in range(min(d, k) + 1):
+                root[d, e] -= by * factor[k, e]
+    for d in range(width):
+        for e in range(d + 1):
+            total = root[d, e]
+            for k in range(e):
+                total -= root[d, k] * root[e, k]
+            if d > e:
+                root[d, e] = total / root[e, e]
+            elif total > 0.0:
+                root[d, d] = np.sqrt(total)
+            else:
+                return False
+        total = x[d]
+        for k in range(d):
+            total -= root[d, k] * x[k]
+        x[d] = total / root[d, d]
+    return True
+
+
+@_jit_part
+def _solve_lower(root: Any, values: Any) -> None:
+    """Replace values, (K, K), by their solution with a lower triangular matrix."""
+    width = len(root)
+    for d in range(width):
+        for k in range(d):
+            by = root[d, k]
+            for e in range(width):
+                values[d, e] -= by * values[k, e]
+        by = 1.0 / root[d, d]
+        for e in range(width):
+            values[d, e] *= by
+
+
+@_jit_part
+def _mirror(matrix: Any) -> None:
+    """Copy what is below the diagonal to above it."""
+    for d in range(len(matrix)):
+        for e in range(d):
+            matrix[e, d] = matrix[d, e]

@@ -8,54 +8,68 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.kernels.inner_products import body
+from pymc_ep.kernels.inner_products import body, full_body
 from pymc_ep.kernels.inner_products.body import Pairs, Rows
+from pymc_ep.kernels.inner_products.full_body import FactoredRows, FullRows
 
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _FEW = 30_000
-"""Pairs times columns up to which NumPy takes less than some milliseconds, and a fit some seconds."""
+"""Pairs times columns, or ten times their squares with covariances, up to which NumPy takes some milliseconds at most,
+and a fit some seconds."""
 
 
-def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist."""
+def log_mean_exp(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    own, other : Rows, or FactoredRows and FullRows
+    """
     return _statistics("log_mean_exp", pairs, own, other)
 
 
-def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and Var f of each pair, (n,) each."""
+def variance(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and Var f of each pair, (n,) each, of rows as in `log_mean_exp`."""
     return _statistics("variance", pairs, own, other)
 
 
-def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_log: np.ndarray) -> Rows:
-    """Return the derivatives in the own moments, (I, K), of the sum of E f and log E e^f with weights, (n,) each."""
+def log_mean_exp_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_log: np.ndarray) -> Any:
+    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
+
+    They are `Rows`, or `FullRows` where there are covariances.
+    """
     return _derivatives("log_mean_exp_pullback", pairs, own, other, of_mean, of_log)
 
 
-def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_variance: np.ndarray) -> Rows:
-    """Return the derivatives in the own moments, (I, K), of the sum of E f and Var f with weights, (n,) each."""
+def variance_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_variance: np.ndarray) -> Any:
+    """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
     return _derivatives("variance_pullback", pairs, own, other, of_mean, of_variance)
 
 
-def _few(pairs: Pairs, own: Rows) -> bool:
-    return len(pairs.others) * own.mean.shape[1] <= _FEW
+def _chosen(name: str, pairs: Pairs, own: Any) -> tuple[bool, Any]:
+    """Return whether NumPy's body runs, and the one that does."""
+    full, width = isinstance(own, FactoredRows), own.mean.shape[1]
+    if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
+        return True, getattr(full_body if full else body, name)
+    return False, getattr(import_module("pymc_ep.kernels.inner_products.numba"), f"full_{name}" if full else name)
 
 
-def _compiled(name: str) -> Any:
-    return getattr(import_module("pymc_ep.kernels.inner_products.numba"), name)
-
-
-def _statistics(name: str, pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
-    if _few(pairs, own):
-        return getattr(body, name)(pairs, own, other)
+def _statistics(name: str, pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+    few, run = _chosen(name, pairs, own)
+    if few:
+        return run(pairs, own, other)
     out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
-    _compiled(name)(pairs.ends, pairs.others, *own, *other, *out)
+    run(pairs.ends, pairs.others, *own, *other, *out)
     return out
 
 
-def _derivatives(name: str, pairs: Pairs, own: Rows, other: Rows, first: np.ndarray, second: np.ndarray) -> Rows:
-    if _few(pairs, own):
-        return getattr(body, name)(pairs, own, other, first, second)
-    out = Rows(np.empty(own.mean.shape), np.empty(own.mean.shape))
-    _compiled(name)(pairs.ends, pairs.others, *own, *other, first, second, *out)
+def _derivatives(name: str, pairs: Pairs, own: Any, other: Any, first: np.ndarray, second: np.ndarray) -> Any:
+    few, run = _chosen(name, pairs, own)
+    if few:
+        return run(pairs, own, other, first, second)
+    kind = FullRows if isinstance(own, FactoredRows) else Rows
+    out = kind(*(np.empty(part.shape) for part in own))
+    run(pairs.ends, pairs.others, *own, *other, first, second, *out)
     return out

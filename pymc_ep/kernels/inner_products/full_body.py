@@ -1,0 +1,169 @@
+"""Inner products of independent Gaussian rows with covariances of their own, at some of the pairs of rows.
+
+With v ~ N(m, A), A = L L^T, and u ~ N(n, B), a pair f = v^T u has the moments
+
+    E f = m^T n,        Var f = n^T A n + m^T B m + tr(A B),
+    log E e^f = m^T n + m^T B m / 2 - log|M| / 2 + w^T M^{-1} w / 2,    w = L^T (n + B m),    M = I - L^T B L,
+
+the last of which is finite where M is positive definite (Ko and Khan 2014, proposition 2, in a form that needs no
+inverse of A or B, so that either may be singular). Weighted by e^f, the row u has the mean h and covariance H,
+
+    h = n + B m + B L M^{-1} w,        H = B + B L M^{-1} L^T B,
+
+and the derivatives of log E e^f are h in m and (H + h h^T) / 2 in A.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.kernels.inner_products.body import Pairs
+
+__all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
+
+_CHUNK = 2**18
+"""Numbers in the covariances that are taken at a time."""
+
+
+class FullRows(NamedTuple):
+    """Independent Gaussian rows, or derivatives in their moments.
+
+    Attributes
+    ----------
+    mean : ndarray, (I, K)
+    covariance : ndarray, (I, K, K)
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+class FactoredRows(NamedTuple):
+    """Independent Gaussian rows by Cholesky factors of their covariances, or derivatives in these.
+
+    Attributes
+    ----------
+    mean : ndarray, (I, K)
+    factor : ndarray, (I, K, K)
+        Lower triangular. Rows and columns of zeros are those of entries without a spread.
+    """
+
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @property
+    def full(self) -> FullRows:
+        """The same by covariances."""
+        return FullRows(self.mean, self.factor @ self.factor.swapaxes(1, 2))
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Of each entry, (I, K)."""
+        return (self.factor**2).sum(axis=2)
+
+    @property
+    def conditional_sd(self) -> np.ndarray:
+        """Of each entry given those before it, (I, K)."""
+        return np.einsum("idd->id", self.factor)
+
+    def at(self, which: np.ndarray) -> "FactoredRows":
+        """Return some of the rows."""
+        return FactoredRows(*(part[which] for part in self))
+
+    def moved(self, normal: np.ndarray) -> np.ndarray:
+        """Return draws, (s, I, K), from standard normal numbers."""
+        return self.mean + (self.factor @ normal[..., None])[..., 0]
+
+    def variance_along(self, directions: np.ndarray) -> np.ndarray:
+        """Return the variances of inner products with given rows, (s, I, K)."""
+        return ((directions[..., None, :] @ self.factor)[..., 0, :] ** 2).sum(axis=-1)
+
+
+def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist."""
+    out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
+    for here, i, j in _chunks(pairs, own):
+        m, n = own.mean[i], other.mean[j]
+        tilted, _, roots, _, rotated = _weighted(own, other, i, j)
+        proper = (roots > 0.0).all(axis=1)
+        roots = np.where(proper[:, None], roots, 1.0)
+        out[here] = _dot(m, n)
+        log_mean = out[here] + 0.5 * (_dot(m, tilted - n) + (rotated**2 / roots - np.log(roots)).sum(axis=1))
+        log_out[here] = np.where(proper, log_mean, np.inf)
+    return out, log_out
+
+
+def log_mean_exp_pullback(
+    pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_log: np.ndarray
+) -> FullRows:
+    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each."""
+
+    def derivatives(i, j, weight, weight_log):
+        tilted, across, roots, axes, rotated = _weighted(own, other, i, j)
+        z = (axes.swapaxes(1, 2) @ across) / np.sqrt(roots)[:, :, None]
+        h = tilted + np.einsum("cl,clk->ck", rotated / np.sqrt(roots), z)
+        spread = other.covariance[j] + z.swapaxes(1, 2) @ z + _outer(h)
+        return weight[:, None] * other.mean[j] + weight_log[:, None] * h, 0.5 * weight_log[:, None, None] * spread
+
+    return _summed(pairs, own, of_mean, of_log, derivatives)
+
+
+def variance(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return E f and Var f of each pair, (n,) each."""
+    out, spread = np.empty(len(pairs.others)), np.empty(len(pairs.others))
+    for here, i, j in _chunks(pairs, own):
+        m, L, n, b = own.mean[i], own.factor[i], other.mean[j], other.covariance[j]
+        out[here] = _dot(m, n)
+        along = np.einsum("ckl,ck->cl", L, n)
+        spread[here] = (along**2).sum(axis=1) + np.einsum("ck,ckl,cl->c", m, b, m) + ((b @ L) * L).sum(axis=(1, 2))
+    return out, spread
+
+
+def variance_pullback(
+    pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_variance: np.ndarray
+) -> FullRows:
+    """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
+
+    def derivatives(i, j, weight, weight_variance):
+        n, b = other.mean[j], other.covariance[j]
+        in_mean = weight[:, None] * n + 2.0 * weight_variance[:, None] * np.einsum("ckl,cl->ck", b, own.mean[i])
+        return in_mean, weight_variance[:, None, None] * (_outer(n) + b)
+
+    return _summed(pairs, own, of_mean, of_variance, derivatives)
+
+
+def _weighted(own: FactoredRows, other: FullRows, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return n + B m, L^T B, the eigenvalues of M and its eigenvectors, and w in terms of these."""
+    m, L, b = own.mean[i], own.factor[i], other.covariance[j]
+    tilted = other.mean[j] + np.einsum("ckl,cl->ck", b, m)
+    across = L.swapaxes(1, 2) @ b
+    shrinkage, axes = np.linalg.eigh(across @ L)
+    along = np.einsum("cmk,cm->ck", L, tilted)
+    return tilted, across, 1.0 - shrinkage, axes, np.einsum("ckl,ck->cl", axes, along)
+
+
+def _dot(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    return np.einsum("ck,ck->c", one, two)
+
+
+def _outer(rows: np.ndarray) -> np.ndarray:
+    return rows[:, :, None] * rows[:, None, :]
+
+
+def _summed(pairs, own, first, second, derivatives) -> FullRows:
+    """Add up derivatives of pairs over own rows."""
+    out = FullRows(np.zeros_like(own.mean), np.zeros_like(own.factor))
+    for here, i, j in _chunks(pairs, own):
+        starts = np.flatnonzero(np.diff(i, prepend=-1))
+        for total, part in zip(out, derivatives(i, j, first[here], second[here])):
+            total[i[starts]] += np.add.reduceat(part, starts, axis=0)
+    return out
+
+
+def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield some pairs at a time: their place, own rows and other rows."""
+    rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
+    for begin in range(0, len(rows), step):
+        here = slice(begin, begin + step)
+        yield here, rows[here], pairs.others[here]
