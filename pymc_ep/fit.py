@@ -40,8 +40,8 @@ def fit(
     method : str, optional
         ``"ep"``; for models with a `SparseField` also ``"dsb"``, the double loop, and ``"map"``, the mode of the
         density, of which those with a `WaveletTree` have these two alone; for inner products of rows of two matrices,
-        as of `BilinearPoisson`, ``"vg"``. None picks the first that takes all sites of the model.
-        `pymc_ep.supported` lists all.
+        as of `BilinearPoisson`, ``"vg"`` and, where log densities of cells have a largest curvature, ``"vbmf"``. None
+        picks the first that takes all sites of the model. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -73,8 +73,11 @@ def fit(
         ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
         ``n_samples=30``, ``seed=0``, ``outer`` loops at most (by default 50 with exact variances, 15 with others),
         ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``.
-        The variational Gaussian: ``estimate``, names of matrices and biases that are points without a posterior
-        (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step, ``max_iter=200``, ``seed=0``.
+        The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
+        that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
+        ``max_iter=200``, ``seed=0``.
+        Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
+        ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.
 
     Returns
     -------

@@ -232,10 +232,13 @@ def test_draws_and_explanations():
         V, U = matrices()
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, truncated=True, alpha=2.0, observed=np.maximum(COUNTS, 1))
     table = pmep.supported().splitlines()
-    assert [line.split()[-3] for line in table if "bilinear" in line] == ["vg"] * 3
-    assert sum(" vg " in line for line in table) == 3
+    bilinear = [line.split() for line in table if "bilinear" in line]
+    assert [line[0] for line in bilinear if line[-3] == "vg"] == [
+        f"{name}," for name in ("Poisson", "NegBinomial", "Bernoulli", "Poisson", "Normal")
+    ]
+    assert sum(" vg " in line for line in table) == 5
     told = pmep.explain(model)
-    assert "site negative_binomial, zeros cut off" in told and "methods          vg" in told
+    assert "site negative_binomial, zeros cut off" in told and "methods          vg, vbmf" in told
     drawn = pm.draw(pmep.BilinearPoisson.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=3.0), 50)
     assert drawn.shape == (50, 2) and 15 < drawn.mean() < 25
     bits = pm.draw(pmep.BilinearBernoulli.dist(np.zeros((2, 1)), np.zeros((3, 1)), [0, 1], [2, 2], offset=9.0), 5)
@@ -309,7 +312,7 @@ def other_truncation():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (other_likelihood, "'y' has a bilinear predictor.*poisson, negative_binomial, logit"),
+        (other_likelihood, "'y' has a bilinear predictor.*poisson, negative_binomial, logit, softplus_poisson, normal"),
         (used_elsewhere, "'V' enters the model elsewhere"),
         (second_observed, r"no other observed variable \('z'\)"),
         (other_truncation, "only zeros can be cut off: give it lower=1"),

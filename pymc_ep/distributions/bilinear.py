@@ -3,6 +3,7 @@
 Each is a distribution of PyMC's at such a predictor, so that draws, log densities and everything else are PyMC's own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ class BilinearPoisson:
     .. math:: y_c \sim \operatorname{Poisson}(\lambda_c), \qquad
               \log \lambda_c = v_{i(c)}^\top u_{j(c)} + \text{offset}_c
 
+    or, by the link ``"softplus"``, :math:`\log(e^{\lambda_c} - 1)` is that.
+
     Parameters
     ----------
     name : str
@@ -32,11 +35,13 @@ class BilinearPoisson:
         that are not there are missing, not zero.
     offset : tensor_like, (n,)
         Added to the predictors: biases such as ``b[rows] + c[cols]``, an intercept, the log of an exposure.
+    link : {"exp", "softplus"}
+        Rates of e^f, or of log(1 + e^f), which are linear in a large predictor f.
     alpha : tensor_like, optional
         With it counts are overdispersed: negative binomial with variance ``rate + rate**2 / alpha``, as if each rate
-        had a factor of its own from a gamma distribution with mean one and shape `alpha`.
+        had a factor of its own from a gamma distribution with mean one and shape `alpha`. For rates of e^f only.
     truncated : bool
-        Whether zeros cannot be observed, as where cells without an event are not in the data.
+        Whether zeros cannot be observed, as where cells without an event are not in the data. For rates of e^f only.
     observed : array_like of int, (n,)
     dims : optional
     **kwargs
@@ -46,6 +51,8 @@ class BilinearPoisson:
     ------
     InvalidDataError
         For indices out of range and for numbers of rows, columns and observations that differ.
+    ValueError
+        For a link that there is not, or one that does not go with the other options.
 
     References
     ----------
@@ -68,12 +75,14 @@ class BilinearPoisson:
         cols: Any,
         *,
         offset: Any = 0.0,
+        link: str = "exp",
         alpha: Any = None,
         truncated: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Add the variable to the model."""
-        rate = pt.exp(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
+        inverse = _inverse_link(name, link, alpha, truncated)
+        rate = inverse(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
         if truncated:
             return pm.Truncated(name, _counts(rate, alpha), lower=1, **kwargs)
         if alpha is None:
@@ -89,12 +98,13 @@ class BilinearPoisson:
         cols: Any,
         *,
         offset: Any = 0.0,
+        link: str = "exp",
         alpha: Any = None,
         truncated: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Return a variable of this distribution outside of any model."""
-        rate = pt.exp(_predictor(cls.__name__, V, U, rows, cols, offset))
+        rate = _inverse_link(cls.__name__, link, alpha, truncated)(_predictor(cls.__name__, V, U, rows, cols, offset))
         if truncated:
             return pm.Truncated.dist(_counts(rate, alpha), lower=1, **kwargs)
         return _counts(rate, alpha, **kwargs)
@@ -142,6 +152,17 @@ class BilinearBernoulli:
     def dist(cls, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model."""
         return pm.Bernoulli.dist(logit_p=_predictor(cls.__name__, V, U, rows, cols, offset), **kwargs)
+
+
+def _inverse_link(name: str, link: str, alpha: Any, truncated: bool) -> Callable[[Any], Any]:
+    """Return the rate as a function of the predictor."""
+    links: dict[str, Callable[[Any], Any]] = {"exp": pt.exp, "softplus": pt.softplus}
+    if link not in links:
+        raise ValueError(f"{name!r} has link={link!r}, which is none of 'exp' and 'softplus'.")
+    if link == "softplus" and (alpha is not None or truncated):
+        what = "truncated=True" if truncated else "alpha="
+        raise ValueError(f"{name!r} has link='softplus', which does not go with {what}; leave that out, or link='exp'.")
+    return links[link]
 
 
 def _counts(rate: Any, alpha: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,6 @@
 """Algorithms, one a file, and the one loop that drives them."""
 
+from pymc_ep.engines import bilinear_vbmf as bilinear_vbmf
 from pymc_ep.engines import bilinear_vg as bilinear_vg
 from pymc_ep.engines import latent_ep as latent_ep
 from pymc_ep.engines import sparse_solutions as sparse_solutions

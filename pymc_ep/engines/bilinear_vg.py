@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
-from pymc_ep.engines.bilinear_bound import BilinearBound, Sides
+from pymc_ep.engines.base import EngineEntry, register_engine
+from pymc_ep.engines.bilinear_bound import BilinearBound
 from pymc_ep.engines.bilinear_rows import factored, independent
+from pymc_ep.engines.bilinear_solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.saved import Saved
@@ -15,16 +16,13 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.unseen_rows import with_unseen
 from pymc_ep.engines.vg import State, VariationalGaussian, first_state
 from pymc_ep.forms.bilinear import Bilinear
-from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.sites.cells import CELL_SITES
 
-__all__ = ["OPTIONS", "rebuild", "solve"]
+__all__ = ["OPTIONS", "solve"]
 
 OPTIONS = {"covariance": "diagonal", "estimate": (), "tol": 1e-6, "max_iter": 200, "seed": 0}
 """Options and their defaults."""
-_BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 _WITH_POINTS = (
     "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
 )
@@ -65,7 +63,9 @@ def solve(
     ValueError
         For options that cannot be, such as points with a scale that is learned.
     """
-    settings = _checked(OPTIONS | options)
+    settings = checked(OPTIONS | options)
+    if settings["covariance"] not in _COVARIANCES:
+        raise ValueError(f"covariance={settings['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
     if hyper == "optimize" and (scales := form.scales_of(estimated)):
@@ -86,50 +86,12 @@ def solve(
         max_iter=settings["max_iter"],
         full=settings["covariance"] == "full",
     )
-    engine = Saved(ascent, checkpoint, _saved)
+    engine = Saved(ascent, checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
-    state = _saved(found.state)
-    posterior = rebuild(form, state)
-    predictor = posterior.predictor_moments()
-    constant = form.constrained(found.state.theta)
-    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
-    return Solution(
-        moments=moments | {name: (value, np.zeros_like(value)) for name, value in constant.items()},
-        hyper_modes=constant,
-        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
-        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        hyper_traces=form.constrained(np.array(engine.thetas)),
-        sites={form.form.cells.name: {"predictor_mean": predictor.mean, "predictor_sd": predictor.sd}},
-        state=state,
-        draws=posterior.draws,
-        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
-        most_draws=form.most_draws,
-        status=with_unseen(found.status.sentence, form, cells),
-        converged=found.status.converged,
-        settings=settings,
-        log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
-    )
-
-
-def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
-    """Return the posterior that a saved ``fit_state`` describes."""
-    return BilinearPosterior(form, state["theta"], *_sides(state))
-
-
-def _saved(state: State) -> dict[str, np.ndarray]:
-    """Return the arrays that a posterior and a later start are made of."""
-    sides = {"left": state.left, "right": state.right}
-    return {f"{side}_{name}": part for side, rows in sides.items() for name, part in rows._asdict().items()} | {
-        "theta": state.theta
-    }
-
-
-def _sides(saved: Mapping[str, np.ndarray]) -> Sides:
-    """Return the matrices of which the arrays were saved."""
-    kind = FactoredRows if "left_factor" in saved else Rows
-    left, right = (kind(*(saved[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
-    return left, right
+    found = found._replace(status=found.status._replace(sentence=with_unseen(found.status.sentence, form, cells)))
+    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
+    return bilinear_solution(form, found, engine.thetas, settings, what)
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
@@ -152,26 +114,11 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
 
 def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) -> State:
     """Return where an earlier fit ended, by covariances or without."""
-    left, right = (factored(rows) if full else independent(rows) for rows in _sides(start))
-    for side, own, rows in (("left", left, first.left), ("right", right, first.right)):
-        if own.mean.shape != rows.mean.shape:
-            raise ValueError(
-                f"start= holds a {side} matrix of shape {own.mean.shape}, but the model's is {rows.mean.shape}; fit "
-                f"without start=, or pass the hyperparameters alone as a dict."
-            )
-        if ((own.variance > 0) != (rows.variance > 0)).any():
+    left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
+    for rows, own in zip((left, right), first.sides):
+        if ((rows.variance > 0) != (own.variance > 0)).any():
             raise ValueError("start= is a fit with another estimate=; fit without start=, or with the same.")
     return first._replace(left=left, right=right)
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Raise for options outside their range."""
-    if options["covariance"] not in _COVARIANCES:
-        raise ValueError(f"covariance={options['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
-    if not (isinstance(options["tol"], int | float) and options["tol"] > 0):
-        raise ValueError(f"tol={options['tol']!r} must be positive.")
-    check_whole("max_iter", options["max_iter"])
-    return options
 
 
 register_engine(

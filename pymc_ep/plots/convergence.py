@@ -11,9 +11,19 @@ from pymc_ep.results import fit_group, settings
 __all__ = ["plot_convergence"]
 
 
-_OBJECTIVES = {"map": "log density", "dsb": "inner objective + log prior", "vg": "bound + log prior"}
+_OBJECTIVES = {
+    "map": "log density",
+    "dsb": "inner objective + log prior",
+    "vg": "bound + log prior",
+    "vbmf": "bound + log prior",
+}
 """What the objective is; elsewhere it is the log evidence."""
-_CHANGES = {"map": "largest change", "dsb": "largest change", "vg": "rise of the bound, a cell"}
+_CHANGES = {
+    "map": "largest change",
+    "dsb": "largest change",
+    "vg": "rise of the bound, a cell",
+    "vbmf": "rise of the bound, a cell",
+}
 """What the change is; elsewhere it is that of a site."""
 
 

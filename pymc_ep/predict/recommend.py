@@ -9,10 +9,12 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.engines.base import check_whole
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import Pairs, Rows
 from pymc_ep.predict.bilinear import offsets_and_parameters, require_bilinear, row_dims, side_named
+from pymc_ep.sites.cells import NormalCells
 
 __all__ = ["recommend"]
 
@@ -92,6 +94,11 @@ def recommend(
     if len(rows) != 1:
         raise ValueError("recommend takes rows of one matrix, such as user=[0, 1].")
     form, posterior = require_bilinear(idata, model, "recommend")
+    if isinstance(form.form.cells.site, NormalCells):
+        raise UnsupportedModelError(
+            f"recommend ranks by the probability of a count or bit, and {form.form.cells.name!r} is Gaussian; rank by "
+            f"the means of its matrices in the group 'fit'."
+        )
     ((key, value),) = rows.items()
     side = side_named(model, form, key)
     dims, names = row_dims(model, form), [one.name for one in form.form.matrices]

@@ -50,6 +50,8 @@ _LIKELIHOODS = (
     ("Poisson", "exp", "poisson"),
     ("NegBinomial", "exp", "negative_binomial"),
     ("Bernoulli", "logistic", "logit"),
+    ("Poisson", "softplus", "softplus_poisson"),
+    ("Normal", "identity", "normal"),
 )
 
 

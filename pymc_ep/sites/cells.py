@@ -2,8 +2,9 @@
 
 The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f are known. For a
 Poisson rate e^f the expectation follows from these as it is. Otherwise there is a lower bound: by a parabola above
-log(1 + e^x) (Jaakkola and Jordan 2000), or by the tangent of a convex function of f. With these taken at given moments
-it is concave in the means and variances of either row.
+log(1 + e^x) (Jaakkola and Jordan 2000), by the tangent of a convex function of f, or by a parabola with the largest
+curvature that there is. With these taken at given moments it is concave in the means and variances of either row. At
+a variance of zero all are the log density and its derivatives themselves.
 """
 
 from dataclasses import dataclass
@@ -11,15 +12,19 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import digamma, gammaln
+from scipy.special import digamma, expit, gammaln
 
 __all__ = [
     "CELL_SITES",
+    "CURVED_CELL_SITES",
     "BernoulliCells",
     "CellBound",
     "CellSite",
+    "CurvedCellSite",
     "NegativeBinomialCells",
+    "NormalCells",
     "PoissonCells",
+    "SoftplusPoissonCells",
     "cell_site",
     "cell_site_names",
 ]
@@ -74,6 +79,13 @@ class CellSite(Protocol):
 
     def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """Return the place of the first observation that cannot be, and what they may be; None where all can."""
+
+
+class CurvedCellSite(CellSite, Protocol):
+    """A likelihood of cells with a second statistic Var f, and a log density that no parabola curves away from."""
+
+    def curvature(self, y: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the largest -d^2 log p(y | f) / df^2 over all f, (n,), and its derivatives in the parameters."""
 
 
 def _counts(y: np.ndarray, least: int) -> tuple[int, str] | None:
@@ -153,6 +165,10 @@ class NegativeBinomialCells:
         out = y * f - (alpha + y) * np.logaddexp(np.log(alpha), f) + _negative_binomial_constant(y, alpha)
         return out + _no_zeros_dispersed(f, alpha)[0] if self.truncated else out
 
+    def curvature(self, y, alpha):
+        """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
+        return (alpha + y) / 4, np.full(y.shape, 0.25)
+
     def first_bad(self, y):
         """See `CellSite`."""
         return _counts(y, int(self.truncated))
@@ -175,10 +191,90 @@ class BernoulliCells:
         """See `CellSite`."""
         return y * f - np.logaddexp(0.0, f)
 
+    def curvature(self, y):
+        """See `CurvedCellSite`."""
+        return (np.full(y.shape, 0.25),)
+
     def first_bad(self, y):
         """See `CellSite`."""
         bad = ~((y == 0) | (y == 1))
         return (int(np.argmax(bad)), "0 or 1") if bad.any() else None
+
+
+@dataclass(frozen=True)
+class SoftplusPoissonCells:
+    """Counts with the rate l = log(1 + e^f), bounded by a parabola that touches the log density at the mean of f."""
+
+    name = "softplus_poisson"
+    parameters = ()
+    spread = "variance"
+
+    def bounded(self, y, mean, spread, *, anchor=None):
+        """See `CellSite`."""
+        at = mean if anchor is None else anchor[0]
+        rate, log_rate = _softplus_rate(at)
+        # d log l / df = sigmoid / l, where both may be too small for a quotient of theirs.
+        slope = y * np.exp(-np.logaddexp(0.0, -at) - log_rate) - expit(at)
+        (curvature,), step = self.curvature(y), mean - at
+        value = y * log_rate - rate - gammaln(y + 1) + slope * step - curvature / 2 * (step**2 + spread)
+        return CellBound(value, slope - curvature * step, -curvature / 2)
+
+    def log_density(self, y, f):
+        """See `CellSite`."""
+        rate, log_rate = _softplus_rate(f)
+        return y * log_rate - rate - gammaln(y + 1)
+
+    def curvature(self, y):
+        """See `CurvedCellSite`. It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many."""
+        f = np.linspace(0.0, 0.5, _GRID)
+        rate, p = np.logaddexp(0.0, f), expit(f)
+        first, per_count = p * (1 - p), (p / rate) ** 2 - p * (1 - p) / rate
+        counts, places = np.unique(y, return_inverse=True)
+        # Between two points of the grid it is larger by less than this part.
+        largest = np.array([(first + count * per_count).max() for count in counts]) * (1 + 1e-6)
+        return (largest[places].reshape(np.shape(y)),)
+
+    def first_bad(self, y):
+        """See `CellSite`."""
+        return _counts(y, 0)
+
+
+@dataclass(frozen=True)
+class NormalCells:
+    """Numbers that are f up to Gaussian noise, for which the expectation is exact."""
+
+    name = "normal"
+    parameters = ("sigma",)
+    spread = "variance"
+
+    def bounded(self, y, mean, spread, sigma, *, anchor=None):
+        """See `CellSite`."""
+        precision, second = sigma**-2.0, (y - mean) ** 2 + spread
+        value = -0.5 * (np.log(2 * np.pi) + precision * second) - np.log(sigma)
+        of_sigma = (precision * second - 1) / sigma
+        return CellBound(value, precision * (y - mean), -0.5 * precision, (of_sigma,))
+
+    def log_density(self, y, f, sigma):
+        """See `CellSite`."""
+        return -0.5 * (np.log(2 * np.pi) + ((y - f) / sigma) ** 2) - np.log(sigma)
+
+    def curvature(self, y, sigma):
+        """See `CurvedCellSite`."""
+        return sigma**-2.0, -2 * sigma**-3.0
+
+    def first_bad(self, y):
+        """See `CellSite`."""
+        bad = ~np.isfinite(y)
+        return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
+
+
+_GRID = 2001
+
+
+def _softplus_rate(f):
+    """Return log(1 + e^f) and its logarithm, which is f where e^f is all that is left of it."""
+    rate = np.logaddexp(0.0, f)
+    return rate, np.where(f < -37.0, f, np.log(np.maximum(rate, np.exp(-37.0))))
 
 
 def _negative_binomial_constant(y, alpha):
@@ -235,11 +331,15 @@ _SITES: dict[str, Any] = {
     "poisson": PoissonCells,
     "negative_binomial": NegativeBinomialCells,
     "logit": BernoulliCells,
+    "softplus_poisson": SoftplusPoissonCells,
+    "normal": NormalCells,
 }
 """By the names of the sites that have the same likelihood of a predictor with a Gaussian posterior."""
 _TRUNCATED = (PoissonCells, NegativeBinomialCells)
 CELL_SITES = tuple(_SITES.values())
 """Their types."""
+CURVED_CELL_SITES = (NegativeBinomialCells, BernoulliCells, SoftplusPoissonCells, NormalCells)
+"""Types of those that are each a `CurvedCellSite`."""
 
 
 def cell_site(name: str, *, truncated: bool) -> CellSite | None:

@@ -14,7 +14,13 @@ from pymc_ep.engines.loop import run
 from pymc_ep.engines.vg import VariationalGaussian, first_state
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
-from pymc_ep.sites.cells import BernoulliCells, NegativeBinomialCells, PoissonCells
+from pymc_ep.sites.cells import (
+    BernoulliCells,
+    NegativeBinomialCells,
+    NormalCells,
+    PoissonCells,
+    SoftplusPoissonCells,
+)
 
 I, J, D = 5, 4, 2  # noqa: E741
 BIASED = {"none": (0, 0), "both": (1, 1), "left": (1, 0), "right": (0, 1)}
@@ -24,6 +30,8 @@ SITES = {
     "negative binomial": NegativeBinomialCells(),
     "truncated negative binomial": NegativeBinomialCells(truncated=True),
     "bernoulli": BernoulliCells(),
+    "softplus": SoftplusPoissonCells(),
+    "normal": NormalCells(),
 }
 every_site = pytest.mark.parametrize("name", SITES)
 both_covariances = pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
@@ -129,7 +137,7 @@ def test_derivatives_of_the_bound(name, biased, full):
         assert of_theta[k] == pytest.approx(np.subtract(*ends) / 2e-6, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["poisson", "truncated", "negative binomial", "bernoulli"])
+@pytest.mark.parametrize("name", ["poisson", "truncated", "negative binomial", "bernoulli", "softplus", "normal"])
 def test_the_bounds_lie_below_the_evidence(name):
     """Two cells in one row, one factor and a bias on the right: by quadrature in all five unknowns."""
     site = SITES[name]

@@ -40,9 +40,9 @@ def model_of(kind="poisson"):
 @pytest.fixture(scope="module")
 def fits():
     found = {}
-    for kind in KINDS:
-        model = model_of(kind)
-        found[kind] = model, pmep.fit(model=model, tol=1e-10, max_iter=1000, **QUIET)
+    for kind in (*KINDS, "full"):
+        model, covariance = model_of(kind), "full" if kind == "full" else "diagonal"
+        found[kind] = model, pmep.fit(model=model, tol=1e-10, max_iter=1000, covariance=covariance, **QUIET)
     return found
 
 
@@ -56,7 +56,7 @@ def cells_of(model, side, which):
     return {"rows": rows, "cols": cols, "observed": y}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "full"])
 @pytest.mark.parametrize(("key", "side"), [("item", 0), ("V", 0), ("user", 1)])
 def test_rows_of_the_fit_are_where_the_fit_has_them(fits, kind, key, side):
     model, idata = fits[kind]

@@ -153,3 +153,11 @@ def test_what_cannot_be_recommended(fits, options, message):
     model, idata = fits["poisson"]
     with pytest.raises(ValueError, match=message):
         pmep.recommend(idata, model, **options)
+
+
+def test_gaussian_cells_are_not_ranked():
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, 1, shape=(3, 1)), pm.Normal("U", 0, 1, shape=(2, 1))
+        pm.Normal("z", (V[[0, 1, 2]] * U[[0, 1, 1]]).sum(axis=-1), 1.0, observed=[0.3, -0.2, 1.1])
+    with pytest.raises(pmep.UnsupportedModelError, match="'z' is Gaussian; rank by the means"):
+        pmep.recommend(pmep.fit(model=model, **QUIET), model, U=0)

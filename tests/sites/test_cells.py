@@ -2,9 +2,18 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.special
 import scipy.stats
 
-from pymc_ep.sites.cells import BernoulliCells, NegativeBinomialCells, PoissonCells
+from pymc_ep.sites.cells import (
+    CURVED_CELL_SITES,
+    BernoulliCells,
+    NegativeBinomialCells,
+    NormalCells,
+    PoissonCells,
+    SoftplusPoissonCells,
+)
 
 COUNTS = np.array([1.0, 2.0, 7.0, 40.0])
 SITES = {
@@ -13,6 +22,8 @@ SITES = {
     "negative binomial": (NegativeBinomialCells(), np.array([0.0, 1.0, 7.0, 40.0]), (np.full(4, 1.7),)),
     "negative binomial, truncated": (NegativeBinomialCells(truncated=True), COUNTS, (np.full(4, 0.4),)),
     "bernoulli": (BernoulliCells(), np.array([0.0, 1.0, 1.0, 0.0]), ()),
+    "softplus": (SoftplusPoissonCells(), np.array([0.0, 1.0, 7.0, 40.0]), ()),
+    "normal": (NormalCells(), np.array([-3.0, 0.0, 1.5, 40.0]), (np.full(4, 1.3),)),
 }
 every_site = pytest.mark.parametrize("name", SITES)
 F = np.array([-40.0, -8.0, -1.0, 0.0, 2.0, 5.0])
@@ -22,6 +33,10 @@ def reference(name, y, f):
     """The log density by SciPy."""
     if name == "bernoulli":
         return scipy.stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-f)))
+    if name == "normal":
+        return scipy.stats.norm(f, 1.3).logpdf(y)
+    if name == "softplus":
+        return scipy.stats.poisson(np.log1p(np.exp(f))).logpmf(y)
     if name.startswith("poisson"):
         law = scipy.stats.poisson(np.exp(f))
     else:
@@ -58,7 +73,7 @@ def test_bounds_lie_below_the_expectation(name, sd):
         for anchor in (None, (means - 1.0, spreads), (means + 0.7, 2 * spreads)):
             found = site.bounded(ys, means, spreads, *parameters, anchor=anchor).value
             assert np.all(found <= truth + 1e-9 * np.abs(truth))
-        if sd == 0.0 or name == "poisson":
+        if sd == 0.0 or name in ("poisson", "normal"):
             np.testing.assert_allclose(site.bounded(ys, means, spreads, *parameters).value, truth, rtol=1e-9)
         if sd == 0.3:
             assert np.all(found >= truth - 2.0)
@@ -86,6 +101,49 @@ def test_derivatives(name, held):
 def test_observations_that_cannot_be(name):
     site, ys, _ = SITES[name]
     assert site.first_bad(ys) is None
-    for bad in (-1.0, 0.5, np.nan, np.inf, *([0.0] if "truncated" in name else [])):
+    impossible = (np.nan, np.inf) if name == "normal" else (-1.0, 0.5, np.nan, np.inf)
+    for bad in (*impossible, *([0.0] if "truncated" in name else [])):
         place, kinds = site.first_bad(np.array([1.0, 1.0, bad, bad]))
         assert place == 2 and kinds
+
+
+CURVED = [name for name, (site, *_) in SITES.items() if isinstance(site, CURVED_CELL_SITES)]
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_curvatures_are_the_largest_and_no_larger(name):
+    """By second differences of the log density, with derivatives in the parameters by differences too."""
+    site, ys, parameters = SITES[name]
+    found, *derivatives = site.curvature(ys, *parameters)
+    f = np.linspace(-9.0, 9.0, 3601)
+    for k, y in enumerate(ys):
+        own = [p[k] for p in parameters]
+        second = -np.diff(site.log_density(y, f, *own), 2) / (f[1] - f[0]) ** 2
+        assert second.max() <= found[k] * (1 + 1e-4) + 1e-6
+        if "truncated" not in name:
+            assert second.max() >= found[k] * (1 - 1e-3)
+    for derivative, parameter in zip(derivatives, parameters):
+        ends = [site.curvature(ys, parameter + step)[0] for step in (1e-6, -1e-6)]
+        np.testing.assert_allclose(derivative, np.subtract(*ends) / 2e-6, rtol=1e-6)
+
+
+def test_published_curvatures_of_softplus_counts():
+    counts = np.array([0.0, 1.0, 2.0, 5.0, 10.0, 100.0])
+    found = SoftplusPoissonCells().curvature(counts)[0]
+    np.testing.assert_allclose(found, [0.25, 0.41210, 0.57670, 1.07482, 1.90858, 16.94512], rtol=2e-5)
+    for y, kappa in zip(counts, found):
+
+        def fall(x, y=y):
+            p, rate = 1 / (1 + np.exp(-x)), np.log1p(np.exp(x))
+            return -(p * (1 - p) + y * (p**2 / rate**2 - p * (1 - p) / rate))
+
+        best = scipy.optimize.minimize_scalar(fall, bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-12})
+        # A bound, and one that is sharp.
+        assert -best.fun <= kappa <= -best.fun * (1 + 2e-6)
+
+
+def test_softplus_counts_have_right_tails():
+    site = SoftplusPoissonCells()
+    y, f = np.array([0.0, 1.0, 5.0]), np.array([-800.0, -800.0, -40.0])
+    np.testing.assert_allclose(site.log_density(y, f), y * f - scipy.special.gammaln(y + 1), rtol=1e-12)
+    np.testing.assert_allclose(site.bounded(y, f, np.zeros(3)).of_mean, y, atol=1e-12)

@@ -1,0 +1,95 @@
+"""What engines for bilinear forms share: where they start from, and the solution that they hand over."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.base import check_whole
+from pymc_ep.engines.bilinear_bound import Sides
+from pymc_ep.engines.loop import Run
+from pymc_ep.engines.solution import Solution
+from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
+
+__all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides"]
+
+BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+
+
+def bilinear_solution(
+    form: CompiledBilinear, found: Run, thetas: Sequence[np.ndarray], settings: dict[str, Any], log_evidence_is: str
+) -> Solution:
+    """Return the solution at the end of an iteration.
+
+    Parameters
+    ----------
+    form : CompiledBilinear
+    found : Run
+        Its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
+    thetas : sequence of ndarray, (p,)
+        Hyperparameters of all iterations.
+    settings : dict
+    log_evidence_is : str
+    """
+    state = saved(found.state)
+    posterior = rebuild(form, state)
+    predictor = posterior.predictor_moments()
+    constant = form.constrained(found.state.theta)
+    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
+    return Solution(
+        moments=moments | {name: (value, np.zeros_like(value)) for name, value in constant.items()},
+        hyper_modes=constant,
+        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
+        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
+        hyper_traces=form.constrained(np.array(thetas)),
+        sites={form.form.cells.name: {"predictor_mean": predictor.mean, "predictor_sd": predictor.sd}},
+        state=state,
+        draws=posterior.draws,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        status=found.status.sentence,
+        converged=found.status.converged,
+        settings=settings,
+        log_evidence_is=log_evidence_is,
+    )
+
+
+def saved(state: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a state that a posterior and a later start are made of."""
+    sides = zip(("left", "right"), state.sides)
+    arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
+    return arrays | {"theta": state.theta}
+
+
+def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
+    """Return the posterior that a saved ``fit_state`` describes."""
+    return BilinearPosterior(form, state["theta"], *_sides(state))
+
+
+def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
+    """Return the rows at which an earlier fit ended, which have to be of the shapes of the first ones."""
+    sides = _sides(start)
+    for side, own, rows in zip(("left", "right"), sides, first):
+        if own.mean.shape != rows.mean.shape:
+            raise ValueError(
+                f"start= holds a {side} matrix of shape {own.mean.shape}, but the model's is {rows.mean.shape}; fit "
+                f"without start=, or pass the hyperparameters alone as a dict."
+            )
+    return sides
+
+
+def _sides(arrays: Mapping[str, np.ndarray]) -> Sides:
+    """Return the matrices of which the arrays were saved."""
+    kind = FactoredRows if "left_factor" in arrays else Rows
+    left, right = (kind(*(arrays[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
+    return left, right
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options that are those of all these engines; raise where they are outside their range."""
+    if not (isinstance(options["tol"], int | float) and options["tol"] > 0):
+        raise ValueError(f"tol={options['tol']!r} must be positive.")
+    check_whole("max_iter", options["max_iter"])
+    return options

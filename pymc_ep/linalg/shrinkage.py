@@ -1,0 +1,109 @@
+"""Gaussian matrix factorisation by shrinkage of singular values, in closed form (Nakajima et al. 2013).
+
+An m x n matrix is L R^T plus noise of variance s2 in each entry, with independent columns l_k ~ N(0, a_k I) and
+r_k ~ N(0, b_k I). Among the posteriors of independent entries (and of independent rows alike) the best one has as means
+multiples of pairs of singular vectors of the matrix, and one variance for all entries of a column. Singular values in
+decreasing order belong to columns in decreasing order of c = a b.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Shrunk", "best_variances", "shrink", "shrink_empirically", "shrink_to_points", "threshold"]
+
+
+class Shrunk(NamedTuple):
+    """The posterior of each pair of columns.
+
+    Attributes
+    ----------
+    left, right : ndarray, (K,)
+        Norms of the columns' means.
+    left_variance, right_variance : ndarray, (K,)
+        Variances of each of their entries.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    left_variance: np.ndarray
+    right_variance: np.ndarray
+
+
+def threshold(shape: tuple[int, int], noise: float, product: np.ndarray) -> np.ndarray:
+    """Return the singular values up to which means are zero, (K,), for the products c of prior variances, (K,)."""
+    m, n = shape
+    half = ((m + n) * noise + noise**2 / product) / 2
+    return np.sqrt(half + np.sqrt(half**2 - m * n * noise**2))
+
+
+def shrink(singular: np.ndarray, shape: tuple[int, int], noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
+    """Return the variational posterior.
+
+    Parameters
+    ----------
+    singular : ndarray, (K,)
+        Singular values, each in the place of its column; zeros for columns without one.
+    shape : (m, n)
+    noise : float
+        Variance s2.
+    left, right : ndarray, (K,)
+        Prior variances of the columns.
+    """
+    (m, n), c = shape, left * right
+    kept = singular > threshold(shape, noise, c)
+    value = np.where(kept, singular, 1.0)
+    root = np.sqrt((m - n) ** 2 + 4 * value**2 / c)
+    gamma = np.where(kept, value - noise / (2 * value) * (m + n + root), 0.0)
+    delta = left / (2 * value) * _plus_root(m - n, 4 * value**2 / c)
+    norms = np.sqrt(gamma * delta), np.sqrt(gamma / delta)
+    return Shrunk(*norms, *best_variances(norms, shape, noise, left, right))
+
+
+def best_variances(
+    norms: tuple[np.ndarray, np.ndarray], shape: tuple[int, int], noise: float, left: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variances, (K,) each, that suit columns with means of given norms; see `shrink`.
+
+    They are the roots of 1 / v = 1 / left + (right norm^2 + n w) / s2 and 1 / w = 1 / right + (left norm^2 + m v) / s2,
+    and less than the prior's where there are no means as well.
+    """
+    (m, n), (of_left, of_right) = shape, norms
+    a, b = noise / left + of_right**2, noise / right + of_left**2
+    return (
+        2 * noise * b / _plus_root(a * b + noise * (n - m), 4 * a * b * m * noise),
+        2 * noise * a / _plus_root(a * b + noise * (m - n), 4 * a * b * n * noise),
+    )
+
+
+def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: float) -> Shrunk:
+    """Return the variational posterior at the prior variances that suit it best, which are equal on both sides.
+
+    Columns that are better off without any variance have none. The arguments are those of `shrink`.
+    """
+    m, n = shape
+    q = singular**2 / noise - (m + n)
+    # lambda gamma / s2, of which c is a multiple, and twice what it takes off the free energy.
+    x = np.where(q > 0, (q + np.sqrt(np.maximum(q**2 - 4 * m * n, 0.0))) / 2, 0.0)
+    kept = (q**2 >= 4 * m * n) & (m * np.log1p(x / m) + n * np.log1p(x / n) < x)
+    prior = np.sqrt(x[kept] * noise / (m * n))
+    out = Shrunk(*(np.zeros(singular.shape) for _ in Shrunk._fields))
+    for whole, part in zip(out, shrink(singular[kept], shape, noise, prior, prior)):
+        whole[kept] = part
+    return out
+
+
+def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right: np.ndarray) -> Shrunk:
+    """Return the mode of the columns' joint density; the arguments are those of `shrink`.
+
+    At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): a nuclear norm.
+    """
+    gamma = np.maximum(singular - noise / np.sqrt(left * right), 0.0)
+    ratio, none = np.sqrt(left / right), np.zeros(singular.shape)
+    return Shrunk(np.sqrt(gamma * ratio), np.sqrt(gamma / ratio), none, none)
+
+
+def _plus_root(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a + sqrt(a^2 + b) for b > 0, which does not cancel for a < 0."""
+    root = np.sqrt(a**2 + b)
+    return np.where(a > 0, a + root, b / (root - np.minimum(a, 0.0)))
