@@ -1,0 +1,378 @@
+"""Held-out listening and visit counts: the bilinear Poisson table of Ko and Khan (2014), and models for such counts.
+
+    python -m tests.benchmarks.bilinear_counts [--splits 10] [--whole 1] [--page]
+
+Needs the folders ``hetrec2011-lastfm-2k`` and ``gowalla-counts`` under ``PYMC_EP_DATA``. Rows that are done are kept in
+``docs/benchmarks/rows``. Writes docs/benchmarks/bilinear_counts.md and its picture.
+"""
+
+import argparse
+import time
+import warnings
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import scipy.stats
+from matplotlib import pyplot as plt
+
+import pymc_ep as pmep
+from tests.benchmarks._cells import BASELINES, BINS, Observed, Split, dataset, histogram, later_visits, split_of
+from tests.benchmarks._common import PAGES, header, hyper_modes, markdown_table, mean_se, write_page
+from tests.benchmarks._images import Store, shortfall
+
+NAME = "tests/benchmarks/bilinear_counts.py"
+DATA = ("LastFM", "Gowalla")
+PUBLISHED = {"MAP": (5.94, 0.24), "EM": (4.65, 0.18), "MF": (3.89, 0.08), "VB": (3.81, 0.07)}
+"""LastFM: mean and standard deviation over splits."""
+ASKED = {"LastFM": 3.605, "Gowalla": 0.50}
+VARIANCES = (0.01, 0.03, 0.1, 0.3, 0.9)
+"""Prior variances of the left matrix to choose from; that of the right one is one, and only products below one have a
+bound at the prior."""
+FACTORS = 40
+"""As published for LastFM."""
+CHOOSING, DRAWS = 1e-4, 1000
+"""Tolerance of fits to choose by, and draws for calibration."""
+
+
+class Method(NamedTuple):
+    """A way to fit.
+
+    Attributes
+    ----------
+    estimate : tuple of str
+        Matrices that are points.
+    covariance : str
+    """
+
+    estimate: tuple[str, ...]
+    covariance: str
+
+
+PAPER = {
+    "MAP": Method(("U", "V"), "diagonal"),
+    "EM": Method(("V",), "diagonal"),
+    "MF": Method((), "diagonal"),
+    "VB": Method((), "full"),
+}
+
+
+class Law(NamedTuple):
+    """A model of counts with biases, all scales of which are learned."""
+
+    factors: int
+    dispersed: bool
+    truncated: bool
+
+
+OURS = {
+    "Poisson, biases": Law(5, False, False),
+    "negative binomial, biases": Law(5, True, False),
+    "negative binomial, biases, truncated": Law(5, True, True),
+}
+BEST = "negative binomial, biases, truncated"
+
+
+def cells_of(part: Observed) -> dict[str, Any]:
+    """Return what a bilinear distribution takes."""
+    return {"rows": part.rows, "cols": part.cols, "observed": part.y}
+
+
+def plain(split: Split, learned: Observed, variance: float) -> pm.Model:
+    """Return the model of the paper: Poisson counts, no biases, one prior variance a matrix."""
+    with pm.Model() as model:
+        V = pm.Normal("V", 0, variance**0.5, shape=(split.shape[0], FACTORS))
+        U = pm.Normal("U", 0, 1, shape=(split.shape[1], FACTORS))
+        pmep.BilinearPoisson("y", V, U, **cells_of(learned))
+    return model
+
+
+def with_biases(split: Split, law: Law) -> pm.Model:
+    """Return a model with biases of rows and columns, all scales of which are learned."""
+    part, (n_rows, n_cols) = split.learned, split.shape
+    with pm.Model() as model:
+        V = pm.Normal("V", 0, pm.HalfNormal("s", 1), shape=(n_rows, law.factors))
+        U = pm.Normal("U", 0, 1, shape=(n_cols, law.factors))
+        b = pm.Normal("b", 0, pm.HalfNormal("sb", 1), shape=n_rows)
+        c = pm.Normal("c", 0, pm.HalfNormal("sc", 1), shape=n_cols)
+        pmep.BilinearPoisson(
+            "y",
+            V,
+            U,
+            offset=b[part.rows] + c[part.cols] + pm.Normal("mu", 0, 3),
+            alpha=pm.HalfNormal("alpha", 5) if law.dispersed else None,
+            truncated=law.truncated,
+            **cells_of(part),
+        )
+    return model
+
+
+class Fitted(NamedTuple):
+    """A fit, its model, and the seconds it took, compilation included."""
+
+    idata: Any
+    model: pm.Model
+    seconds: float
+
+    def log_probability(self, part: Observed) -> np.ndarray:
+        """Return the log predictive probabilities of cells."""
+        return np.asarray(pmep.log_predictive(self.idata, self.model, {"y": cells_of(part)})["y"])
+
+
+def fitted(model: pm.Model, **options: Any) -> Fitted:
+    """Fit by a variational Gaussian."""
+    with warnings.catch_warnings():
+        # Rows say what did not converge.
+        warnings.simplefilter("ignore", pmep.ConvergenceWarning)
+        began = time.perf_counter()
+        idata = pmep.fit("vg", model=model, progressbar=False, random_seed=0, **options)
+    return Fitted(idata, model, time.perf_counter() - began)
+
+
+def row_of(found: Fitted, split: Split) -> dict[str, Any]:
+    """Return what is kept of a fit."""
+    fit, part = found.idata["fit"], split.held_out
+    known = np.isin(part.rows, split.learned.rows) & np.isin(part.cols, split.learned.cols)
+    score = -found.log_probability(part)
+    return {
+        "nats": float(score.mean()),
+        "known": float(score[known].mean()),
+        "seconds": found.seconds,
+        "converged": bool(fit["converged"]),
+        "n_iter": int(fit["n_iter"]),
+        "log_evidence": float(fit["log_evidence"]),
+    } | hyper_modes(fit)
+
+
+def published(split: Split, method: Method) -> dict[str, Any]:
+    """Fit the model of the paper at the prior variance that predicts best what settings are chosen by."""
+    options = {"estimate": method.estimate, "covariance": method.covariance, "hyper": "fixed", "draws": 0}
+
+    def inner(variance: float) -> float:
+        found = fitted(plain(split, split.inner, variance), tol=CHOOSING, **options)
+        return float(found.log_probability(split.chosen_by).mean())
+
+    scores = {variance: inner(variance) for variance in VARIANCES}
+    best = max(scores, key=lambda variance: scores[variance])
+    found = fitted(plain(split, split.learned, best), **options)
+    return row_of(found, split) | {"variance": best, "chosen_by": [-scores[variance] for variance in VARIANCES]}
+
+
+def ours(split: Split, law: Law, *, calibrated: bool = True) -> dict[str, Any]:
+    """Fit a model whose scales are learned, and compare its intervals with what was held out."""
+    found = fitted(with_biases(split, law), draws=DRAWS if calibrated else 0, chains=1)
+    shares = calibration(found.idata, split.held_out, law).tolist() if calibrated else []
+    return row_of(found, split) | {"pit": shares}
+
+
+def calibration(idata: Any, part: Observed, law: Law) -> np.ndarray:
+    """Return the histogram of probability integral transforms of cells, over draws of the posterior."""
+    below, up_to = np.zeros(len(part.y)), np.zeros(len(part.y))
+    posterior = idata["posterior"]
+    names = ["V", "U", "b", "c", "mu", *(["alpha"] if law.dispersed else [])]
+    for draw in range(DRAWS):
+        at = {name: posterior[name].values[0, draw] for name in names}
+        f = (at["V"][part.rows] * at["U"][part.cols]).sum(axis=1) + at["b"][part.rows] + at["c"][part.cols] + at["mu"]
+        mean = np.exp(f)
+        if law.dispersed:
+            counts = scipy.stats.nbinom(at["alpha"], at["alpha"] / (at["alpha"] + mean))
+        else:
+            counts = scipy.stats.poisson(mean)
+        none = counts.pmf(0) if law.truncated else 0.0
+        for total, y in ((below, part.y - 1), (up_to, part.y)):
+            total += (counts.cdf(y) - none) / (1.0 - none) / DRAWS
+    return histogram(below, up_to)
+
+
+def baseline(split: Split, name: str) -> dict[str, Any]:
+    """Return the score of a simple baseline."""
+    began = time.perf_counter()
+    score = -BASELINES[name](split)
+    return {"nats": float(score.mean()), "seconds": time.perf_counter() - began}
+
+
+# The page
+
+
+def measure(store: Store, splits: int, whole: bool) -> None:
+    """Fill in rows that are missing, the quick ones first."""
+    for data in DATA:
+        cells = dataset(data)
+        parts = {str(seed): split_of(cells, seed) for seed in range(splits)}
+        if whole:
+            parts["whole"] = split_of(cells, 0, None)
+            if data == "Gowalla":
+                parts["later"] = later_visits()
+        for key, split in parts.items():
+            for name in BASELINES:
+                store.get(f"{data}/{key}/{name}", lambda how=(split, name): baseline(*how))
+            for name, law in OURS.items():
+                store.get(
+                    f"{data}/{key}/{name}", lambda how=(split, law): ours(*how, calibrated=len(how[0].held_out.y) < 1e4)
+                )
+    for split, (name, method) in product(range(splits), PAPER.items()):
+        store.get(
+            f"LastFM/{split}/{name}", lambda how=(split, method): published(split_of(dataset("LastFM"), how[0]), how[1])
+        )
+
+
+def of_splits(store: Store, data: str, name: str) -> dict[int, dict[str, Any]]:
+    """Return the rows of a method, by split."""
+    keys = {
+        key.split("/")[1]: row
+        for key, row in store.rows.items()
+        if key.startswith(f"{data}/") and key.endswith(f"/{name}")
+    }
+    return {int(key): row for key, row in keys.items() if key.isdigit()}
+
+
+def line(store: Store, data: str, name: str, *more: str) -> list[str]:
+    """Return a line of a table of splits: score, difference from the best of ours, seconds."""
+    rows, best = of_splits(store, data, name), of_splits(store, data, BEST)
+    nats = np.array([row["nats"] for row in rows.values()])
+    over = np.array([row["nats"] - best[key]["nats"] for key, row in rows.items() if key in best])
+    error = over.std(ddof=1) / len(over) ** 0.5 if len(over) > 1 else np.nan
+    seconds = np.median([row["seconds"] for row in rows.values()])
+    spread = nats.std(ddof=1) if len(nats) > 1 else np.nan
+    return [
+        name,
+        *more,
+        mean_se(nats.mean(), spread, 3),
+        mean_se(over.mean(), error, 3),
+        f"{seconds:.3g}",
+        str(len(rows)),
+    ]
+
+
+def paper_part(store: Store) -> list[str]:
+    """Return the table of Ko and Khan (2014), of the methods that are measured."""
+    if not any(of_splits(store, "LastFM", name) for name in PAPER):
+        return []
+    lines = [
+        line(store, "LastFM", name, mean_se(*PUBLISHED[name])) for name in PAPER if of_splits(store, "LastFM", name)
+    ]
+    head = ["method", "published", "nats (sd)", "over ours (se)", "seconds", "splits"]
+    chosen = [
+        f"{name}: {', '.join(str(row['variance']) for row in rows.values())}"
+        for name in PAPER
+        if (rows := of_splits(store, "LastFM", name))
+    ]
+    known = [
+        f"{name} {np.mean([row['known'] for row in rows.values()]):.3f}"
+        for name in (*PAPER, BEST)
+        if (rows := of_splits(store, "LastFM", name))
+    ]
+    return [
+        "## The published table\n",
+        PAPER_TEXT,
+        markdown_table(head, lines),
+        f"Prior variances that were chosen: {'; '.join(chosen)}.\n",
+        f"Cells alone whose row and column were both seen: {', '.join(known)}.\n",
+    ]
+
+
+def models_part(store: Store, data: str) -> list[str]:
+    """Return the table of models with biases beside the baselines, for one data set."""
+    lines = [line(store, data, name) for name in (*BASELINES, *OURS) if of_splits(store, data, name)]
+    best = min(BASELINES, key=lambda name: np.mean([row["nats"] for row in of_splits(store, data, name).values()]))
+    rows, others = of_splits(store, data, BEST), of_splits(store, data, best)
+    over = np.array([row["nats"] - others[key]["nats"] for key, row in rows.items()])
+    told = f"Against the best baseline, {best}: {mean_se(over.mean(), over.std(ddof=1) / len(over) ** 0.5, 3)} (se)."
+    asked = ""
+    if data == "LastFM":
+        nats = float(np.mean([row["nats"] for row in rows.values()]))
+        asked = f"- {shortfall('LastFM, the best simple baseline of others', nats, ASKED[data], unit=' nats')}\n"
+    table = markdown_table(["model", "nats (sd)", "over ours (se)", "seconds", "splits"], lines)
+    return [f"## {data}, 8,000 cells\n", table, f"- {told}\n{asked}"]
+
+
+def whole_part(store: Store) -> list[str]:
+    """Return the table of all cells."""
+    parts = {
+        "LastFM, random quarter": "LastFM/whole",
+        "Gowalla, random quarter": "Gowalla/whole",
+        "Gowalla, later visits": "Gowalla/later",
+    }
+    names = [*BASELINES, *OURS]
+    known = {head: [store.rows.get(f"{key}/{name}") for name in names] for head, key in parts.items()}
+    lines = [
+        [name, *(f"{row['nats']:.3f} ({row['seconds']:.3g} s)" if (row := rows[k]) else "-" for rows in known.values())]
+        for k, name in enumerate(names)
+    ]
+    asked = ""
+    if row := store.rows.get(f"Gowalla/later/{BEST}"):
+        asked = f"- {shortfall('Gowalla, later visits', row['nats'], ASKED['Gowalla'], unit=' nats')}\n"
+    return ["## All cells\n", WHOLE_TEXT, markdown_table(["model", *parts], lines), asked]
+
+
+def picture(store: Store) -> None:
+    """Draw histograms of probability integral transforms."""
+    names = ["Poisson, biases", "negative binomial, biases", BEST]
+    figure, axes = plt.subplots(len(DATA), len(names), figsize=(9, 4.6), sharex=True, layout="constrained")
+    for axis, (data, name) in zip(axes.ravel(), ((data, name) for data in DATA for name in names)):
+        rows = of_splits(store, data, name).values()
+        shares = np.array([row["pit"] for row in rows if row["pit"]])
+        if len(shares):
+            axis.bar((np.arange(BINS) + 0.5) / BINS, shares.mean(axis=0) * BINS, 1 / BINS, edgecolor="white")
+        axis.axhline(1.0, color="0.3", lw=1)
+        axis.set_title(f"{data}: {name}", fontsize=8)
+    figure.savefig(PAGES / "bilinear_counts.png", dpi=110)
+    plt.close(figure)
+
+
+def page(store: Store) -> list[str]:
+    """Return the parts of the page."""
+    picture(store)
+    spread = [
+        f"{data} {max(abs(np.mean([r['pit'] for r in rows], axis=0) * BINS - 1)):.2f}"
+        for data in DATA
+        if (rows := [r for r in of_splits(store, data, BEST).values() if r["pit"]])
+    ]
+    return [
+        header("Bilinear models of listening and visit counts", NAME, "numba"),
+        INTRODUCTION,
+        *paper_part(store),
+        *(part for data in DATA for part in models_part(store, data)),
+        *whole_part(store),
+        "## Calibration\n",
+        "![Histograms of probability integral transforms](bilinear_counts.png)\n",
+        f"Largest distance of a bin from one, {BEST}: {', '.join(spread)}.\n",
+        store.measured(),
+    ]
+
+
+INTRODUCTION = f"""Scores are mean negative log predictive probabilities of held-out counts, in nats, mean (sd over
+splits); the next column is the paired difference from "{BEST}" (standard error over splits). Pairs without a count are
+missing, so that every count is at least one: likelihoods that are not truncated waste probability on zero. LastFM's
+counts are floor(sqrt y + 1/2). A split has 8,000 random cells, a quarter of them held out; where a setting is chosen,
+by a quarter of the rest. Seconds are medians on a machine with other work.
+
+Models "with biases" have Gaussian biases of rows and columns and five factors; all scales, the dispersion and the level
+are learned from the evidence bound, and nothing is chosen by validation. Independence is the product of a row's and a
+column's effect, pulled to one as much as predicts best.
+"""
+PAPER_TEXT = f"""Poisson counts of rate exp(v^T u) with {FACTORS} factors and no biases, fitted by `method="vg"`. Prior
+variances: one for U; for V the one of {", ".join(map(str, VARIANCES))} that predicts best. MAP: both matrices are
+points; EM: V is; MF and VB: independent entries, and full covariances of rows.
+"""
+WHOLE_TEXT = """A random quarter of all cells is held out, or each user's latest visits, at places where that user had
+not been: nine in ten of those counts are one, and the counts to learn from are larger.
+"""
+
+
+def main() -> None:
+    """Measure and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--whole", type=int, default=1, help="whether to fit all cells as well")
+    parser.add_argument("--page", action="store_true", help="write the page from the rows that there are")
+    options = parser.parse_args()
+    store = Store("bilinear_counts")
+    if not options.page:
+        measure(store, options.splits, bool(options.whole))
+    print(write_page("bilinear_counts", page(store)))
+
+
+if __name__ == "__main__":
+    main()
