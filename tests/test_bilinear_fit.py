@@ -21,8 +21,6 @@ F = (
 COUNTS = RNG.poisson(np.exp(F))
 COORDS = {"item": [f"item {k}" for k in range(I)], "user": range(J), "factor": range(D)}
 QUIET = {"progressbar": False, "random_seed": 1}
-# pm.Truncated of PyMC 5 draws by a scan that the PyTensor of its day deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")
 
 
 def matrices():

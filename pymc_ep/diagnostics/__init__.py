@@ -1,7 +1,7 @@
 """How good an approximation is: importance weights, tilted cumulants, agreement with MCMC, calibration."""
 
 from pymc_ep.diagnostics.agreement import compare_to_mcmc
-from pymc_ep.diagnostics.calibration import loo_pit
+from pymc_ep.diagnostics.calibration import loo_pit, predictive_pit
 from pymc_ep.diagnostics.report import diagnose
 
-__all__ = ["compare_to_mcmc", "diagnose", "loo_pit"]
+__all__ = ["compare_to_mcmc", "diagnose", "loo_pit", "predictive_pit"]

@@ -1,6 +1,6 @@
-"""Calibration of leave-one-out predictions: probability integral transforms from EP's cavities."""
+"""Calibration of predictions: probability integral transforms, of the data left out by EP's cavities or of new data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ from scipy.special import expit, logit
 
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.predict.gaussian import single_posterior_of
+from pymc_ep.predict.cells import transforms_of_cells
+from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, single_posterior_of
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
-__all__ = ["loo_pit"]
+__all__ = ["loo_pit", "predictive_pit"]
 
 _MOST = 10**7
 """Most predictive probabilities of single counts that are added up."""
@@ -73,6 +75,65 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
     site, y = posterior.form.sites[k], observed[k]
+    parts = [
+        np.where(lost, np.nan, part).reshape(y.shape)
+        for part in _transforms(site, name, y.ravel(), mean, variance, prior.parameters[k])
+    ]
+    return _labelled(model, name, parts, site.site.domain)
+
+
+def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
+    """Return probability integral transforms of new observations.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    model : pymc.Model or None
+        The fitted model; None takes that of the context.
+    data : mapping of str to array_like
+        One variable's new observations, as for `pymc_ep.log_predictive`: of new cells of a bilinear model a mapping.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``<y>_lower`` and ``<y>_upper``: P(Y < y) and P(Y <= y) under the predictive distribution of each, equal for
+        continuous observations. What `loo_pit` says of them, and of its ``domain``, holds here as well.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations outside the likelihood's domain, or of a wrong shape.
+    UnsupportedModelError
+        For likelihoods and counts as in `loo_pit`.
+    """
+    model = pm.modelcontext(model)
+    if not isinstance(data, Mapping) or len(data) != 1:
+        raise ValueError("predictive_pit takes one variable at a time, a mapping of its name to its new observations.")
+    if (cells := bilinear_posterior_of(idata, model)) is not None:
+        return transforms_of_cells(*cells, data)
+    ((name, values),) = data.items()
+    y, posterior = np.asarray(values), posterior_of(idata, model, [name])
+    (group,) = likelihoods(posterior.form.form, [name])
+    parts = np.zeros((2, *y.shape))
+    for weight, component in posterior.components():
+        site, *rest, parameters = at_predictor(component, group, y)
+        mean, variance = (np.broadcast_to(part, y.shape).ravel() for part in rest)
+        found = _transforms(site, name, y.ravel(), mean, variance, [p.ravel() for p in parameters])
+        parts += weight * np.reshape(found, parts.shape)
+    return _labelled(model, name, parts, group.site.domain)
+
+
+def _labelled(model: pm.Model, name: str, parts: Any, domain: str) -> xr.Dataset:
+    """Return P(Y < y) and P(Y <= y), of the shape of a variable, with its coords."""
+    found = zip(("lower", "upper"), parts)
+    return labelled(model, {f"{name}_{which}": (name, part) for which, part in found}).assign_attrs(domain=domain)
+
+
+def _transforms(
+    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors."""
     transform = _TRANSFORMS.get(site.site.domain)
     if transform is None:
         raise UnsupportedModelError(
@@ -80,10 +141,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
             f"but those have that are {', '.join(_TRANSFORMS)}; compare draws of pm.sample_posterior_predictive with "
             f"the data instead."
         )
-    lower, upper = transform(site, name, y.ravel().astype(float), mean, variance, prior.parameters[k])
-    parts = {f"{name}_lower": np.where(lost, np.nan, lower), f"{name}_upper": np.where(lost, np.nan, upper)}
-    found = labelled(model, {key: (name, part.reshape(y.shape)) for key, part in parts.items()})
-    return found.assign_attrs(domain=site.site.domain)
+    return transform(site, name, y.astype(float), mean, variance, parameters)
 
 
 def _counts(

@@ -1,13 +1,13 @@
-"""Whether leave-one-out predictions are as certain as they should be."""
+"""Whether predictions are as certain as they should be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from scipy.stats import binom
 
-from pymc_ep.diagnostics.calibration import loo_pit
+from pymc_ep.diagnostics.calibration import loo_pit, predictive_pit
 from pymc_ep.plots.axes import axes_for
 
 __all__ = ["plot_calibration"]
@@ -20,11 +20,12 @@ def plot_calibration(
     model: pm.Model | None = None,
     var_name: str | None = None,
     *,
+    data: Mapping[str, Any] | None = None,
     bins: int = 10,
     ax: Any = None,
     figsize: Sequence[float] | None = None,
 ) -> Any:
-    """Plot the histogram of leave-one-out probability integral transforms, or the reliability of probabilities.
+    """Plot the histogram of probability integral transforms, or the reliability of probabilities.
 
     Parameters
     ----------
@@ -34,6 +35,9 @@ def plot_calibration(
         The fitted model; by default that of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
+    data : mapping of str to array_like, optional
+        New observations of one variable, as for `pymc_ep.diagnostics.predictive_pit`. Without it predictions are those
+        of each observation of the fit with this one left out.
     bins : int
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
@@ -50,16 +54,19 @@ def plot_calibration(
     Raises
     ------
     UnsupportedModelError, ValueError
-        As `pymc_ep.diagnostics.loo_pit` does.
+        As `pymc_ep.diagnostics.loo_pit` and `predictive_pit` do.
     """
-    found = loo_pit(idata, model, var_name)
+    found = loo_pit(idata, model, var_name) if data is None else predictive_pit(idata, model, data)
+    what = "leave-one-out probability" if data is None else "predictive probability"
     lower, upper = (np.ravel(found[name].to_numpy()) for name in sorted(map(str, found.data_vars)))
     (panel,) = axes_for(1, ax, figsize)
     edges = np.linspace(0.0, 1.0, bins + 1)
     if found.attrs["domain"] == "binary":
         _reliability(panel, lower, upper, edges)
+        panel.set_xlabel(f"{what} of 1")
     else:
         _histogram(panel, lower, upper, edges)
+        panel.set_xlabel(f"{what} integral transform")
     return panel
 
 
@@ -76,7 +83,7 @@ def _histogram(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarr
     panel.bar(edges[:-1], share, width=np.diff(edges), align="edge", color="C0", alpha=0.6, edgecolor="white")
     panel.axhline(1.0 / bins, color="gray", linestyle="--")
     panel.axhspan(low, high, color="gray", alpha=0.2)
-    panel.set(xlabel="leave-one-out probability integral transform", ylabel="share of observations", xlim=(0, 1))
+    panel.set(ylabel="share of observations", xlim=(0, 1))
 
 
 def _reliability(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
@@ -91,4 +98,4 @@ def _reliability(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.nda
         panel.plot([probability] * 2, [low, high], color="gray", alpha=0.4, linewidth=4)
         panel.plot(probability, is_one[here].mean(), marker="o", color="C0")
     panel.plot([0, 1], [0, 1], color="gray", linestyle="--")
-    panel.set(xlabel="leave-one-out probability of 1", ylabel="frequency of 1", xlim=(0, 1), ylim=(-0.02, 1.02))
+    panel.set(ylabel="frequency of 1", xlim=(0, 1), ylim=(-0.02, 1.02))

@@ -1,4 +1,4 @@
-"""Log predictive densities of new cells of a bilinear model."""
+"""Predictive densities of new cells of a bilinear model, and their calibration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,9 @@ import xarray as xr
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.predict.bilinear import read_cells
+from pymc_ep.predict.bilinear import NewCells, read_cells
 
-__all__ = ["log_predictive_of_cells"]
+__all__ = ["log_predictive_of_cells", "transforms_of_cells"]
 
 _DRAWS = 1000
 """Of rows of the left matrix for each cell."""
@@ -34,10 +34,25 @@ def log_predictive_of_cells(
     InvalidDataError
         For cells that there are not, and for observations that cannot be.
     """
+    name, new = _read(form, posterior, data)
+    found = posterior.log_predictive(*_arguments(new))
+    return xr.Dataset({name: ((f"{name}_cell",), found)})
+
+
+def transforms_of_cells(form: CompiledBilinear, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells as in `log_predictive_of_cells`."""
+    name, new = _read(form, posterior, data)
+    found = zip(("lower", "upper"), posterior.transforms(*_arguments(new)))
+    arrays = {f"{name}_{which}": ((f"{name}_cell",), part) for which, part in found}
+    return xr.Dataset(arrays, attrs={"domain": form.form.cells.site.domain})
+
+
+def _read(form: CompiledBilinear, posterior: BilinearPosterior, data: Mapping[str, Any]) -> tuple[str, NewCells]:
     name = form.form.cells.name
     if list(data) != [name]:
         raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
-    new = read_cells(form, posterior.theta, data[name])
-    rng = np.random.default_rng(0)
-    found = posterior.log_predictive(new.y, new.rows, new.cols, new.offset, new.parameters, _DRAWS, rng)
-    return xr.Dataset({name: ((f"{name}_cell",), found)})
+    return name, read_cells(form, posterior.theta, data[name])
+
+
+def _arguments(new: NewCells) -> tuple[Any, ...]:
+    return new.y, new.rows, new.cols, new.offset, new.parameters, _DRAWS, np.random.default_rng(0)

@@ -40,8 +40,8 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
         names = ", ".join(map(repr, form.form.latent_names))
         raise UnsupportedModelError(
             f"The predictors of {form.form.cells.name!r} are inner products of {names}, which are not Gaussian, so "
-            f"that they have no Gaussian predictions and no sites; use the moments in the group 'fit', or "
-            f"pm.sample_posterior_predictive."
+            f"that they have no Gaussian predictions and no sites; use the moments in the group 'fit', "
+            f"pm.sample_posterior_predictive, or log_predictive and diagnostics.predictive_pit of new cells."
         )
     engine = get_engine(fit_group(idata).attrs["method"], form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size

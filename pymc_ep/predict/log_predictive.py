@@ -1,7 +1,7 @@
 """Log predictive densities of new observations."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -15,9 +15,9 @@ from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.cells import log_predictive_of_cells
 from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, predictor_moments_of
 from pymc_ep.results import labelled
-from pymc_ep.sites import check_finite
+from pymc_ep.sites import CompiledSite, check_finite
 
-__all__ = ["log_predictive"]
+__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive"]
 
 
 def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
@@ -53,24 +53,44 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     if cells is not None:
         return log_predictive_of_cells(*cells, data)
     posterior = posterior_of(idata, model, list(data))
-    form = posterior.form.form
-    groups = {g.name: g for g in (*form.groups, *form.predictions)}
     variables: dict[str, tuple[str, np.ndarray]] = {}
-    for name, values in data.items():
+    for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):
+        parts = [
+            np.log(weight) + _log_predictive(part, group, np.asarray(values)) for weight, part in posterior.components()
+        ]
+        variables[group.name] = (group.name, np.asarray(logsumexp(parts, axis=0)))
+    return labelled(model, variables)
+
+
+def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
+    """Return the likelihoods of that name, of the fit or beside it."""
+    groups = {g.name: g for g in (*form.groups, *form.predictions)}
+    for name in names:
         if name not in groups:
             raise UnsupportedModelError(
                 f"{name!r} is no likelihood with a site; these are {', '.join(groups) or 'none'}."
             )
-        parts = [
-            np.log(weight) + _log_predictive(part, groups[name], np.asarray(values))
-            for weight, part in posterior.components()
-        ]
-        variables[name] = (name, np.asarray(logsumexp(parts, axis=0)))
-    return labelled(model, variables)
+    return [groups[name] for name in names]
 
 
-def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> np.ndarray:
-    """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
+class AtPredictor(NamedTuple):
+    """The site of new observations, the moments of their predictors, and parameters, each of the observations' shape.
+
+    Attributes
+    ----------
+    site : CompiledSite
+    mean, variance : ndarray
+    parameters : list of ndarray
+    """
+
+    site: CompiledSite
+    mean: np.ndarray
+    variance: np.ndarray
+    parameters: list[np.ndarray]
+
+
+def at_predictor(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> AtPredictor:
+    """Return what new observations of a likelihood are integrated against; raise where they cannot be."""
     name = group.name
     moments = predictor_moments_of(posterior, name, group.predictor)
     if y.shape != moments.mean.shape:
@@ -80,7 +100,12 @@ def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray)
     group.site.validate(y, name)
     site, parameters = posterior.form.site_at(posterior.theta, group)
     shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
-    variance = np.maximum(moments.sd**2, KNOWN)
-    tilted = site.moments(y, moments.mean, variance, 1.0, *shaped)
-    check_finite(tilted, y, moments.mean, variance, name)
+    return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped)
+
+
+def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> np.ndarray:
+    """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
+    site, mean, variance, parameters = at_predictor(posterior, group, y)
+    tilted = site.moments(y, mean, variance, 1.0, *parameters)
+    check_finite(tilted, y, mean, variance, group.name)
     return np.asarray(tilted.log_z)

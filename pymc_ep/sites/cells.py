@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import digamma, expit, gammaln
+from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
 
 __all__ = [
     "CELL_SITES",
@@ -63,11 +63,14 @@ class CellSite(Protocol):
         Names of the likelihood's parameters beside f.
     spread : {"log_mean_exp", "variance"}
         The second statistic of f: log E e^f or Var f.
+    domain : {"count", "binary", "real"}
+        What observations are.
     """
 
     name: str
     parameters: tuple[str, ...]
     spread: str
+    domain: str
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *parameters: np.ndarray, anchor: Anchor | None = None
@@ -76,6 +79,9 @@ class CellSite(Protocol):
 
     def log_density(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return log p(y | f), of the common shape of all arguments."""
+
+    def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return P(Y > y | f), of the common shape of all arguments."""
 
     def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """Return the place of the first observation that cannot be, and what they may be; None where all can."""
@@ -109,6 +115,7 @@ class PoissonCells:
     name = "poisson"
     parameters = ()
     spread = "log_mean_exp"
+    domain = "count"
 
     def bounded(self, y, mean, spread, *, anchor=None):
         """See `CellSite`."""
@@ -120,6 +127,11 @@ class PoissonCells:
         """See `CellSite`."""
         out = y * f - np.exp(f) - gammaln(y + 1)
         return out + _no_zeros(f)[0] if self.truncated else out
+
+    def above(self, y, f):
+        """See `CellSite`."""
+        out = gammainc(y + 1, np.exp(f))
+        return _at_most_one(out, _no_zeros(f)[0]) if self.truncated else out
 
     def first_bad(self, y):
         """See `CellSite`."""
@@ -146,6 +158,7 @@ class NegativeBinomialCells:
     name = "negative_binomial"
     parameters = ("alpha",)
     spread = "variance"
+    domain = "count"
 
     def bounded(self, y, mean, spread, alpha, *, anchor=None):
         """See `CellSite`."""
@@ -165,6 +178,11 @@ class NegativeBinomialCells:
         out = y * f - (alpha + y) * np.logaddexp(np.log(alpha), f) + _negative_binomial_constant(y, alpha)
         return out + _no_zeros_dispersed(f, alpha)[0] if self.truncated else out
 
+    def above(self, y, f, alpha):
+        """See `CellSite`."""
+        out = betainc(y + 1, alpha, expit(f - np.log(alpha)))
+        return _at_most_one(out, _no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
+
     def curvature(self, y, alpha):
         """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
         return (alpha + y) / 4, np.full(y.shape, 0.25)
@@ -181,6 +199,7 @@ class BernoulliCells:
     name = "bernoulli"
     parameters = ()
     spread = "variance"
+    domain = "binary"
 
     def bounded(self, y, mean, spread, *, anchor=None):
         """See `CellSite`."""
@@ -190,6 +209,10 @@ class BernoulliCells:
     def log_density(self, y, f):
         """See `CellSite`."""
         return y * f - np.logaddexp(0.0, f)
+
+    def above(self, y, f):
+        """See `CellSite`."""
+        return np.where(y < 1, expit(f), 0.0)
 
     def curvature(self, y):
         """See `CurvedCellSite`."""
@@ -208,6 +231,7 @@ class SoftplusPoissonCells:
     name = "softplus_poisson"
     parameters = ()
     spread = "variance"
+    domain = "count"
 
     def bounded(self, y, mean, spread, *, anchor=None):
         """See `CellSite`."""
@@ -223,6 +247,10 @@ class SoftplusPoissonCells:
         """See `CellSite`."""
         rate, log_rate = _softplus_rate(f)
         return y * log_rate - rate - gammaln(y + 1)
+
+    def above(self, y, f):
+        """See `CellSite`."""
+        return gammainc(y + 1, np.logaddexp(0.0, f))
 
     def curvature(self, y):
         """See `CurvedCellSite`. It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many."""
@@ -246,6 +274,7 @@ class NormalCells:
     name = "normal"
     parameters = ("sigma",)
     spread = "variance"
+    domain = "real"
 
     def bounded(self, y, mean, spread, sigma, *, anchor=None):
         """See `CellSite`."""
@@ -257,6 +286,10 @@ class NormalCells:
     def log_density(self, y, f, sigma):
         """See `CellSite`."""
         return -0.5 * (np.log(2 * np.pi) + ((y - f) / sigma) ** 2) - np.log(sigma)
+
+    def above(self, y, f, sigma):
+        """See `CellSite`."""
+        return ndtr((f - y) / sigma)
 
     def curvature(self, y, sigma):
         """See `CurvedCellSite`."""
@@ -325,6 +358,12 @@ def _no_zeros_dispersed(f, alpha):
     value = np.where(small, -np.log(np.where(small, t, 1.0)) + t / 2, -np.log(-np.expm1(-safe)))
     share = rate / (alpha + rate)
     return value, -odds * alpha * share, -odds * (grown - share)
+
+
+def _at_most_one(above, log_scale):
+    """Return a probability times e^log_scale, where that may overflow for a probability that is none."""
+    with np.errstate(divide="ignore"):
+        return np.exp(np.minimum(np.log(above) + log_scale, 0.0))
 
 
 _SITES: dict[str, Any] = {

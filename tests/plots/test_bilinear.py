@@ -22,16 +22,17 @@ def fitted():
     rng = np.random.default_rng(2)
     rows, cols = (part.ravel() for part in np.indices((15, 10)))
     f = 1.2 * rng.normal(size=15)[rows] * rng.normal(size=10)[cols]
-    with pm.Model(coords={"item": range(15), "user": range(10), "factor": ["a", "b", "c"]}):
+    with pm.Model(coords={"item": range(15), "user": range(10), "factor": ["a", "b", "c"]}) as model:
         V, U = pm.Normal("V", 0, [1.0, 0.1, 1.0], dims=("item", "factor")), pm.Normal("U", dims=("user", "factor"))
         b = pm.Normal("b", dims="item")
         pmep.BilinearPoisson("y", V, U, rows, cols, offset=b[rows], observed=rng.poisson(np.exp(f)))
-        return pmep.fit(**QUIET)
+        return model, pmep.fit(**QUIET)
 
 
 def test_relevance_is_the_size_of_products(fitted):
-    fit = group(fitted, "fit")
-    panel = pmep.plots.plot_relevance(fitted, figsize=(4, 3))
+    _, idata = fitted
+    fit = group(idata, "fit")
+    panel = pmep.plots.plot_relevance(idata, figsize=(4, 3))
     outlined, full = (np.array([bar.get_height() for bar in container]) for container in panel.containers)
     V, U = (fit[f"{name}_mean"].to_numpy() for name in "VU")
     products = V[:, None] * U
@@ -51,7 +52,7 @@ def test_relevance_is_the_size_of_products(fitted):
     assert panel.get_xlabel() == "factor" and panel.get_title() == "factors of V and U"
     np.testing.assert_allclose(panel.figure.get_size_inches(), (4, 3))
     given = pyplot.figure().add_subplot()
-    assert pmep.plots.plot_relevance(fitted, ax=given) is given
+    assert pmep.plots.plot_relevance(idata, ax=given) is given
 
 
 def test_relevance_of_other_models():
@@ -63,8 +64,9 @@ def test_relevance_of_other_models():
 
 
 def test_convergence_shows_the_bound(fitted):
-    fit = group(fitted, "fit")
-    axes = pmep.plots.plot_convergence(fitted)
+    _, idata = fitted
+    fit = group(idata, "fit")
+    axes = pmep.plots.plot_convergence(idata)
     assert len(axes) == 2
     for axis, name in zip(axes, ("objective", "max_change")):
         np.testing.assert_array_equal(axis.lines[0].get_ydata(), fit[name])
@@ -72,3 +74,14 @@ def test_convergence_shows_the_bound(fitted):
     assert axes[1].get_ylabel() == "rise of the bound, a cell" and axes[1].get_title() == "converged"
     np.testing.assert_array_equal(axes[1].lines[1].get_ydata(), 1e-6)
     axes[0].figure.canvas.draw()
+
+
+def test_calibration_of_new_cells(fitted):
+    model, idata = fitted
+    new = {"rows": np.arange(15), "cols": np.arange(15) % 10, "observed": np.arange(15) // 2, "offset": 0.3}
+    panel = pmep.plots.plot_calibration(idata, model, data={"y": new}, bins=4)
+    found = pmep.diagnostics.predictive_pit(idata, model, {"y": new})
+    spread = np.random.default_rng(0).uniform(found["y_lower"], found["y_upper"], size=(100_000, 15))
+    shares = np.histogram(spread, np.linspace(0, 1, 5))[0] / spread.size
+    np.testing.assert_allclose([bar.get_height() for bar in panel.patches[:4]], shares, atol=2e-3)
+    assert panel.get_xlabel() == "predictive probability integral transform"

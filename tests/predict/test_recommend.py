@@ -18,8 +18,6 @@ F = (0.8 * RNG.normal(size=(I, D))[ROWS] * RNG.normal(size=(J, D))[COLS]).sum(ax
 COUNTS = RNG.poisson(np.exp(F))
 COORDS = {"item": [f"item {k}" for k in range(I)], "user": 100 + np.arange(J)}
 QUIET = {"progressbar": False, "random_seed": 1, "draws": 0}
-# pm.Truncated of PyMC 5 draws by a scan that the PyTensor of its day deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")
 SURVIVAL = {
     "poisson": lambda f: -np.expm1(-np.exp(f)),
     "negative binomial": lambda f: scipy.stats.nbinom(2.5, 2.5 / (2.5 + np.exp(f))).sf(0),

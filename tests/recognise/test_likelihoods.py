@@ -17,9 +17,6 @@ from pymc_ep.engines.ep import EP
 from pymc_ep.engines.evidence import Evidence
 from pymc_ep.recognise import compiled_form
 
-# PyTensor's own derivative of the incomplete gamma function warns of a change to come in its Scan.
-pytestmark = pytest.mark.filterwarnings("ignore:Scan return signature")
-
 N = 8
 COUNTS = np.array([0, 1, 3, 2, 0, 7, 1, 4])
 BINARY = np.array([0, 1, 1, 0, 1, 0, 0, 1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.special
-import scipy.stats
+from scipy import stats
 
 from pymc_ep.sites.cells import (
     CURVED_CELL_SITES,
@@ -32,16 +32,16 @@ F = np.array([-40.0, -8.0, -1.0, 0.0, 2.0, 5.0])
 def reference(name, y, f):
     """The log density by SciPy."""
     if name == "bernoulli":
-        return scipy.stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-f)))
+        return stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-f)))
     if name == "normal":
-        return scipy.stats.norm(f, 1.3).logpdf(y)
+        return stats.norm(f, 1.3).logpdf(y)
     if name == "softplus":
-        return scipy.stats.poisson(np.log1p(np.exp(f))).logpmf(y)
+        return stats.poisson(np.log1p(np.exp(f))).logpmf(y)
     if name.startswith("poisson"):
-        law = scipy.stats.poisson(np.exp(f))
+        law = stats.poisson(np.exp(f))
     else:
         alpha = SITES[name][2][0][0]
-        law = scipy.stats.nbinom(alpha, alpha / (alpha + np.exp(f)))
+        law = stats.nbinom(alpha, alpha / (alpha + np.exp(f)))
     cut = np.log(-np.expm1(law.logpmf(0))) if "truncated" in name else 0.0
     return law.logpmf(y) - cut
 
@@ -57,6 +57,28 @@ def test_log_densities_are_scipys(name):
         if "truncated" in name:
             # Where zero is almost certain one is the count that is seen.
             np.testing.assert_allclose(site.log_density(1.0, F[0], *own), 0.0, atol=1e-12)
+
+
+@every_site
+def test_probabilities_above_are_scipys(name):
+    site, ys, parameters = SITES[name]
+    f = F[2:]
+    for k, y in enumerate(ys):
+        if name == "bernoulli":
+            expected = stats.bernoulli(1 / (1 + np.exp(-f))).sf(y)
+        elif name == "normal":
+            expected = stats.norm(f, 1.3).sf(y)
+        elif name == "softplus":
+            expected = stats.poisson(np.log1p(np.exp(f))).sf(y)
+        else:
+            alpha = parameters[0][k] if parameters else None
+            law = stats.nbinom(alpha, alpha / (alpha + np.exp(f))) if parameters else stats.poisson(np.exp(f))
+            expected = law.sf(y) / (law.sf(0) if "truncated" in name else 1.0)
+        own = [p[k] for p in parameters]
+        np.testing.assert_allclose(site.above(y, f, *own), expected, rtol=1e-9, atol=1e-300)
+        if "truncated" in name:
+            # Where rates vanish one is the only count there is.
+            assert site.above(y, np.array([-800.0]), *own) == 0.0
 
 
 @every_site
