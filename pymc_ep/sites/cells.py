@@ -236,16 +236,16 @@ class SoftplusPoissonCells:
     def bounded(self, y, mean, spread, *, anchor=None):
         """See `CellSite`."""
         at = mean if anchor is None else anchor[0]
-        rate, log_rate = _softplus_rate(at)
-        # d log l / df = sigmoid / l, where both may be too small for a quotient of theirs.
-        slope = y * np.exp(-np.logaddexp(0.0, -at) - log_rate) - expit(at)
+        rate, log_rate, of_rate = _softplus(at)
+        # d log l / df, where both may be too small for a quotient of theirs, which tends to one.
+        slope = y * np.where(at < _FAR, 1.0, of_rate / np.maximum(rate, _TINY)) - of_rate
         (curvature,), step = self.curvature(y), mean - at
         value = y * log_rate - rate - gammaln(y + 1) + slope * step - curvature / 2 * (step**2 + spread)
         return CellBound(value, slope - curvature * step, -curvature / 2)
 
     def log_density(self, y, f):
         """See `CellSite`."""
-        rate, log_rate = _softplus_rate(f)
+        rate, log_rate, _ = _softplus(f)
         return y * log_rate - rate - gammaln(y + 1)
 
     def above(self, y, f):
@@ -254,13 +254,12 @@ class SoftplusPoissonCells:
 
     def curvature(self, y):
         """See `CurvedCellSite`. It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many."""
-        f = np.linspace(0.0, 0.5, _GRID)
-        rate, p = np.logaddexp(0.0, f), expit(f)
-        first, per_count = p * (1 - p), (p / rate) ** 2 - p * (1 - p) / rate
-        counts, places = np.unique(y, return_inverse=True)
+        few = np.size(y) > np.max(y, initial=0.0)
+        counts = np.arange(np.max(y, initial=0.0) + 1) if few else y
+        k = np.searchsorted(_OVERTAKEN, counts)
         # Between two points of the grid it is larger by less than this part.
-        largest = np.array([(first + count * per_count).max() for count in counts]) * (1 + 1e-6)
-        return (largest[places].reshape(np.shape(y)),)
+        found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)
+        return (found[np.asarray(y, dtype=np.intp)] if few else found,)
 
     def first_bad(self, y):
         """See `CellSite`."""
@@ -301,13 +300,31 @@ class NormalCells:
         return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
 
 
-_GRID = 2001
+_FAR = -37.0
+_TINY = np.exp(_FAR)
+"""Below that f, log(1 + e^f) is e^f to rounding."""
 
 
-def _softplus_rate(f):
-    """Return log(1 + e^f) and its logarithm, which is f where e^f is all that is left of it."""
-    rate = np.logaddexp(0.0, f)
-    return rate, np.where(f < -37.0, f, np.log(np.maximum(rate, np.exp(-37.0))))
+def _softplus(f):
+    """Return log(1 + e^f), its logarithm, which is f where e^f is all that is left of it, and its derivative."""
+    small = np.exp(-np.abs(f))
+    rate = np.maximum(f, 0.0) + np.log1p(small)
+    return rate, np.where(f < _FAR, f, np.log(np.maximum(rate, _TINY))), np.where(f < 0, small, 1.0) / (1.0 + small)
+
+
+def _softplus_curvatures():
+    """Return -d^2 log p / df^2 on a grid of f, as a part without counts and one a count, and where the next is larger.
+
+    With more counts the largest one lies at a larger f, up to the maximum of the second part.
+    """
+    f = np.linspace(0.0, 0.495, 2001)
+    rate, p = np.logaddexp(0.0, f), expit(f)
+    first, per_count = p * (1 - p), (p / rate) ** 2 - p * (1 - p) / rate
+    kept = slice(0, int(np.argmax(per_count)) + 1)
+    return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
+
+
+_NO_COUNTS, _A_COUNT, _OVERTAKEN = _softplus_curvatures()
 
 
 def _negative_binomial_constant(y, alpha):
