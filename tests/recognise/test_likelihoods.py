@@ -141,7 +141,7 @@ def by_trapezoids(write, y):
     # Graded to the places where the densities below jump or end.
     steps = np.geomspace(1e-13, 1.0, 2_001)
     grid = np.concatenate(
-        [np.linspace(-14, 14, 80_001), *(end + sign * steps for end in (0.3, -1.0) for sign in (1, -1))]
+        [np.linspace(-14, 14, 40_001), *(end + sign * steps for end in (0.3, -1.0) for sign in (1, -1))]
     )
     grid.sort()
     f = pt.matrix("f")
