@@ -139,6 +139,17 @@ def test_log_predictive_of_new_cells(fitted):
     assert np.all(np.abs(np.log(density.mean(axis=0)) - found) < 10 * error + 1e-3)
 
 
+def test_explain_offers_it_where_it_can_work():
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, 1, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
+        pmep.BilinearBernoulli("y", V, U, ROWS, COLS, observed=F > 0)
+    assert pmep.explain(model).endswith("methods          vg, vbmf")
+    with pm.Model() as biased:
+        V, U = pm.Normal("V", 0, 1, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
+        pmep.BilinearBernoulli("y", V, U, ROWS, COLS, offset=pm.Normal("b", shape=I)[ROWS], observed=F > 0)
+    assert pmep.explain(biased).endswith("methods          vg")
+
+
 def test_what_is_shrunk_to_zero_is_explained():
     few = slice(0, 60)
     with pm.Model() as model:

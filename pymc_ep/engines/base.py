@@ -71,6 +71,8 @@ class EngineEntry:
         Whether it can work with a site, None standing for the quadrature of a density; by default it can with any.
     suits : callable
         Whether it is to be taken for such a site where no method is asked for and another would do.
+    takes_form : callable
+        Whether it can work with a form, its sites aside; by default it can with any.
     """
 
     name: str
@@ -83,6 +85,7 @@ class EngineEntry:
     condition: Callable[..., Any] | None = None
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True
+    takes_form: Callable[[Any], bool] = lambda form: True
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}
@@ -131,5 +134,5 @@ def check_whole(name: str, value: Any) -> None:
 def able_engines(form: Any) -> list[EngineEntry]:
     """Return the engines for a form that can work with all of its sites, those first that suit them."""
     kind, sites = type(form), [group.site for group in form.factors]
-    able = [e for e in _ENGINES.values() if e.form is kind and all(map(e.takes, sites))]
+    able = [e for e in _ENGINES.values() if e.form is kind and all(map(e.takes, sites)) and e.takes_form(form)]
     return sorted(able, key=lambda e: not all(map(e.suits, sites)))

@@ -225,5 +225,6 @@ register_engine(
         ("optimize", "fixed"),
         takes=lambda site: isinstance(site, CURVED_CELL_SITES),
         suits=lambda site: False,
+        takes_form=lambda form: form.biases == (None, None) and not any(one.flat for one in form.matrices),
     )
 )

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.engines.ascent import climb
-from pymc_ep.engines.base import Status
+from pymc_ep.engines.ascent import BoundAscent, climb
 from pymc_ep.engines.bilinear_bound import Derivatives
 from pymc_ep.engines.bilinear_rows import divergence
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
@@ -95,7 +94,7 @@ class State(NamedTuple):
         )
 
 
-class SingularValueShrinkage:
+class SingularValueShrinkage(BoundAscent):
     """Ascent of the bound.
 
     Parameters
@@ -127,9 +126,10 @@ class SingularValueShrinkage:
         tol: float = 1e-6,
         max_iter: int = 1000,
     ):
+        super().__init__(tol, max_iter)
         self.cells, self.shape, self.rank = cells, shape, rank
         self.site = cast(CurvedCellSite, cells.site)
-        self.points, self.ard, self.learn, self.tol, self.max_iter = shrinkage == "map", ard, learn, tol, max_iter
+        self.points, self.ard, self.learn = shrinkage == "map", ard, learn
         self._nothing = np.zeros(cells.y.shape)
         keys = np.empty(cells.y.shape, dtype=np.int64)
         keys[cells.by_left.order] = cells.by_left.own * shape[1] + cells.by_left.others
@@ -179,22 +179,9 @@ class SingularValueShrinkage:
             after = self._evaluated(prior, after._replace(learning=True))
         return after._replace(change=change, loop=state.loop + 1)
 
-    def objective(self, state: State) -> float:
-        """Return the bound with the log prior of the hyperparameters."""
-        return state.objective
-
-    def change(self, state: State) -> float:
-        """Return the increase of the objective in the last step, for each cell."""
-        return state.change
-
-    def finished(self, state: State) -> Status | None:
-        """Return how the iteration ended, or None while it goes on."""
-        told = f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
-        if state.change <= self.tol and state.learning:
-            return Status(True, f"converged {told}")
-        if state.loop >= self.max_iter:
-            return Status(False, f"stopped {told}; raise max_iter or tol")
-        return None
+    def may_end(self, state: State) -> bool:
+        """Return whether a small change is that of the whole bound by now: not before hyperparameters are learned."""
+        return state.learning
 
     def priors(self, prior: BilinearPrior, state: State) -> BilinearPrior:
         """Return the prior with the variances of columns that are learned in place of the model's.

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.ascent import climb
-from pymc_ep.engines.base import Status
+from pymc_ep.engines.ascent import BoundAscent, climb
 from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides
 from pymc_ep.engines.bilinear_rows import factored, packed, packed_gradient, unpacked
 from pymc_ep.engines.block_rows import raised_rows
@@ -73,7 +72,7 @@ class State(NamedTuple):
         return self.left, self.right
 
 
-class VariationalGaussian:
+class VariationalGaussian(BoundAscent):
     """Ascent of the bound.
 
     Parameters
@@ -89,7 +88,8 @@ class VariationalGaussian:
     """
 
     def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int, full: bool = False):
-        self.bound, self.learn, self.tol, self.max_iter, self.full = bound, learn, tol, max_iter, full
+        super().__init__(tol, max_iter)
+        self.bound, self.learn, self.full = bound, learn, full
 
     def init(self, problem: Any, start: Any = None) -> State:
         """Return the state at its start, with its bound."""
@@ -102,22 +102,9 @@ class VariationalGaussian:
         change = (after.objective - state.objective) / self.bound.cells.y.size
         return after._replace(change=change, loop=state.loop + 1)
 
-    def objective(self, state: State) -> float:
-        """Return the bound with the log prior of the hyperparameters."""
-        return state.objective
-
-    def change(self, state: State) -> float:
-        """Return the increase of the objective in the last step, for each cell."""
-        return state.change
-
-    def finished(self, state: State) -> Status | None:
-        """Return how the iteration ended, or None while it goes on."""
-        told = f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
-        if state.change <= self.tol and state.loop > _SWEEPS:
-            return Status(True, f"converged {told}")
-        if state.loop >= self.max_iter:
-            return Status(False, f"stopped {told}; raise max_iter or tol")
-        return None
+    def may_end(self, state: State) -> bool:
+        """Return whether a small change is that of the whole bound by now: not before all is raised at once."""
+        return state.loop > _SWEEPS
 
     def _evaluated(self, prior: BilinearPrior, state: State) -> State:
         bound = self.bound.value(prior, state.sides)

@@ -368,13 +368,16 @@ def _no_zeros_dispersed(f, alpha):
     grown = np.log1p(rate / alpha)
     # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
     t = alpha * grown
-    small = t < 1e-8
-    safe = np.where(small, 1.0, t)
+    # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be none in doubles.
+    tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)
+    small = (t < 1e-8) & ~tiny
+    safe, near = np.where(small | tiny, 1.0, t), np.where(small, t, 1.0)
     with np.errstate(over="ignore"):
-        odds = np.where(small, 1.0 / np.where(small, t, 1.0) - 0.5, 1.0 / np.expm1(safe))
-    value = np.where(small, -np.log(np.where(small, t, 1.0)) + t / 2, -np.log(-np.expm1(-safe)))
+        odds = np.where(small, 1.0 / near - 0.5, 1.0 / np.expm1(safe))
+    value = np.where(tiny, first - f, np.where(small, -np.log(near) + t / 2, -np.log(-np.expm1(-safe))))
     share = rate / (alpha + rate)
-    return value, -odds * alpha * share, -odds * (grown - share)
+    of_alpha = np.where(tiny, -rate / (2 * alpha**2), -odds * (grown - share))
+    return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha
 
 
 def _at_most_one(above, log_scale):
