@@ -225,6 +225,82 @@ def test_new_data_are_taken():
     assert few["y_predictor_mean"].shape == (60,) and many["y_predictor_mean"].shape == (N,)
 
 
+def correlated_fit(cov_left, cov_right, covariance, bias=True, **options):
+    """Fit rows with covariances, by their values."""
+    with pm.Model() as model:
+        V = pm.MvNormal("V", np.zeros(D), cov=cov_left, shape=(I, D))
+        U = pm.MvNormal("U", np.zeros(D), cov=cov_right, shape=(J, D))
+        offset = pm.Normal("b", 0, 0.5, shape=I)[ROWS] if bias else 0.0
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=offset, observed=COUNTS)
+    return model, pmep.fit("vg", model=model, draws=0, covariance=covariance, tol=1e-10, **options, **QUIET)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_rows_with_a_diagonal_covariance_are_independent_entries(covariance):
+    scales = np.array([0.6, 0.9])
+    _, found = correlated_fit(np.diag(scales**2), np.eye(D), covariance)
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, scales, shape=(I, D)), pm.Normal("U", 0, 1, shape=(J, D))
+        b = pm.Normal("b", 0, 0.5, shape=I)
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=b[ROWS], observed=COUNTS)
+    expected = pmep.fit("vg", model=model, draws=0, covariance=covariance, tol=1e-10, **QUIET)
+    for name in ("log_evidence", "V_mean", "U_sd", "b_mean", "y_predictor_sd"):
+        np.testing.assert_allclose(group(found, "fit")[name], group(expected, "fit")[name], rtol=1e-6, atol=1e-4)
+
+
+def test_rows_with_covariances_turned_about_are_the_same():
+    """With V L in place of V and U L^{-T} in place of U no inner product changes, nor does the family of posteriors."""
+    cov, turn = np.array([[0.8, 0.5], [0.5, 0.7]]), np.array([[1.0, 0.3], [-0.5, 0.8]])
+    _, one = correlated_fit(cov, np.eye(D), "full")
+    back = np.linalg.inv(turn)
+    _, other = correlated_fit(turn.T @ cov @ turn, back @ back.T, "full")
+    one, other = group(one, "fit"), group(other, "fit")
+    assert bool(one["converged"]) and bool(other["converged"])
+    np.testing.assert_allclose(one["log_evidence"], other["log_evidence"], atol=1e-4)
+    for name in ("y_predictor_mean", "y_predictor_sd", "b_mean"):
+        np.testing.assert_allclose(one[name], other[name], atol=2e-3)
+    turned, found = one["V_mean"].to_numpy() @ turn, other["V_mean"].to_numpy()
+    # But for the sign of both matrices.
+    np.testing.assert_allclose(found, np.sign((found * turned).sum()) * turned, atol=5e-3)
+
+
+def test_a_correlation_of_factors_is_learned_and_new_rows_have_it():
+    with pm.Model() as model:
+        r, s = pm.Uniform("r", -1, 1), pm.HalfNormal("s", 1)
+        corr = pm.math.stack([pm.math.stack([1.0, r]), pm.math.stack([r, 1.0])])
+        V = pm.MvNormal("V", np.zeros(D), cov=s**2 * corr, shape=(I + 1, D))
+        U = pm.Normal("U", 0, 1, shape=(J, D))
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=1.0, observed=COUNTS)
+        fits = {}
+        for covariance in ("diagonal", "full"):
+            fits[covariance] = pmep.fit("vg", covariance=covariance, draws=0, tol=1e-10, **QUIET)
+        found = pmep.fold_in(fits["full"], model, {"V": {"rows": [1, 1], "cols": [0, 2], "observed": [3, 0]}})
+    for covariance, idata in fits.items():
+        fit = group(idata, "fit")
+        assert "have no cell and have their prior" in fit.attrs["status"]
+        s, r = float(fit["hyper_mode_s"]), float(fit["hyper_mode_r"])
+        # The mode is where the bound's slope, and with it that of a fit held nearby, vanishes.
+        ends = []
+        for step in (-1e-2, 1e-2):
+            held = pmep.fit(
+                "vg", model=model, covariance=covariance, hyper="fixed", start={"s": s, "r": r + step}, draws=0, **QUIET
+            )
+            ends.append(float(group(held, "fit")["log_evidence"]))
+        assert all(end < float(fit["log_evidence"]) + 0.02 for end in ends)
+        conditional = s * np.sqrt(1 - r**2)
+        expected = s if covariance == "full" else conditional
+        np.testing.assert_allclose(fit["V_sd"][I], [expected, expected], rtol=1e-4)
+    np.testing.assert_allclose(found["V_sd"][0], [s, s], rtol=1e-4)
+
+
+def test_rows_with_covariances_have_no_singular_values_to_shrink():
+    with pm.Model() as model:
+        V, U = pm.MvNormal("V", np.zeros(D), np.eye(D), shape=(I, D)), pm.Normal("U", shape=(J, D))
+        pmep.BilinearBernoulli("y", V, U, ROWS, COLS, observed=COUNTS > 1)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'V' has a covariance of the entries.*method='vg'"):
+        pmep.fit("vbmf", model=model, **QUIET)
+
+
 def test_draws_and_explanations():
     with pm.Model(coords=COORDS) as model:
         V, U = matrices()

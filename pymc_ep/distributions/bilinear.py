@@ -29,7 +29,7 @@ class BilinearPoisson:
     ----------
     name : str
     V, U : tensor_like, (I, D) and (J, D)
-        Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``.
+        Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or ``pm.MvNormal`` with one covariance for all rows.
     rows, cols : array_like of int, (n,)
         Row of V and row of U of each cell, counted from zero. A cell that is there twice is observed twice, and cells
         that are not there are missing, not zero.

@@ -42,8 +42,8 @@ class Derivatives(NamedTuple):
     Attributes
     ----------
     value : float
-    of_prior : tuple of ndarray
-        In the means and variances of the left and of the right prior.
+    of_prior : pair of MatrixPrior
+        In the left and in the right prior.
     of_offset : ndarray, (n,)
     of_parameters : tuple of ndarray, (n,)
     cells : CellBound
@@ -51,7 +51,7 @@ class Derivatives(NamedTuple):
     """
 
     value: float
-    of_prior: tuple[np.ndarray, ...]
+    of_prior: tuple[MatrixPrior, MatrixPrior]
     of_offset: np.ndarray
     of_parameters: tuple[np.ndarray, ...]
     cells: CellBound
@@ -86,19 +86,16 @@ class BilinearBound:
     def value(self, prior: BilinearPrior, sides: Sides) -> float:
         """Return B."""
         return float(self.of_cells(prior, sides).value.sum()) + sum(
-            float(divergence(*one)[0].sum()) for one in zip(sides, (prior.left, prior.right), self.points)
+            float(divergence(*one).value.sum()) for one in zip(sides, (prior.left, prior.right), self.points)
         )
 
     def derivatives(self, prior: BilinearPrior, sides: Sides) -> Derivatives:
         """Return B and its derivatives in priors, offsets and parameters."""
         found = self.of_cells(prior, sides)
-        value, of_prior = float(found.value.sum()), []
-        for one in zip(sides, (prior.left, prior.right), self.points):
-            total, *own = divergence(*one)
-            value += float(total.sum())
-            of_prior += own
+        left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
+        value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
         of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
-        return Derivatives(value, tuple(of_prior), of_offset, found.of_parameters, found)
+        return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
 
     def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
         """Return the derivatives in the numbers of either matrix; meaningless in the spreads of points."""
@@ -107,7 +104,7 @@ class BilinearBound:
             order = self.pairs[k].order
             weights = found.cells.of_mean[order], found.cells.of_spread[order]
             cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
-            return total_derivative(cells, found.of_prior[2 * k], sides[k], given, self.points[k])
+            return total_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k])
 
         return of_side(0, prior.left), of_side(1, prior.right)
 
@@ -163,7 +160,7 @@ class Block:
         rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
         found = self._at(pairs, rows, places)
         cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
-        return packed_scale(rows, cells, MatrixPrior(*(part[which] for part in self.prior)), self.points)
+        return packed_scale(rows, cells, self.prior.at(which), self.points)
 
     def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the part of some rows, (k,), and its gradient, (k, p), at what `packed` would give."""
@@ -172,10 +169,10 @@ class Block:
             # Trial steps may overflow, which the line search turns back from.
             rows = unpacked(points, self.points, type(self._sides[self._own]))
             found = self._at(pairs, rows, places)
-            own = MatrixPrior(self.prior.mean[which], self.prior.variance[which])
-            total, of_mean, _ = divergence(rows, own, self.points)
+            own = self.prior.at(which)
+            total, of_prior = divergence(rows, own, self.points)
             cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
-            slope = total_derivative(cells, of_mean, rows, own, self.points)
+            slope = total_derivative(cells, of_prior.mean, rows, own, self.points)
             gradient = packed_gradient(slope, rows, self.points)
             value = pairs.total(found.value) + total.sum(axis=1)
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)

@@ -4,7 +4,7 @@ The unknowns of a row are its mean, and the log variances of its entries or the 
 its covariance, in which such bounds are concave (Challis and Barber 2013). Columns that are points have a mean alone.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.linalg.many_lbfgs import Scale
 
 __all__ = [
+    "Divergence",
     "divergence",
     "factored",
     "independent",
@@ -22,6 +23,21 @@ __all__ = [
     "total_derivative",
     "unpacked",
 ]
+
+
+class Divergence(NamedTuple):
+    """Minus the divergence of rows from their prior.
+
+    Attributes
+    ----------
+    value : ndarray, (I, K)
+        Its sum over a row is that row's.
+    of_prior : MatrixPrior
+        Derivatives in the prior.
+    """
+
+    value: np.ndarray
+    of_prior: MatrixPrior
 
 
 def packed(rows: AnyRows, points: np.ndarray) -> np.ndarray:
@@ -59,12 +75,12 @@ def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.nd
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
-    variance = 1.0 / np.maximum(1.0 / prior.variance - 2.0 * of_variance, tiny)
+    variance = 1.0 / np.maximum(prior.precision - 2.0 * of_variance, tiny)
     if not full:
         return np.hstack([variance, np.full((len(variance), int((~points).sum())), 2.0)])
     lower, columns = _lower(points), np.flatnonzero(~points)
     free = np.ix_(np.arange(len(variance)), columns, columns)
-    precision = (-2.0 * of_cells.covariance + (1.0 / prior.variance)[:, :, None] * np.eye(k))[free]
+    precision = (-2.0 * of_cells.covariance + prior.full_precision)[free]
     # Reversed, P = U U^T with an upper triangle, and U^{-T} is the lower one of P^{-1}.
     reverse = np.linalg.cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
     root = np.zeros((len(variance), k, k))
@@ -84,19 +100,35 @@ def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.nd
     return scale
 
 
-def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return minus each entry's divergence from its prior, (I, K), and its derivatives in the prior's moments.
+def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Divergence:
+    """Return minus the divergence of rows from their prior.
 
     Of points it is the log prior density, and zero where that is flat. With a covariance the entropy of an entry is
     that given those before it.
     """
     flat = ~np.isfinite(prior.variance)
-    v = np.where(flat, 1.0, prior.variance)
-    second = (rows.mean - prior.mean) ** 2 + rows.variance
+    v, away = np.where(flat, 1.0, prior.variance), rows.mean - prior.mean
+    second = away**2 + rows.variance
     entropy = np.where(points, -np.log(2 * np.pi), 1.0 + 2.0 * np.log(np.where(points, 1.0, rows.conditional_sd)))
     value = np.where(flat, 0.0, 0.5 * (entropy - np.log(v) - second / v))
-    of_mean = np.where(flat, 0.0, (rows.mean - prior.mean) / v)
-    return value, of_mean, np.where(flat, 0.0, 0.5 * (second / v - 1.0) / v)
+    of_mean, of_variance = np.where(flat, 0.0, away / v), np.where(flat, 0.0, 0.5 * (second / v - 1.0) / v)
+    if prior.covariance is None:
+        return Divergence(value, MatrixPrior(of_mean, of_variance))
+    d, precision = len(prior.covariance), np.linalg.inv(prior.covariance)
+    pulled = away[:, :d] @ precision
+    if isinstance(rows, Rows):
+        traces = precision.diagonal() * rows.variance[:, :d]
+        spread = np.diag(rows.variance[:, :d].sum(axis=0))
+    else:
+        factor = rows.factor[:, :d, :d]
+        traces = np.einsum("de,iek,idk->id", precision, factor, factor, optimize=True)
+        spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
+    # Every factor has its share of the prior's log determinant.
+    log_root = np.linalg.slogdet(prior.covariance)[1] / d
+    value[:, :d] = 0.5 * (entropy[:, :d] - log_root - pulled * away[:, :d] - traces)
+    of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
+    of_covariance = 0.5 * (precision @ spread @ precision + pulled.T @ pulled - len(away) * precision)
+    return Divergence(value, MatrixPrior(of_mean, of_variance, of_covariance))
 
 
 def total_derivative(
@@ -108,9 +140,9 @@ def total_derivative(
     """
     mean = of_cells.mean - of_prior_mean
     if isinstance(rows, Rows):
-        own = np.where(points, 0.0, 0.5 / np.where(points, 1.0, rows.variance) - 0.5 / prior.variance)
+        own = np.where(points, 0.0, 0.5 / np.where(points, 1.0, rows.variance) - 0.5 * prior.precision)
         return Rows(mean, of_cells.variance + own)
-    factor = np.tril(2.0 * of_cells.covariance @ rows.factor) - rows.factor / prior.variance[:, :, None]
+    factor = np.tril((2.0 * of_cells.covariance - prior.full_precision) @ rows.factor)
     np.einsum("idd->id", factor)[:] += np.where(points, 0.0, 1.0 / np.where(points, 1.0, rows.conditional_sd))
     return FactoredRows(mean, factor)
 

@@ -118,6 +118,9 @@ def _require_columns(form: CompiledBilinear, prior: BilinearPrior) -> None:
         said = f"{one.name!r} has a {{}}, and singular values are shrunk alike in all rows and towards zero; {{}}"
         if one.flat:
             raise UnsupportedModelError(said.format("flat prior", "give it a pm.Normal, or use method='vg'."))
+        if own.covariance is not None:
+            what = "covariance of the entries of a row"
+            raise UnsupportedModelError(said.format(what, "give it a pm.Normal, or use method='vg'."))
         if own.mean.any():
             k, d = (int(part[0]) for part in np.nonzero(own.mean))
             what = f"prior mean of {own.mean[k, d]:.3g} in row {k} and column {d}"

@@ -7,7 +7,7 @@ import numpy as np
 from pymc_ep.engines.bilinear_bound import BilinearBound, Block, Sides
 from pymc_ep.engines.bilinear_rows import factored, packed, unpacked
 from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior
-from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.linalg.many_lbfgs import maximise_many, scaled
 
 __all__ = ["BestRows", "best_rows", "raised_rows"]
@@ -58,8 +58,13 @@ def raised_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> An
     # Rows without a cell have their prior, and points among them its mode, or stay where a flat one has none.
     known = np.isfinite(block.prior.variance)
     mean = np.where(known, block.prior.mean, rows.mean)
-    unseen = Rows(mean, np.where(points | ~known, 0.0, block.prior.variance))
+    with np.errstate(divide="ignore"):
+        # Independent entries are those given all others.
+        unseen = Rows(mean, np.where(points | ~known, 0.0, 1.0 / block.prior.precision))
     out = unseen if isinstance(rows, Rows) else factored(unseen)
+    covariance = block.prior.covariance
+    if isinstance(out, FactoredRows) and covariance is not None and not points[0]:
+        out.factor[:, : len(covariance), : len(covariance)] = np.linalg.cholesky(covariance)
     for part, raised in zip(out, unpacked(found.points, points, type(rows))):
         part[seen] = raised
     return out

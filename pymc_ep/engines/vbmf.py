@@ -271,21 +271,21 @@ class SingularValueShrinkage(BoundAscent):
         (left, right), (kappa, of_parameters) = state.sides, self.curvature(prior)
         spread = left.variance.sum(axis=0) @ (right.mean**2 + right.variance).sum(axis=0)
         spread += (left.mean**2).sum(axis=0) @ right.variance.sum(axis=0)
-        value, of_prior = float(cells.value.sum() - kappa / 2 * spread), []
+        value, of_priors = float(cells.value.sum() - kappa / 2 * spread), []
         for rows, own in zip((left, right), (prior.left, prior.right)):
             # Columns whose prior variance is learned to be none are none.
             some = own.variance[0] > 0
-            total, *parts = divergence(
+            total, of_prior = divergence(
                 Rows(rows.mean[:, some], rows.variance[:, some]),
                 MatrixPrior(own.mean[:, some], own.variance[:, some]),
                 np.full(int(some.sum()), self.points),
             )
             value += float(total.sum())
-            for part in parts:
-                of_prior.append(np.zeros(own.mean.shape))
-                of_prior[-1][:, some] = part
+            of_priors.append(MatrixPrior(*np.zeros((2, *own.mean.shape))))
+            for whole, part in zip(of_priors[-1][:2], of_prior):
+                whole[:, some] = part
         own_parameters = tuple(a - spread / 2 * b for a, b in zip(cells.of_parameters, of_parameters))
-        return Derivatives(value, tuple(of_prior), cells.of_mean, own_parameters, cells)
+        return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, own_parameters, cells)
 
     def _learned(self, problem: Any, state: State) -> State:
         """Raise the hyperparameters at the present means, and at the variances that suit each of their values."""

@@ -18,7 +18,7 @@ __all__ = ["Bilinear", "CellGroup", "Entries"]
 
 @dataclass(frozen=True)
 class Entries:
-    """A matrix or bias of independent Gaussian entries.
+    """A matrix of independent Gaussian rows, or a bias of independent Gaussian entries.
 
     Attributes
     ----------
@@ -29,6 +29,8 @@ class Entries:
     shape : tuple of TensorVariable
     mean, variance : TensorVariable or None
         Of that shape, in terms of hyperparameters; None for a flat prior.
+    covariance : TensorVariable, (D, D), optional
+        Of each row of a matrix, where its entries are not independent.
     """
 
     name: str
@@ -36,6 +38,12 @@ class Entries:
     shape: tuple[TensorVariable, ...]
     mean: TensorVariable | None
     variance: TensorVariable | None
+    covariance: TensorVariable | None = None
+
+    @property
+    def parts(self) -> tuple[TensorVariable, ...]:
+        """What of the prior hyperparameters decide."""
+        return tuple(part for part in (self.mean, self.variance, self.covariance) if part is not None)
 
     @property
     def flat(self) -> bool:

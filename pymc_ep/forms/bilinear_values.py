@@ -20,10 +20,33 @@ class MatrixPrior(NamedTuple):
     ----------
     mean, variance : ndarray, (I, K)
         Infinite variances are those of flat priors.
+    covariance : ndarray, (D, D), optional
+        Of the factors of every row, where they are not independent; `variance` then counts for the bias alone.
     """
 
     mean: np.ndarray
     variance: np.ndarray
+    covariance: np.ndarray | None = None
+
+    def at(self, which: np.ndarray) -> "MatrixPrior":
+        """Return the prior of some rows."""
+        return self._replace(mean=self.mean[which], variance=self.variance[which])
+
+    @property
+    def precision(self) -> np.ndarray:
+        """Diagonals of the precisions of rows, (I, K), zero where the prior is flat."""
+        out = 1.0 / self.variance
+        if self.covariance is not None:
+            out[:, : len(self.covariance)] = np.linalg.inv(self.covariance).diagonal()
+        return out
+
+    @property
+    def full_precision(self) -> np.ndarray:
+        """Precisions of rows, (I, K, K)."""
+        out = (1.0 / self.variance)[:, :, None] * np.eye(self.variance.shape[1])
+        if self.covariance is not None:
+            out[:, : len(self.covariance), : len(self.covariance)] = np.linalg.inv(self.covariance)
+        return out
 
 
 class BilinearPrior(NamedTuple):

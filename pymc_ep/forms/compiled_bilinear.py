@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.forms.bilinear import Bilinear, Entries
+from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.linear_maps import batch
@@ -103,21 +103,17 @@ class CompiledBilinear(HyperFunctions):
         by_name = {}
         for one, shape in zip(self.form.entries, self.shapes):
             flat = np.zeros(shape), np.full(shape, np.inf)
-            by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(next(left), next(left))
-        sides = (
-            MatrixPrior(*(self._joined(matrix, bias, [p[k] for p in parts]) for k in range(2)))
-            for matrix, bias, parts in (
-                (m, b, [by_name[one.name] for one in (m, b) if one is not None])
-                for m, b in zip(self.form.matrices, self.form.biases)
-            )
+            by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(*(next(left) for _ in one.parts))
+        left_prior, right_prior = (
+            self._joined(by_name[matrix.name], None if bias is None else by_name[bias.name])
+            for matrix, bias in zip(self.form.matrices, self.form.biases)
         )
-        left_prior, right_prior = sides
         return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
 
     def pullback(
         self,
         theta: np.ndarray,
-        of_prior: Sequence[np.ndarray],
+        of_prior: Sequence[MatrixPrior],
         of_offset: np.ndarray,
         of_parameters: Sequence[np.ndarray],
     ) -> np.ndarray:
@@ -126,17 +122,17 @@ class CompiledBilinear(HyperFunctions):
         Parameters
         ----------
         theta : ndarray, (p,)
-        of_prior : sequence of ndarray
-            In the fields of the left and of the right `MatrixPrior`.
+        of_prior : sequence of MatrixPrior
+            In the left and in the right one.
         of_offset : ndarray, (n,)
         of_parameters : sequence of ndarray, (n,)
         """
         d, cotangents = self.n_factors, {}
         for k, (matrix, bias) in enumerate(zip(self.form.matrices, self.form.biases)):
-            own = of_prior[2 * k : 2 * k + 2]
-            cotangents[matrix.name] = [part[:, :d] for part in own]
+            mean, variance, covariance = of_prior[k]
+            cotangents[matrix.name] = [mean[:, :d], variance[:, :d], *([] if covariance is None else [covariance])]
             if bias is not None:
-                cotangents[bias.name] = [part[:, d] for part in own]
+                cotangents[bias.name] = [mean[:, d], variance[:, d]]
         flat = [part for one in self.form.entries if not one.flat for part in cotangents[one.name]]
         parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat)
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
@@ -152,7 +148,7 @@ class CompiledBilinear(HyperFunctions):
 
     def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
-        graphs = [one.variance for one in self.form.entries if one.name in names and not one.flat]
+        graphs = [part for one in self.form.entries if one.name in names for part in one.parts[1:]]
         behind = set(ancestors(graphs))
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
@@ -178,8 +174,11 @@ class CompiledBilinear(HyperFunctions):
         return "\n".join(lines)
 
     @staticmethod
-    def _joined(matrix: Entries, bias: Entries | None, parts: Sequence[np.ndarray]) -> np.ndarray:
-        return parts[0] if bias is None else np.hstack([parts[0], parts[1][:, None]])
+    def _joined(matrix: MatrixPrior, bias: MatrixPrior | None) -> MatrixPrior:
+        if bias is None:
+            return matrix
+        mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias))
+        return matrix._replace(mean=mean, variance=variance)
 
     def _function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
         return pytensor.function(list(inputs), outputs, **self._kwargs)
@@ -196,8 +195,8 @@ class CompiledBilinear(HyperFunctions):
 
     @property
     def _moments(self) -> list[Any]:
-        group, known = self.form.cells, [one for one in self.form.entries if not one.flat]
-        return [group.offset, *group.parameters, *(part for one in known for part in (one.mean, one.variance))]
+        group = self.form.cells
+        return [group.offset, *group.parameters, *(part for one in self.form.entries for part in one.parts)]
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:

@@ -109,7 +109,7 @@ def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts:
     for one, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if one is None:
             continue
-        if any((part[:, columns] != part[0, columns]).any() for part in prior):
+        if any((part[:, columns] != part[0, columns]).any() for part in prior[:2]):
             raise UnsupportedModelError(
                 f"The prior of {one.name!r} differs from row to row, so that of new rows is not known; fit the model "
                 f"with these rows."
@@ -119,8 +119,7 @@ def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts:
                 f"The new row {int(np.argmin(counts))} of {matrix.name!r} has no cell and {one.name!r} a flat prior, "
                 f"so that nothing is known of it; number new rows without a gap."
             )
-    mean, variance = (np.repeat(part[:1], len(counts), axis=0) for part in prior)
-    return MatrixPrior(mean, variance)
+    return prior.at(np.zeros(len(counts), dtype=np.int64))
 
 
 def _dataset(model: pm.Model, form: CompiledBilinear, new: NewCells, best: BestRows, own: int) -> xr.Dataset:

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Sum
-from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
@@ -122,9 +122,20 @@ def _taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | Non
 
 
 def _gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
-    """Whether a variable has independent Gaussian entries, or a flat prior."""
-    known = isinstance(rv.owner.op, NormalRV | FlatRV) if rv.owner is not None else False
+    """Whether a variable has independent Gaussian entries, or a flat prior, or is a matrix of alike Gaussian rows."""
+    op = None if rv.owner is None else rv.owner.op
+    known = isinstance(op, NormalRV | FlatRV) or (ndim == 2 and _covariance(rv) is not None)
     return known and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None
+
+
+def _covariance(rv: TensorVariable) -> TensorVariable | None:
+    """Return the covariance that all rows of a multivariate normal variable have; None where there is none such."""
+    if rv.owner is None or not isinstance(rv.owner.op, MvNormalRV):
+        return None
+    graph = rv.owner.op.dist_params(rv.owner)[1]
+    while graph.ndim > 2 and graph.type.broadcastable[0]:
+        graph = graph[0]
+    return graph if graph.ndim == 2 else None
 
 
 def _build(model: Model, rv: TensorVariable, products: _Products, latent: Sequence[str] | None) -> Bilinear:
@@ -295,9 +306,11 @@ def _truncated(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]
 def _entries(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> Entries:
     """Return the prior of a matrix or bias."""
     shape = infer_shape([rv], (), ())[0]
-    mean = variance = None
-    if isinstance(rv.owner.op, NormalRV):
+    parts = []
+    if not isinstance(rv.owner.op, FlatRV):
         mu, sigma = rv.owner.op.dist_params(rv.owner)
-        mean, variance = (pt.broadcast_to(p, shape).astype("float64") for p in (mu, sigma**2))
-        mean, variance = model.replace_rvs_by_values([mean, variance])
-    return Entries(rv.name, stand_in, tuple(shape), mean, variance)
+        covariance = _covariance(rv)
+        variance = sigma**2 if covariance is None else pt.diagonal(covariance)
+        parts = [pt.broadcast_to(p, shape).astype("float64") for p in (mu, variance)]
+        parts += [] if covariance is None else [covariance.astype("float64")]
+    return Entries(rv.name, stand_in, tuple(shape), *(model.replace_rvs_by_values(parts) if parts else (None, None)))

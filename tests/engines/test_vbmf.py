@@ -51,7 +51,7 @@ class Problem:
         return BilinearPrior(*matrices, self.base + theta[1], parameters, -0.5 * float(theta @ theta))
 
     def pullback(self, theta, of_prior, of_offset, of_parameters):
-        of_width = 2 * np.exp(2 * theta[0]) * (of_prior[1] * [1.0, 0.6, 0.9]).sum()
+        of_width = 2 * np.exp(2 * theta[0]) * (of_prior[0].variance * [1.0, 0.6, 0.9]).sum()
         of_noise = sum(np.exp(theta[2]) * part.sum() for part in of_parameters)
         return np.array([of_width, of_offset.sum(), of_noise]) - theta
 

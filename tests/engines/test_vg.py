@@ -38,14 +38,18 @@ both_covariances = pytest.mark.parametrize("full", [False, True], ids=["diagonal
 
 
 class Problem:
-    """Cells with a prior whose scale of the left matrix, offset and dispersion are hyperparameters."""
+    """Cells with a prior whose scale of the left matrix, offset and dispersion are hyperparameters.
 
-    def __init__(self, site, biased=(1, 1), n=14, seed=0):
+    The factors of its rows are independent, or correlated.
+    """
+
+    def __init__(self, site, biased=(1, 1), n=14, seed=0, correlated=False):
         rng = np.random.default_rng(seed)
         rows, cols = rng.integers(0, I - 1, n), rng.integers(0, J, n)
         y = rng.integers(0, 2, n) if site.name == "bernoulli" else 1 + rng.poisson(2.0, n)
         self.cells, self.biased = Cells.of(y, rows, cols, (I, J), site), biased
         self.base = 0.2 * rng.normal(size=n)
+        self.correlation = 0.4 * np.ones((D, D)) + 0.6 * np.eye(D) if correlated else None
 
     def prior(self, theta):
         widths = np.exp(2 * theta[0]), 0.8
@@ -53,11 +57,16 @@ class Problem:
             MatrixPrior(np.full((size, D + bias), 0.1), np.full((size, D + bias), width))
             for size, bias, width in zip((I, J), self.biased, widths)
         ]
+        if self.correlation is not None:
+            matrices[0] = matrices[0]._replace(covariance=widths[0] * self.correlation)
         parameters = tuple(np.full(len(self.base), np.exp(theta[2])) for _ in self.cells.site.parameters)
         return BilinearPrior(*matrices, self.base + theta[1], parameters, -0.5 * float(theta @ theta))
 
     def pullback(self, theta, of_prior, of_offset, of_parameters):
-        of_width = 2 * np.exp(2 * theta[0]) * of_prior[1].sum()
+        of_width = of_prior[0].variance.sum()
+        if self.correlation is not None:
+            of_width += (of_prior[0].covariance * self.correlation).sum()
+        of_width *= 2 * np.exp(2 * theta[0])
         of_alpha = sum(np.exp(theta[2]) * part.sum() for part in of_parameters)
         return np.array([of_width, of_offset.sum(), of_alpha]) - theta
 
@@ -110,7 +119,15 @@ def rows_of(rng, shape, full):
 @both_covariances
 @pytest.mark.parametrize("biased", ["none", "both", "right"])
 def test_derivatives_of_the_bound(name, biased, full):
-    problem = Problem(SITES[name], BIASED[biased])
+    _require_derivatives(Problem(SITES[name], BIASED[biased]), full)
+
+
+@both_covariances
+def test_derivatives_where_factors_are_correlated(full):
+    _require_derivatives(Problem(SITES["bernoulli"], correlated=True), full)
+
+
+def _require_derivatives(problem, full):
     bound, rng = problem.bound(), np.random.default_rng(1)
     shapes = [(size, D + bias) for size, bias in zip((I, J), problem.biased)]
     sides = tuple(rows_of(rng, shape, full) for shape in shapes)
