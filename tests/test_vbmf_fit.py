@@ -68,6 +68,7 @@ def test_the_container(fitted):
     [
         *((kind, {}) for kind in ("softplus", "bernoulli", "normal", "negative binomial")),
         *((kind, {"shrinkage": "map"}) for kind in ("bernoulli", "normal")),
+        ("bernoulli", {"init": "zeros"}),
         ("softplus", {"ard": True}),
         ("bernoulli", {"rank": 2}),
     ],
@@ -188,6 +189,7 @@ def test_the_table_and_explanations():
         ({"rank": 5}, "rank=5 is more than the 4 columns of 'V' and 'U'"),
         ({"rank": 0}, "rank=0 must be a positive whole number"),
         ({"shrinkage": "soft"}, "shrinkage='soft' is none of"),
+        ({"init": "ones"}, "init='ones' is none of"),
         ({"ard": True}, "ard=True learns prior variances.*'s'"),
         ({"shrinkage": "map"}, "whose scale 's' is to be learned.*hyper='fixed'"),
         ({"shrinkage": "map", "ard": True, "hyper": "fixed"}, "ard=True needs shrinkage='vb'"),

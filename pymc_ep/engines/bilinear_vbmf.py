@@ -23,7 +23,7 @@ from pymc_ep.sites.cells import CURVED_CELL_SITES
 
 __all__ = ["OPTIONS", "solve"]
 
-OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "tol": 1e-6, "max_iter": 1000, "seed": 0}
+OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol": 1e-6, "max_iter": 1000, "seed": 0}
 """Options and their defaults."""
 _JOINT = "log density of the data and of both matrices at the result"
 _MANY = 10.0
@@ -83,6 +83,8 @@ def solve(
     first = ascent.first(prior, theta, settings["seed"])
     if start is not None:
         first = _from_start(ascent, first, start)
+    elif not ascent.points and settings["init"] == "modes":
+        first = ascent.from_modes(form, first)
     engine = Saved(ascent, checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
@@ -152,6 +154,8 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
     """Raise for options that cannot be, or cannot be together."""
     if settings["shrinkage"] not in ("vb", "map"):
         raise ValueError(f"shrinkage={settings['shrinkage']!r} is none of 'vb' and 'map'.")
+    if settings["init"] not in ("modes", "zeros"):
+        raise ValueError(f"init={settings['init']!r} is none of 'modes' and 'zeros'.")
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")
     scales = form.scales_of([one.name for one in form.form.matrices]) if hyper == "optimize" else ()

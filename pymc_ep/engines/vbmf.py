@@ -19,6 +19,7 @@ import scipy.sparse
 from pymc_ep.engines.ascent import BoundAscent, climb
 from pymc_ep.engines.bilinear_bound import Derivatives
 from pymc_ep.engines.bilinear_rows import divergence
+from pymc_ep.engines.loop import run
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows, variance
 from pymc_ep.linalg.low_rank import LeadingPairs, SparsePlusLowRank
@@ -34,6 +35,8 @@ _LOOSE = 1e-3
 steps, whose means are still small, they would be learned to be none."""
 _ROUNDS = 10
 """Iterations of L-BFGS for the hyperparameters in a step."""
+_TO_MODES = 1e-3, 50
+"""Increase of the log density for each cell up to which, and steps for which at most, modes are looked for first."""
 
 
 class State(NamedTuple):
@@ -155,6 +158,25 @@ class SingularValueShrinkage(BoundAscent):
         return State(
             *left, *right, theta, np.nan, np.nan, np.inf, 0, False, left.mean, right.mean, 1.0, basis, none.values
         )
+
+    def from_modes(self, problem: Any, state: State) -> State:
+        """Return a state about the mode of the joint density in place of one without means.
+
+        From means of zero a column gets some only where its singular value stands out of the variance of all cells at
+        once. On listening counts of which a fifth was observed four columns of five never did, and the bound ended
+        0.3 nats for each cell lower than it does from the mode, where they stay. Neither start is always the better.
+        """
+        tol, steps = _TO_MODES
+        engine = SingularValueShrinkage(
+            self.cells, self.shape, rank=self.rank, shrinkage="map", tol=tol, max_iter=steps
+        )
+        prior = problem.prior(state.theta)
+        modes = run(
+            engine, problem, engine.first(prior, state.theta, 0)._replace(basis=state.basis), max_iter=steps + 1
+        )
+        left, right = modes.state.left_mean, modes.state.right_mean
+        started = state.with_sides(Rows(left, state.left_variance), Rows(right, state.right_variance))
+        return self._varied(prior, started._replace(left_before=left, right_before=right, basis=modes.state.basis))
 
     def init(self, problem: Any, start: Any = None) -> State:
         """Return the state at its start, with its bound."""

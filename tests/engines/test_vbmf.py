@@ -212,3 +212,23 @@ def test_an_iteration_that_is_cut_short_says_so():
     _, found = Problem("softplus").fitted(max_iter=2)
     assert not found.status.converged
     assert "stopped after 2 steps" in found.status.sentence and "raise max_iter" in found.status.sentence
+
+
+def test_from_modes_columns_are_kept_that_are_not_found_from_zeros():
+    rng = np.random.default_rng(0)
+    shape = 80, 40
+    f = (1.5 * rng.normal(size=(shape[0], D))) @ (1.5 * rng.normal(size=(shape[1], D))).T - 1
+    seen = rng.random(shape) < 0.3
+    rows, cols = np.nonzero(seen)
+    cells = Cells.of(rng.poisson(np.logaddexp(0, f[seen])), rows, cols, shape, SITES["softplus"])
+    prior = BilinearPrior(
+        *(MatrixPrior(np.zeros((n, D)), np.ones((n, D))) for n in shape), np.zeros(len(rows)), (), 0.0
+    )
+    problem = SimpleNamespace(prior=lambda theta: prior)
+    engine = SingularValueShrinkage(cells, shape, rank=D, tol=1e-8, max_iter=2000)
+    zeros = engine.first(prior, np.zeros(0), 0)
+    ends = [run(engine, problem, start, max_iter=2000) for start in (zeros, engine.from_modes(problem, zeros))]
+    columns = [np.count_nonzero(np.abs(end.state.left_mean).sum(axis=0)) for end in ends]
+    assert all(end.status.converged and np.all(np.diff(end.objective) >= -1e-9) for end in ends)
+    assert columns[1] > columns[0]
+    assert ends[1].state.log_bound > ends[0].state.log_bound + 10
