@@ -236,7 +236,7 @@ another shrinkage. Loss: sum of negative log likelihoods of the cells left out, 
 Bouchard (2012) score; nats: mean negative log predictive density of {PREDICTED} of them, which integrates over what is
 not known. Prior standard deviations are chosen by a tenth of the cells to learn from: VB has {SCALES["vb"]}
 to choose from, MAP {SCALES["map"]}, and both more where the first or last of these is best. Time
-ratios: of fits, and of steps; VB starts from modes, which its time includes and its steps do not. One random split each.
+ratios: of fits, and of steps; VB starts from modes, which its time includes and its steps do not. One split each.
 
 Melbourne: people who passed 55 sensors in 16,056 hours, as floor(sqrt y + 1/2), or whether more than in half of that
 sensor's hours. LastFM: how often users listened to the {ARTISTS} artists with most listeners, zeros included, as
