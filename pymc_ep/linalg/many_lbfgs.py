@@ -90,8 +90,9 @@ def maximise_many(
         changes.append(_among_all(gradients[active] - steepness, active, start.shape))
         inverses.append(_inverse(moves[-1], changes[-1]))
         del moves[:-_MEMORY], changes[:-_MEMORY], inverses[:-_MEMORY]
-    shape = (len(moves), *start.shape)
-    return Found(points, values, np.reshape(moves, shape), np.reshape(changes, shape))
+    none = np.zeros((0, *start.shape))
+    # One copy: to make an array of a list takes several times as long.
+    return Found(points, values, *(np.stack(part) if part else none for part in (moves, changes)))
 
 
 def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
