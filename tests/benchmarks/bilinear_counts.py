@@ -214,14 +214,14 @@ def line(store: Store, data: str, name: str, *more: str) -> list[str]:
     rows, best = of_splits(store, data, name), of_splits(store, data, BEST)
     nats = np.array([row["nats"] for row in rows.values()])
     over = np.array([row["nats"] - best[key]["nats"] for key, row in rows.items() if key in best])
-    error = over.std(ddof=1) / len(over) ** 0.5 if len(over) > 1 else np.nan
     seconds = np.median([row["seconds"] for row in rows.values()])
-    spread = nats.std(ddof=1) if len(nats) > 1 else np.nan
+    if len(rows) == 1:
+        return [name, *more, f"{nats[0]:.3f}", f"{over.mean():.3f}", f"{seconds:.3g}", "1"]
     return [
         name,
         *more,
-        mean_se(nats.mean(), spread, 3),
-        mean_se(over.mean(), error, 3),
+        mean_se(nats.mean(), nats.std(ddof=1), 3),
+        mean_se(over.mean(), over.std(ddof=1) / len(over) ** 0.5, 3),
         f"{seconds:.3g}",
         str(len(rows)),
     ]
