@@ -41,7 +41,7 @@ ARTISTS = 300
 """Of LastFM, those that most users listen to."""
 PREDICTED = 4000
 """Held-out cells whose predictive density is computed."""
-SIMULATED, CELLS, FACTORS, STEPS = 100_000, 10_000_000, 10, 3
+SIMULATED, CELLS, FACTORS, STEPS = 100_000, 10_000_000, 10, 5
 PUBLISHED = """| data | 90% missing | 80% | 50% |
 | --- | --- | --- | --- |
 | bus stops | 72988 to 72874 | 63395 to 63392 | equal |
@@ -159,11 +159,11 @@ def large() -> dict[str, Any]:
     y = rng.random(CELLS) < 1 / (1 + np.exp(-np.einsum("cd,cd->c", v[rows], u[cols])))
     cells = Observed(rows, cols, y.astype(int))
     model = model_of((SIMULATED, SIMULATED), cells, True, 10.0, FACTORS)
-    # The first fit of the process compiles, and the first step of each finds singular vectors as good as exact.
-    _, once, more = (fitted(model, "vb", init="zeros", max_iter=n, tol=1e-12)[1] for n in (1, 2, 2 + STEPS))
+    # The first fit of the process compiles.
+    _, seconds = (fitted(model, "vb", init="zeros", max_iter=n, tol=1e-12)[1] for n in (1, STEPS))
     return {
-        "step": (more - once) / STEPS,
-        "seconds": more,
+        "step": seconds / STEPS,
+        "seconds": seconds,
         "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -212,8 +212,11 @@ def page(store: Store) -> list[str]:
     parts += ["## Published\n", "Sums of losses, MAP to VB, of data that are private.\n", PUBLISHED]
     if row := store.rows.get("1e5 x 1e5"):
         memory = "Gigabytes of the process, data and PyMC included"
-        parts += [f"## {SIMULATED:,} x {SIMULATED:,}, {CELLS:,} cells\n", f"Simulated bits, {FACTORS} factors.\n"]
-        parts += [f"- {shortfall('Seconds a step', row['step'], LIMITS['seconds'], 1)}\n"]
+        parts += [
+            f"## {SIMULATED:,} x {SIMULATED:,}, {CELLS:,} cells\n",
+            f"Simulated bits, {FACTORS} factors; {STEPS} steps from means of zero, the first with exact singular vectors.\n",
+        ]
+        parts += [f"- {shortfall('Seconds of a fit over its steps', row['step'], LIMITS['seconds'], 1)}\n"]
         parts += [f"- {shortfall(memory, row['gigabytes'], LIMITS['gigabytes'], 2)}\n"]
     return [*parts, store.measured()]
 
