@@ -214,7 +214,7 @@ def page(store: Store) -> list[str]:
         memory = "Gigabytes of the process, data and PyMC included"
         parts += [
             f"## {SIMULATED:,} x {SIMULATED:,}, {CELLS:,} cells\n",
-            f"Simulated bits, {FACTORS} factors; {STEPS} steps from means of zero, the first with exact singular vectors.\n",
+            f"Simulated bits, {FACTORS} factors; {STEPS} steps from means of zero, compilation not included.\n",
         ]
         parts += [f"- {shortfall('Seconds of a fit over its steps', row['step'], LIMITS['seconds'], 1)}\n"]
         parts += [f"- {shortfall(memory, row['gigabytes'], LIMITS['gigabytes'], 2)}\n"]
