@@ -293,6 +293,13 @@ def test_a_correlation_of_factors_is_learned_and_new_rows_have_it():
     np.testing.assert_allclose(found["V_sd"][0], [s, s], rtol=1e-4)
 
 
+def test_a_covariance_that_cannot_be():
+    with pytest.raises(
+        pmep.InvalidDataError, match=r"rows of 'V' is not positive definite \(its smallest eigenvalue is -1"
+    ):
+        correlated_fit(np.array([[1.0, 2.0], [2.0, 1.0]]), np.eye(D), "diagonal")
+
+
 def test_rows_with_covariances_have_no_singular_values_to_shrink():
     with pm.Model() as model:
         V, U = pm.MvNormal("V", np.zeros(D), np.eye(D), shape=(I, D)), pm.Normal("U", shape=(J, D))

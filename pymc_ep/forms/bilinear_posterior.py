@@ -1,11 +1,11 @@
 """The posterior of a bilinear form, whose rows are independent: moments and draws of its variables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.forms.bilinear_values import AnyRows, places_of_ones, with_ones
+from pymc_ep.forms.bilinear_values import AnyRows, NewCells, places_of_ones, with_ones
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
@@ -73,41 +73,23 @@ class BilinearPosterior:
             density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
         return JointDraws(out, {self.form.form.cells.name: density})
 
-    def log_predictive(
-        self,
-        y: np.ndarray,
-        rows: np.ndarray,
-        cols: np.ndarray,
-        offset: np.ndarray,
-        parameters: Sequence[np.ndarray],
-        size: int,
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Return log integrals of p(y | f) Q(f), (n,), for new cells, (n,) each.
+    def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return log integrals of p(y | f) Q(f), (n,), for new cells.
 
         Rows of the left matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over
         it is by Gauss-Hermite quadrature: a mean of f that exists is not needed, as it is for E e^f.
         """
-        site, out = self.form.form.cells.site, np.empty(len(y))
-        for here, f, weights in self._predictors(rows, cols, offset, size, rng):
-            density = site.log_density(y[here], f, *(p[here] for p in parameters))
+        site, out = self.form.form.cells.site, np.empty(len(new.y))
+        for here, f, weights in self._predictors(new, size, rng):
+            density = site.log_density(new.y[here], f, *(p[here] for p in new.parameters))
             out[here] = logsumexp(density + np.log(weights), axis=(0, 1))
         return out
 
-    def transforms(
-        self,
-        y: np.ndarray,
-        rows: np.ndarray,
-        cols: np.ndarray,
-        offset: np.ndarray,
-        parameters: Sequence[np.ndarray],
-        size: int,
-        rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return P(Y < y) and P(Y <= y), (n,) each, for new cells as those of `log_predictive`."""
-        site, out = self.form.form.cells.site, np.empty((2, len(y)))
-        for here, f, weights in self._predictors(rows, cols, offset, size, rng):
-            given = y[here], f, *(p[here] for p in parameters)
+        site, out = self.form.form.cells.site, np.empty((2, len(new.y)))
+        for here, f, weights in self._predictors(new, size, rng):
+            given = new.y[here], f, *(p[here] for p in new.parameters)
             above = (weights * site.above(*given)).sum(axis=(0, 1))
             equal = 0.0 if site.domain == "real" else (weights * np.exp(site.log_density(*given))).sum(axis=(0, 1))
             # Both are sums of weights that are one up to rounding.
@@ -115,19 +97,19 @@ class BilinearPosterior:
         return out[0], out[1]
 
     def _predictors(
-        self, rows: np.ndarray, cols: np.ndarray, offset: np.ndarray, size: int, rng: np.random.Generator
+        self, new: NewCells, size: int, rng: np.random.Generator
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Yield nodes of the predictors of some new cells at a time, (nodes, size, k), and weights to go with them."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES if self.right.variance.any() else 1)
         size = size if self.left.variance.any() else 1
         left, right = self._with_partners()
         step = max(1, _NUMBERS // (size * max(len(nodes), left.mean.shape[1])))
-        for here in (slice(begin, begin + step) for begin in range(0, len(rows), step)):
-            own, other = left.at(rows[here]), right.at(cols[here])
+        for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
+            own, other = left.at(new.rows[here]), right.at(new.cols[here])
             z = rng.standard_normal((-(-size // 2), *own.mean.shape))
             # Each with its mirror image, which takes the error that is odd in z away.
             v = own.moved(np.concatenate([z, -z]))
-            mean = np.einsum("scd,cd->sc", v, other.mean) + offset[here]
+            mean = np.einsum("scd,cd->sc", v, other.mean) + new.offset[here]
             sd = np.sqrt(other.variance_along(v))
             yield here, mean + nodes[:, None, None] * sd, (weights / weights.sum() / len(v))[:, None, None]
 

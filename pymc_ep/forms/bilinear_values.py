@@ -7,7 +7,7 @@ import numpy as np
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.sites.cells import CellSite
 
-__all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "places_of_ones", "with_ones"]
+__all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "NewCells", "places_of_ones", "with_ones"]
 
 AnyRows = Rows | FactoredRows
 """Independent Gaussian rows, whose entries are independent or have a covariance."""
@@ -91,6 +91,23 @@ class Cells(NamedTuple):
         rows, cols = np.asarray(rows), np.asarray(cols)
         pairs = Pairs.of(rows, cols, shape[0]), Pairs.of(cols, rows, shape[1])
         return cls(np.asarray(y, dtype=float), *pairs, site)
+
+
+class NewCells(NamedTuple):
+    """Cells that were not in the fit.
+
+    Attributes
+    ----------
+    y, rows, cols, offset : ndarray, (n,)
+    parameters : tuple of ndarray, (n,)
+        Of the likelihood.
+    """
+
+    y: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    offset: np.ndarray
+    parameters: tuple[np.ndarray, ...]
 
 
 def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None, int | None]:

@@ -104,6 +104,7 @@ class CompiledBilinear(HyperFunctions):
         for one, shape in zip(self.form.entries, self.shapes):
             flat = np.zeros(shape), np.full(shape, np.inf)
             by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(*(next(left) for _ in one.parts))
+            _require_positive(one.name, by_name[one.name].covariance)
         left_prior, right_prior = (
             self._joined(by_name[matrix.name], None if bias is None else by_name[bias.name])
             for matrix, bias in zip(self.form.matrices, self.form.biases)
@@ -214,3 +215,13 @@ class CompiledBilinear(HyperFunctions):
     def _deterministics(self) -> Callable[..., Any]:
         rows = self._row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
         return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
+
+
+def _require_positive(name: str, covariance: np.ndarray | None) -> None:
+    """Raise unless a covariance that there is could be one."""
+    smallest = 1.0 if covariance is None else np.linalg.eigvalsh(covariance)[0]
+    if not smallest > 0.0:
+        raise InvalidDataError(
+            f"The prior covariance of the rows of {name!r} is not positive definite (its smallest eigenvalue is "
+            f"{smallest:.3g}); correct it, or add a small multiple of the identity."
+        )

@@ -1,37 +1,21 @@
 """What predictions of bilinear models share: which matrix is meant, and what is given for new cells."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
 
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.bilinear_values import NewCells
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.predict.gaussian import bilinear_posterior_of
 from pymc_ep.results import fit_group, model_dims
 
-__all__ = ["NewCells", "offsets_and_parameters", "read_cells", "require_bilinear", "row_dims", "side_named"]
+__all__ = ["offsets_and_parameters", "read_cells", "require_bilinear", "row_dims", "side_named"]
 
 _INDICES = ("rows", "cols")
-
-
-class NewCells(NamedTuple):
-    """Cells that were not in the fit.
-
-    Attributes
-    ----------
-    y, rows, cols, offset : ndarray, (n,)
-    parameters : tuple of ndarray, (n,)
-        Of the likelihood.
-    """
-
-    y: np.ndarray
-    rows: np.ndarray
-    cols: np.ndarray
-    offset: np.ndarray
-    parameters: tuple[np.ndarray, ...]
 
 
 def require_bilinear(idata: Any, model: pm.Model, caller: str) -> tuple[CompiledBilinear, BilinearPosterior]:

@@ -8,8 +8,9 @@ import xarray as xr
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.bilinear_values import NewCells
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.predict.bilinear import NewCells, read_cells
+from pymc_ep.predict.bilinear import read_cells
 
 __all__ = ["log_predictive_of_cells", "transforms_of_cells"]
 
@@ -35,14 +36,14 @@ def log_predictive_of_cells(
         For cells that there are not, and for observations that cannot be.
     """
     name, new = _read(form, posterior, data)
-    found = posterior.log_predictive(*_arguments(new))
+    found = posterior.log_predictive(new, _DRAWS, np.random.default_rng(0))
     return xr.Dataset({name: ((f"{name}_cell",), found)})
 
 
 def transforms_of_cells(form: CompiledBilinear, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
     """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells as in `log_predictive_of_cells`."""
     name, new = _read(form, posterior, data)
-    found = zip(("lower", "upper"), posterior.transforms(*_arguments(new)))
+    found = zip(("lower", "upper"), posterior.transforms(new, _DRAWS, np.random.default_rng(0)))
     arrays = {f"{name}_{which}": ((f"{name}_cell",), part) for which, part in found}
     return xr.Dataset(arrays, attrs={"domain": form.form.cells.site.domain})
 
@@ -52,7 +53,3 @@ def _read(form: CompiledBilinear, posterior: BilinearPosterior, data: Mapping[st
     if list(data) != [name]:
         raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
     return name, read_cells(form, posterior.theta, data[name])
-
-
-def _arguments(new: NewCells) -> tuple[Any, ...]:
-    return new.y, new.rows, new.cols, new.offset, new.parameters, _DRAWS, np.random.default_rng(0)

@@ -13,10 +13,10 @@ from pymc_ep.engines.bilinear_rows import factored
 from pymc_ep.engines.block_rows import BestRows, best_rows
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
-from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior, NewCells
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.predict.bilinear import NewCells, read_cells, require_bilinear, row_dims, side_named
+from pymc_ep.predict.bilinear import read_cells, require_bilinear, row_dims, side_named
 from pymc_ep.results import labelled
 
 __all__ = ["fold_in"]
