@@ -304,6 +304,7 @@ def test_rows_with_covariances_have_no_singular_values_to_shrink():
     with pm.Model() as model:
         V, U = pm.MvNormal("V", np.zeros(D), np.eye(D), shape=(I, D)), pm.Normal("U", shape=(J, D))
         pmep.BilinearBernoulli("y", V, U, ROWS, COLS, observed=COUNTS > 1)
+    assert pmep.explain(model).endswith("methods          vg")
     with pytest.raises(pmep.UnsupportedModelError, match=r"'V' has a covariance of the entries.*method='vg'"):
         pmep.fit("vbmf", model=model, **QUIET)
 

@@ -117,9 +117,8 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     (group,) = likelihoods(posterior.form.form, [name])
     parts = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
-        site, *rest, parameters = at_predictor(component, group, y)
-        mean, variance = (np.broadcast_to(part, y.shape).ravel() for part in rest)
-        found = _transforms(site, name, y.ravel(), mean, variance, [p.ravel() for p in parameters])
+        site, mean, variance, parameters = at_predictor(component, group, y)
+        found = _transforms(site, name, y.ravel(), mean.ravel(), variance.ravel(), [p.ravel() for p in parameters])
         parts += weight * np.reshape(found, parts.shape)
     return _labelled(model, name, parts, group.site.domain)
 

@@ -26,6 +26,7 @@ __all__ = ["OPTIONS", "solve"]
 OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol": 1e-6, "max_iter": 1000, "seed": 0}
 """Options and their defaults."""
 _JOINT = "log density of the data and of both matrices at the result"
+_UNLIKE = "{!r} has a {}, and singular values are shrunk alike in all rows and towards zero; {}"
 _MANY = 10.0
 """How many times the mean curvature of the cells the largest one may be before the status names it."""
 
@@ -106,32 +107,39 @@ def _require_form(form: CompiledBilinear) -> None:
             f"{group.name!r} has a {group.site.name} likelihood{cut} and link {group.link}, whose log density curves "
             f"without a limit, so that no pseudo-data bound it; use link='softplus', or method='vg'."
         )
-    for bias in form.form.biases:
+    if (refusal := _refusal(form.form)) is not None:
+        raise UnsupportedModelError(refusal)
+
+
+def _refusal(form: Bilinear) -> str | None:
+    """Return why a form cannot be solved, whatever its hyperparameters are; None where nothing is in the way."""
+    for bias in form.biases:
         if bias is not None:
-            raise UnsupportedModelError(
+            return (
                 f"{bias.name!r} is a bias with a Gaussian prior, which shrinkage of singular values has no place for; "
                 f"use method='vg', or give numbers that are known as offset=."
             )
+    for one in form.matrices:
+        if one.flat:
+            return _UNLIKE.format(one.name, "flat prior", "give it a pm.Normal, or use method='vg'.")
+        if one.covariance is not None:
+            what = "covariance of the entries of a row"
+            return _UNLIKE.format(one.name, what, "give it a pm.Normal, or use method='vg'.")
+    return None
 
 
 def _require_columns(form: CompiledBilinear, prior: BilinearPrior) -> None:
     """Raise unless entries have means of zero, and one variance in each column."""
     for one, own in zip(form.form.matrices, (prior.left, prior.right)):
-        said = f"{one.name!r} has a {{}}, and singular values are shrunk alike in all rows and towards zero; {{}}"
-        if one.flat:
-            raise UnsupportedModelError(said.format("flat prior", "give it a pm.Normal, or use method='vg'."))
-        if own.covariance is not None:
-            what = "covariance of the entries of a row"
-            raise UnsupportedModelError(said.format(what, "give it a pm.Normal, or use method='vg'."))
         if own.mean.any():
             k, d = (int(part[0]) for part in np.nonzero(own.mean))
             what = f"prior mean of {own.mean[k, d]:.3g} in row {k} and column {d}"
-            raise UnsupportedModelError(said.format(what, "give it a mean of zero, or use method='vg'."))
+            raise UnsupportedModelError(_UNLIKE.format(one.name, what, "give it a mean of zero, or use method='vg'."))
         if (own.variance != own.variance[0]).any():
             k = int(np.nonzero((own.variance != own.variance[0]).any(axis=1))[0][0])
             what = f"prior variance in row {k} that is not that in row 0"
             raise UnsupportedModelError(
-                said.format(what, "give it one scale, or one for each column, or use method='vg'.")
+                _UNLIKE.format(one.name, what, "give it one scale, or one for each column, or use method='vg'.")
             )
 
 
@@ -232,6 +240,6 @@ register_engine(
         ("optimize", "fixed"),
         takes=lambda site: isinstance(site, CURVED_CELL_SITES),
         suits=lambda site: False,
-        takes_form=lambda form: form.biases == (None, None) and not any(one.flat for one in form.matrices),
+        takes_form=lambda form: _refusal(form) is None,
     )
 )

@@ -14,7 +14,6 @@ from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import Pairs, Rows
 from pymc_ep.predict.bilinear import offsets_and_parameters, require_bilinear, row_dims, side_named
-from pymc_ep.sites.cells import NormalCells
 
 __all__ = ["recommend"]
 
@@ -94,7 +93,7 @@ def recommend(
     if len(rows) != 1:
         raise ValueError("recommend takes rows of one matrix, such as user=[0, 1].")
     form, posterior = require_bilinear(idata, model, "recommend")
-    if isinstance(form.form.cells.site, NormalCells):
+    if form.form.cells.site.domain == "real":
         raise UnsupportedModelError(
             f"recommend ranks by the probability of a count or bit, and {form.form.cells.name!r} is Gaussian; rank by "
             f"the means of its matrices in the group 'fit'."

@@ -254,8 +254,9 @@ class SoftplusPoissonCells:
 
     def curvature(self, y):
         """See `CurvedCellSite`. It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many."""
-        few = np.size(y) > np.max(y, initial=0.0)
-        counts = np.arange(np.max(y, initial=0.0) + 1) if few else y
+        most = np.max(y, initial=0.0)
+        few = np.size(y) > most
+        counts = np.arange(most + 1) if few else y
         k = np.searchsorted(_OVERTAKEN, counts)
         # Between two points of the grid it is larger by less than this part.
         found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)

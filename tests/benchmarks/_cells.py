@@ -4,12 +4,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import scipy.optimize
 import scipy.stats
 
+import pymc_ep as pmep
 from pymc_ep.datasets import load_gowalla, load_lastfm
 
-__all__ = ["BASELINES", "BINS", "Observed", "Split", "dataset", "histogram", "later_visits", "split_of"]
+__all__ = [
+    "BASELINES",
+    "BINS",
+    "Observed",
+    "Split",
+    "dataset",
+    "histogram",
+    "later_visits",
+    "log_likelihood",
+    "model_of",
+    "split_of",
+]
 
 BINS = 20
 """Of histograms of probability integral transforms."""
@@ -82,6 +95,27 @@ def split_of(cells: Observed, seed: int, size: int | None = 8000) -> Split:
     middle = 3 * end // 4
     parts = (order[:end], order[:middle], order[middle:end], order[end:])
     return Split(some.shape, *(some.at(part) for part in parts))
+
+
+# Matrices of bits, or of counts with rates log(1 + e^f)
+
+
+def model_of(shape: tuple[int, int], cells: Observed, bits: bool, scale: float, rank: int) -> pm.Model:
+    """Return a model whose matrices have entries of one prior standard deviation."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(one, 0, scale, shape=(n, rank)) for one, n in zip("VU", shape))
+        if bits:
+            pmep.BilinearBernoulli("y", V, U, cells.rows, cells.cols, observed=cells.y)
+        else:
+            pmep.BilinearPoisson("y", V, U, cells.rows, cells.cols, link="softplus", observed=cells.y)
+    return model
+
+
+def log_likelihood(y: np.ndarray, f: np.ndarray, bits: bool) -> np.ndarray:
+    """Return log probabilities of observations, (n,), at predictors, (..., n)."""
+    if bits:
+        return y * f - np.logaddexp(0.0, f)
+    return scipy.stats.poisson(np.logaddexp(0.0, f)).logpmf(y)
 
 
 # Simple baselines: log probabilities of the cells held out

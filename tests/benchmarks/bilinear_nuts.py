@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.datasets import load_lastfm, load_melbourne_pedestrians
-from tests.benchmarks._cells import Observed
+from tests.benchmarks._cells import Observed, log_likelihood, model_of
 from tests.benchmarks._common import header, markdown_table, write_page
 from tests.benchmarks._images import Store
 
@@ -70,13 +70,7 @@ def case_of(name: str) -> Case:
     rows, cols = np.unravel_index(order, values.shape)
     cells, half = Observed(rows, cols, values[rows, cols].astype(int)), values.size // 2
     learned, held_out = (Observed(*(part[here] for part in cells)) for here in (slice(half), slice(half, None)))
-    with pm.Model() as model:
-        V, U = (pm.Normal(one, 0, scale, shape=(n, FACTORS)) for one, n in zip("VU", SHAPE))
-        if bits:
-            pmep.BilinearBernoulli("y", V, U, learned.rows, learned.cols, observed=learned.y)
-        else:
-            pmep.BilinearPoisson("y", V, U, learned.rows, learned.cols, link="softplus", observed=learned.y)
-    return Case(model, bits, held_out)
+    return Case(model_of(SHAPE, learned, bits, scale, FACTORS), bits, held_out)
 
 
 def predictors(posterior: Any) -> np.ndarray:
@@ -87,12 +81,7 @@ def predictors(posterior: Any) -> np.ndarray:
 
 def densities(f: np.ndarray, cells: Observed, bits: bool) -> np.ndarray:
     """Return log predictive densities, (n,): means over draws of the predictors, (s, I, J)."""
-    here = f[:, cells.rows, cells.cols]
-    if bits:
-        log_density = cells.y * here - np.logaddexp(0.0, here)
-    else:
-        rate = np.logaddexp(0.0, here)
-        log_density = cells.y * np.log(rate) - rate - np.array([np.log(np.arange(1, y + 1)).sum() for y in cells.y])
+    log_density = log_likelihood(cells.y, f[:, cells.rows, cells.cols], bits)
     return logsumexp(log_density, axis=0) - np.log(len(f))
 
 

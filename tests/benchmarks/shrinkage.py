@@ -22,7 +22,7 @@ import pymc as pm
 
 import pymc_ep as pmep
 from pymc_ep.datasets import load_lastfm, load_melbourne_pedestrians
-from tests.benchmarks._cells import Observed, Split
+from tests.benchmarks._cells import Observed, Split, log_likelihood, model_of
 from tests.benchmarks._common import header, markdown_table, write_page
 from tests.benchmarks._images import Store, shortfall
 
@@ -82,17 +82,6 @@ def parts_of(name: str, missing: float) -> Split:
     return Split(values.shape, *(Observed(*(part[here] for part in cells)) for here in ranges))
 
 
-def model_of(shape: tuple[int, int], cells: Observed, bits: bool, scale: float, rank: int = RANK) -> pm.Model:
-    """Return a model of bits, or of counts with rates log(1 + e^f)."""
-    with pm.Model() as model:
-        V, U = (pm.Normal(one, 0, scale, shape=(n, rank)) for one, n in zip("VU", shape))
-        if bits:
-            pmep.BilinearBernoulli("y", V, U, cells.rows, cells.cols, observed=cells.y)
-        else:
-            pmep.BilinearPoisson("y", V, U, cells.rows, cells.cols, link="softplus", observed=cells.y)
-    return model
-
-
 def fitted(model: pm.Model, method: str, **options: Any) -> tuple[Any, float]:
     """Fit by shrinkage, and return seconds too."""
     with warnings.catch_warnings():
@@ -109,10 +98,7 @@ def loss(idata: Any, cells: Observed, bits: bool) -> np.ndarray:
     """Return minus the log likelihood of cells at the means of both matrices, as Seeger and Bouchard (2012) score."""
     v, u = (idata["fit"][f"{one}_mean"].to_numpy() for one in "VU")
     f = np.einsum("cd,cd->c", v[cells.rows], u[cells.cols])
-    if bits:
-        return np.logaddexp(0.0, f) - cells.y * f
-    law = pm.logp(pm.Poisson.dist(np.logaddexp(0.0, f)), cells.y)
-    return -np.asarray(law.eval())
+    return -log_likelihood(cells.y, f, bits)
 
 
 def measured(name: str, missing: float, method: str) -> dict[str, Any]:
@@ -120,7 +106,7 @@ def measured(name: str, missing: float, method: str) -> dict[str, Any]:
     parts, bits = parts_of(name, missing), name.endswith("bits")
 
     def inner(scale: float) -> float:
-        idata, _ = fitted(model_of(parts.shape, parts.inner, bits, scale), method, tol=CHOOSING)
+        idata, _ = fitted(model_of(parts.shape, parts.inner, bits, scale, RANK), method, tol=CHOOSING)
         return float(loss(idata, parts.chosen_by, bits).mean())
 
     scores = {scale: inner(scale) for scale in SCALES[method]}
@@ -131,7 +117,7 @@ def measured(name: str, missing: float, method: str) -> dict[str, Any]:
         if scores[beyond] > scores[best] - WORTH:
             break
         best = beyond
-    model = model_of(parts.shape, parts.learned, bits, best)
+    model = model_of(parts.shape, parts.learned, bits, best, RANK)
     idata, seconds = fitted(model, method)
     some = Observed(*(part[:PREDICTED] for part in parts.held_out))
     density = pmep.log_predictive(idata, model, {"y": {"rows": some.rows, "cols": some.cols, "observed": some.y}})
