@@ -77,10 +77,10 @@ class BilinearBound:
 
     def of_cells(self, prior: BilinearPrior, sides: Sides) -> CellBound:
         """Return what each cell adds, in the order in which cells were given."""
-        offset = prior.offset[self.pairs[0].order]
-        moments = self.moments(0, self.pairs[0], sides[0], offset, self.partner(sides, 0))
-        given = np.empty((2, len(prior.offset)))
-        given[:, self.pairs[0].order] = moments
+        order, given = self.pairs[0].order, np.empty((2, len(prior.offset)))
+        moments = self.moments(0, self.pairs[0], sides[0], prior.offset[order], self.partner(sides, 0))
+        for out, moment in zip(given, moments):
+            out[order] = moment
         return self.cells.site.bounded(self.cells.y, *given, *prior.parameters)
 
     def value(self, prior: BilinearPrior, sides: Sides) -> float:

@@ -106,12 +106,12 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
     Of points it is the log prior density, and zero where that is flat. With a covariance the entropy of an entry is
     that given those before it.
     """
-    flat = ~np.isfinite(prior.variance)
-    v, away = np.where(flat, 1.0, prior.variance), rows.mean - prior.mean
-    second = away**2 + rows.variance
-    entropy = np.where(points, -np.log(2 * np.pi), 1.0 + 2.0 * np.log(np.where(points, 1.0, rows.conditional_sd)))
-    value = np.where(flat, 0.0, 0.5 * (entropy - np.log(v) - second / v))
-    of_mean, of_variance = np.where(flat, 0.0, away / v), np.where(flat, 0.0, 0.5 * (second / v - 1.0) / v)
+    away, precision = rows.mean - prior.mean, 1.0 / prior.variance
+    flat, own = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
+    entropy = np.where(points, -np.log(2 * np.pi), 1.0)
+    second = (away**2 + rows.variance) * precision
+    value = np.where(flat, 0.0, 0.5 * (entropy + np.log(np.where(flat, 1.0, own * precision)) - second))
+    of_mean, of_variance = away * precision, 0.5 * (second - 1.0) * precision
     if prior.covariance is None:
         return Divergence(value, MatrixPrior(of_mean, of_variance))
     d, precision = len(prior.covariance), np.linalg.inv(prior.covariance)
@@ -125,7 +125,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
         spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
     # Every factor has its share of the prior's log determinant.
     log_root = np.linalg.slogdet(prior.covariance)[1] / d
-    value[:, :d] = 0.5 * (entropy[:, :d] - log_root - pulled * away[:, :d] - traces)
+    value[:, :d] = 0.5 * (entropy[:d] + np.log(own[:, :d]) - log_root - pulled * away[:, :d] - traces)
     of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
     of_covariance = 0.5 * (precision @ spread @ precision + pulled.T @ pulled - len(away) * precision)
     return Divergence(value, MatrixPrior(of_mean, of_variance, of_covariance))

@@ -18,7 +18,7 @@ from pymc_ep.engines.block_rows import raised_rows
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.linalg.many_lbfgs import Scale, maximise_many, scaled
+from pymc_ep.linalg.many_lbfgs import Pair, Scale, maximise_many, scaled
 
 __all__ = ["State", "VariationalGaussian", "first_state"]
 
@@ -50,8 +50,8 @@ class State(NamedTuple):
         The same plus the log prior of the hyperparameters.
     change : float
         Increase of the objective in the last step, for each cell.
-    moves, changes : ndarray, (k, 1, P)
-        Memory of L-BFGS.
+    memory : tuple of Pair
+        Of L-BFGS on all at once.
     loop : int
         Steps made.
     """
@@ -62,8 +62,7 @@ class State(NamedTuple):
     log_bound: float
     objective: float
     change: float
-    moves: np.ndarray
-    changes: np.ndarray
+    memory: tuple[Pair, ...]
     loop: int
 
     @property
@@ -168,10 +167,9 @@ class VariationalGaussian(BoundAscent):
 
         start = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
         scale = self._scale(problem, state, learns)
-        memory = (state.moves, state.changes) if state.moves.shape[-1] == start.size else None
-        found = maximise_many(evaluate, start[None], scale, max_iter=_ROUNDS, tol=0.0, memory=memory)
+        found = maximise_many(evaluate, start[None], scale, max_iter=_ROUNDS, tol=0.0, memory=state.memory)
         (left, right), theta = taken_apart(found.points[0])
-        return state._replace(left=left, right=right, theta=theta, moves=found.moves, changes=found.changes)
+        return state._replace(left=left, right=right, theta=theta, memory=found.memory)
 
     def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
         """Return about the inverse of minus the Hessian of all that is raised at once."""
@@ -213,8 +211,7 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.nda
         return Rows(mean, np.where(fixed, 0.0, np.minimum(_FIRST_VARIANCE, own.variance)))
 
     left, right = side(prior.left, points[0]), side(prior.right, points[1])
-    none = np.zeros((0, 1, 0))
-    return State(left, right, theta, np.nan, np.nan, np.inf, none, none, 0)
+    return State(left, right, theta, np.nan, np.nan, np.inf, (), 0)
 
 
 def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Found", "Scale", "maximise_many", "scaled"]
+__all__ = ["Found", "Pair", "Scale", "maximise_many", "scaled"]
 
 _MEMORY = 10
 _INCREASE = 1e-4
@@ -22,6 +22,26 @@ Scale = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray]
 functions, (k,)."""
 
 
+class Pair(NamedTuple):
+    """What is remembered of a step.
+
+    Attributes
+    ----------
+    move, change : ndarray, (m, p)
+        The step and the change of the gradients in it; zeros for functions that were left alone.
+    inverse : ndarray, (m,)
+        Inverses of minus their products; zero where the pair tells nothing.
+    """
+
+    move: np.ndarray
+    change: np.ndarray
+    inverse: np.ndarray
+
+    def of(self, rows: slice | np.ndarray) -> "Pair":
+        """Return the part of some functions."""
+        return Pair(self.move[rows], self.change[rows], self.inverse[rows])
+
+
 class Found(NamedTuple):
     """Where maximisation ended.
 
@@ -29,14 +49,13 @@ class Found(NamedTuple):
     ----------
     points : ndarray, (m, p)
     values : ndarray, (m,)
-    moves, changes : ndarray, (k, m, p)
-        The last steps and the changes of the gradients in them; zeros for functions that were left alone.
+    memory : tuple of Pair
+        Of the last steps, the first one first.
     """
 
     points: np.ndarray
     values: np.ndarray
-    moves: np.ndarray
-    changes: np.ndarray
+    memory: tuple[Pair, ...]
 
 
 def maximise_many(
@@ -46,7 +65,7 @@ def maximise_many(
     *,
     max_iter: int,
     tol: float,
-    memory: tuple[np.ndarray, np.ndarray] | None = None,
+    memory: tuple[Pair, ...] = (),
 ) -> Found:
     """Maximise functions of p unknowns each, none of which falls.
 
@@ -63,13 +82,12 @@ def maximise_many(
     tol : float
         A function is left alone once its slope promises no greater increase, half of g^T S g for gradient g and S from
         `scale`.
-    memory : pair of ndarray, (k, m, p), optional
-        Moves and changes of an ascent that goes on here.
+    memory : tuple of Pair, optional
+        Of an ascent that goes on here.
     """
     points, everyone = start.copy(), np.arange(len(start))
     values, gradients = evaluate(everyone, points)
-    moves, changes = ([*part] for part in (memory or ((), ())))
-    inverses = [_inverse(move, change) for move, change in zip(moves, changes)]
+    pairs = list(memory)
     stuck = np.zeros(len(start), dtype=bool)
     for _ in range(max_iter):
         steepest = scaled(scale, everyone, gradients)
@@ -77,22 +95,19 @@ def maximise_many(
         if not active.size:
             break
         # Views of all functions, where all are active: copies of the memory would take longer than all else here.
-        rows = slice(None) if active.size == len(start) else active
-        pairs = [(s[rows], y[rows], inverse[rows]) for s, y, inverse in zip(moves, changes, inverses)]
-        ahead = _direction(gradients[active], partial(scaled, scale, active), pairs)
+        rows = _which(active, len(start))
+        ahead = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
         slope = np.einsum("mp,mp->m", gradients[active], ahead)
         uphill = slope > 0.0
         ahead[~uphill] = steepest[active[~uphill]]
         slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ahead[~uphill])
         before, steepness = points[active], gradients[active]
         stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
-        moves.append(_among_all(points[active] - before, active, start.shape))
-        changes.append(_among_all(gradients[active] - steepness, active, start.shape))
-        inverses.append(_inverse(moves[-1], changes[-1]))
-        del moves[:-_MEMORY], changes[:-_MEMORY], inverses[:-_MEMORY]
-    none = np.zeros((0, *start.shape))
-    # One copy: to make an array of a list takes several times as long.
-    return Found(points, values, *(np.stack(part) if part else none for part in (moves, changes)))
+        move, change = (
+            _among_all(part, active, start.shape) for part in (points[rows] - before, gradients[rows] - steepness)
+        )
+        pairs = [*pairs, Pair(move, change, _inverse(move, change))][-_MEMORY:]
+    return Found(points, values, tuple(pairs))
 
 
 def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -100,7 +115,14 @@ def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray
     return scale(which, gradients) if callable(scale) else scale[which] * gradients
 
 
+def _which(numbers: np.ndarray, n: int) -> slice | np.ndarray:
+    """Return what takes some of n functions, in order: a view where they are all."""
+    return slice(None) if numbers.size == n else numbers
+
+
 def _among_all(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if len(values) == shape[0]:
+        return values
     out = np.zeros(shape)
     out[active] = values
     return out
@@ -122,11 +144,13 @@ def _step(
     length, left = np.ones(len(active)), np.arange(len(active))
     for _ in range(_HALVINGS):
         rows = active[left]
-        trial = points[rows] + length[left, None] * ahead[left]
+        trial = length[left, None] * ahead[_which(left, len(ahead))]
+        trial += points[_which(rows, len(points))]
         value, gradient = evaluate(rows, trial)
         # A comparison with NaN is false as well: beyond the domain gradients may be anything.
         risen = value >= values[rows] + _INCREASE * length[left] * slope[left]
-        points[rows[risen]], values[rows[risen]], gradients[rows[risen]] = trial[risen], value[risen], gradient[risen]
+        to, by = _which(rows[risen], len(points)), _which(np.flatnonzero(risen), len(rows))
+        points[to], values[to], gradients[to] = trial[by], value[by], gradient[by]
         left = left[~risen]
         if not left.size:
             break
@@ -145,12 +169,11 @@ def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
 def _direction(
     gradient: np.ndarray,
     first: Callable[[np.ndarray], np.ndarray],
-    pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    pairs: list[Pair],
 ) -> np.ndarray:
     """Return the two-loop recursion's direction of ascent for each function.
 
-    `first` takes the place of the inverse Hessian, `gradient` is written over, and `pairs` are moves, changes of the
-    gradient and what `_inverse` makes of them.
+    `first` takes the place of the inverse Hessian, and `gradient` is written over.
     """
     q, weights = gradient, []
     for s, y, inverse in reversed(pairs):

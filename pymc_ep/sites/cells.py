@@ -1,10 +1,10 @@
 """Expected log likelihoods of the cells of a matrix whose predictors are inner products of Gaussian rows, or bounds.
 
 The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f are known. For a
-Poisson rate e^f the expectation follows from these as it is. Otherwise there is a lower bound: by a parabola above
-log(1 + e^x) (Jaakkola and Jordan 2000), by the tangent of a convex function of f, or by a parabola with the largest
-curvature that there is. With these taken at given moments it is concave in the means and variances of either row. At
-a variance of zero all are the log density and its derivatives themselves.
+Poisson rate e^f the expectation follows from these as it is. Otherwise there is a lower bound: by the best parabola
+above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of f. With
+these taken at given moments it is concave in the means and variances of either row. At a variance of zero all are the
+log density and its derivatives themselves.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
+
+from pymc_ep.sites.count_rates import (
+    at_most_one,
+    below_log_softplus,
+    no_zeros,
+    no_zeros_dispersed,
+    softplus,
+    softplus_curvature,
+)
 
 __all__ = [
     "CELL_SITES",
@@ -121,17 +130,17 @@ class PoissonCells:
         """See `CellSite`."""
         rate = np.exp(spread)
         found = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
-        return _with_tangent(found, mean, anchor, _no_zeros) if self.truncated else found
+        return _with_tangent(found, mean, anchor, no_zeros) if self.truncated else found
 
     def log_density(self, y, f):
         """See `CellSite`."""
         out = y * f - np.exp(f) - gammaln(y + 1)
-        return out + _no_zeros(f)[0] if self.truncated else out
+        return out + no_zeros(f)[0] if self.truncated else out
 
     def above(self, y, f):
         """See `CellSite`."""
         out = gammainc(y + 1, np.exp(f))
-        return _at_most_one(out, _no_zeros(f)[0]) if self.truncated else out
+        return at_most_one(out, no_zeros(f)[0]) if self.truncated else out
 
     def first_bad(self, y):
         """See `CellSite`."""
@@ -169,19 +178,17 @@ class NegativeBinomialCells:
         value = y * mean - total * log_sum + _negative_binomial_constant(y, alpha)
         of_alpha = digamma(total) - digamma(alpha) + np.log(alpha) + 1 - log_sum - total * (1 - found.of_mean) / alpha
         bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
-        return (
-            _with_tangent(bound, mean, anchor, partial(_no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
-        )
+        return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
 
     def log_density(self, y, f, alpha):
         """See `CellSite`."""
         out = y * f - (alpha + y) * np.logaddexp(np.log(alpha), f) + _negative_binomial_constant(y, alpha)
-        return out + _no_zeros_dispersed(f, alpha)[0] if self.truncated else out
+        return out + no_zeros_dispersed(f, alpha)[0] if self.truncated else out
 
     def above(self, y, f, alpha):
         """See `CellSite`."""
         out = betainc(y + 1, alpha, expit(f - np.log(alpha)))
-        return _at_most_one(out, _no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
+        return at_most_one(out, no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
 
     def curvature(self, y, alpha):
         """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
@@ -226,7 +233,7 @@ class BernoulliCells:
 
 @dataclass(frozen=True)
 class SoftplusPoissonCells:
-    """Counts with the rate l = log(1 + e^f), bounded by a parabola that touches the log density at the mean of f."""
+    """Counts with the rate l = log(1 + e^f), bounded by the best parabolas below log l and above l."""
 
     name = "softplus_poisson"
     parameters = ()
@@ -235,17 +242,19 @@ class SoftplusPoissonCells:
 
     def bounded(self, y, mean, spread, *, anchor=None):
         """See `CellSite`."""
-        at = mean if anchor is None else anchor[0]
-        rate, log_rate, of_rate = _softplus(at)
-        # d log l / df, where both may be too small for a quotient of theirs, which tends to one.
-        slope = y * np.where(at < _FAR, 1.0, of_rate / np.maximum(rate, _TINY)) - of_rate
-        (curvature,), step = self.curvature(y), mean - at
-        value = y * log_rate - rate - gammaln(y + 1) + slope * step - curvature / 2 * (step**2 + spread)
-        return CellBound(value, slope - curvature * step, -curvature / 2)
+        rate, parabola = (
+            _parabola(mean, spread, anchor),
+            below_log_softplus(*((mean, spread) if anchor is None else anchor)),
+        )
+        _, log_rate, _, slope = softplus(parabola.touches)
+        bend, step = parabola.curvature, mean - parabola.touches
+        log_rate = log_rate + slope * step - bend / 2 * (step**2 + spread)
+        value = y * log_rate - rate.value - gammaln(y + 1)
+        return CellBound(value, y * (slope - bend * step) - rate.of_mean, -y * bend / 2 - rate.of_spread)
 
     def log_density(self, y, f):
         """See `CellSite`."""
-        rate, log_rate, _ = _softplus(f)
+        rate, log_rate, *_ = softplus(f)
         return y * log_rate - rate - gammaln(y + 1)
 
     def above(self, y, f):
@@ -253,14 +262,8 @@ class SoftplusPoissonCells:
         return gammainc(y + 1, np.logaddexp(0.0, f))
 
     def curvature(self, y):
-        """See `CurvedCellSite`. It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many."""
-        most = np.max(y, initial=0.0)
-        few = np.size(y) > most
-        counts = np.arange(most + 1) if few else y
-        k = np.searchsorted(_OVERTAKEN, counts)
-        # Between two points of the grid it is larger by less than this part.
-        found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)
-        return (found[np.asarray(y, dtype=np.intp)] if few else found,)
+        """See `CurvedCellSite`."""
+        return (softplus_curvature(y),)
 
     def first_bad(self, y):
         """See `CellSite`."""
@@ -301,33 +304,6 @@ class NormalCells:
         return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
 
 
-_FAR = -37.0
-_TINY = np.exp(_FAR)
-"""Below that f, log(1 + e^f) is e^f to rounding."""
-
-
-def _softplus(f):
-    """Return log(1 + e^f), its logarithm, which is f where e^f is all that is left of it, and its derivative."""
-    small = np.exp(-np.abs(f))
-    rate = np.maximum(f, 0.0) + np.log1p(small)
-    return rate, np.where(f < _FAR, f, np.log(np.maximum(rate, _TINY))), np.where(f < 0, small, 1.0) / (1.0 + small)
-
-
-def _softplus_curvatures():
-    """Return -d^2 log p / df^2 on a grid of f, as a part without counts and one a count, and where the next is larger.
-
-    With more counts the largest one lies at a larger f, up to the maximum of the second part.
-    """
-    f = np.linspace(0.0, 0.495, 2001)
-    rate, p = np.logaddexp(0.0, f), expit(f)
-    first, per_count = p * (1 - p), (p / rate) ** 2 - p * (1 - p) / rate
-    kept = slice(0, int(np.argmax(per_count)) + 1)
-    return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
-
-
-_NO_COUNTS, _A_COUNT, _OVERTAKEN = _softplus_curvatures()
-
-
 def _negative_binomial_constant(y, alpha):
     return gammaln(alpha + y) - gammaln(alpha) - gammaln(y + 1) + alpha * np.log(alpha)
 
@@ -344,47 +320,12 @@ def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> 
     return CellBound(value, 0.5 + 2 * k * mean, k)
 
 
-def _with_tangent(found: CellBound, mean: np.ndarray, anchor: Anchor | None, no_zeros: Any) -> CellBound:
+def _with_tangent(found: CellBound, mean: np.ndarray, anchor: Anchor | None, cut: Any) -> CellBound:
     """Add the tangent of -log P(y > 0) at the anchor."""
     at = mean if anchor is None else anchor[0]
-    value, slope, *of_parameters = no_zeros(at)
+    value, slope, *of_parameters = cut(at)
     own = tuple(a + b for a, b in zip(found.of_parameters, of_parameters))
     return CellBound(found.value + value + slope * (mean - at), found.of_mean + slope, found.of_spread, own)
-
-
-def _no_zeros(f):
-    """Return -log P(y > 0) for a Poisson count of rate e^f, and its derivative in f."""
-    rate = np.exp(f)
-    small = rate < 1e-8
-    # -log(1 - e^-rate) = -f + rate / 2 - ..., and rate / (e^rate - 1) = 1 - rate / 2 + ...: exact below 1e-8.
-    safe = np.where(small, 1.0, rate)
-    with np.errstate(over="ignore"):
-        slope = -np.where(small, 1.0 - rate / 2, safe / np.expm1(safe))
-    return np.where(small, -f + rate / 2, -np.log(-np.expm1(-safe))), slope
-
-
-def _no_zeros_dispersed(f, alpha):
-    """Return -log P(y > 0) for a negative binomial count of mean e^f, and its derivatives in f and in alpha."""
-    rate = np.exp(f)
-    grown = np.log1p(rate / alpha)
-    # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
-    t = alpha * grown
-    # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be none in doubles.
-    tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)
-    small = (t < 1e-8) & ~tiny
-    safe, near = np.where(small | tiny, 1.0, t), np.where(small, t, 1.0)
-    with np.errstate(over="ignore"):
-        odds = np.where(small, 1.0 / near - 0.5, 1.0 / np.expm1(safe))
-    value = np.where(tiny, first - f, np.where(small, -np.log(near) + t / 2, -np.log(-np.expm1(-safe))))
-    share = rate / (alpha + rate)
-    of_alpha = np.where(tiny, -rate / (2 * alpha**2), -odds * (grown - share))
-    return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha
-
-
-def _at_most_one(above, log_scale):
-    """Return a probability times e^log_scale, where that may overflow for a probability that is none."""
-    with np.errstate(divide="ignore"):
-        return np.exp(np.minimum(np.log(above) + log_scale, 0.0))
 
 
 _SITES: dict[str, Any] = {

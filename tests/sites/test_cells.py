@@ -14,6 +14,7 @@ from pymc_ep.sites.cells import (
     PoissonCells,
     SoftplusPoissonCells,
 )
+from pymc_ep.sites.count_rates import below_log_softplus, softplus
 
 COUNTS = np.array([1.0, 2.0, 7.0, 40.0])
 SITES = {
@@ -169,3 +170,29 @@ def test_softplus_counts_have_right_tails():
     y, f = np.array([0.0, 1.0, 5.0]), np.array([-800.0, -800.0, -40.0])
     np.testing.assert_allclose(site.log_density(y, f), y * f - scipy.special.gammaln(y + 1), rtol=1e-12)
     np.testing.assert_allclose(site.bounded(y, f, np.zeros(3)).of_mean, y, atol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [-1e5, -30.0, -1.0, 0.495, 0.5, 4.0, 300.0, 1e6])
+def test_no_parabola_below_log_softplus_is_better(mean):
+    """It lies below everywhere; and what it promises, a law with these moments, on two places, attains."""
+    variance = np.array([0.0, 1e-4, 0.01, 1.0, 30.0]) * (1 + mean**2)
+    found = below_log_softplus(np.full(5, mean), variance)
+    f = np.concatenate([[0.0], *(sign * np.geomspace(1e-4, 1e7, 3000) for sign in (-1, 1))])
+
+    def h(f):
+        # log log(1 + e^f) = f + log1p(-e^f / 2 + ...) on the far left.
+        return np.where(f < -30, f, np.log(np.logaddexp(0.0, np.maximum(f, -30))))
+
+    _, value, _, slope = softplus(found.touches)
+    np.testing.assert_allclose(value, h(found.touches), rtol=1e-12)
+    step = f[:, None] - found.touches
+    assert np.all(value + slope * step - found.curvature / 2 * step**2 <= h(f)[:, None] + 1e-12 * np.abs(step))
+
+    away = mean - found.touches
+    promised = value + slope * away - found.curvature / 2 * (away**2 + variance)
+    certain = variance == 0
+    np.testing.assert_allclose(promised[certain], h(mean), rtol=1e-12)
+    away, variance, touches = away[~certain], variance[~certain], found.touches[~certain]
+    share = variance / (variance + away**2)
+    other = mean + variance / away
+    np.testing.assert_allclose(promised[~certain], share * h(touches) + (1 - share) * h(other), rtol=1e-7, atol=1e-7)

@@ -31,19 +31,19 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
     for i in numba.prange(len(ends) - 1):
         for c in range(ends[i], ends[i + 1]):
             j = others[c]
-            total, terms, logs, least = 0.0, 0.0, 0.0, 1.0
+            total, terms, logs, improper = 0.0, 0.0, 0.0, 0.0
             for begin in range(0, width, _BLOCK):
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
                     r = 1.0 - a[i, d] * b[j, d]
-                    least = min(least, r)
+                    improper += 0.0 if r > 0.0 else 1.0
                     product *= r
                     both = m[i, d] * n[j, d]
                     total += both
                     terms += (both + 0.5 * (a[i, d] * n[j, d] ** 2 + b[j, d] * m[i, d] ** 2)) / r
                 logs += np.log(abs(product))
             out[c] = total
-            log_out[c] = terms - 0.5 * logs if least > 0.0 else np.inf
+            log_out[c] = terms - 0.5 * logs if improper == 0.0 else np.inf
 
 
 @_jit

@@ -1,0 +1,212 @@
+"""Functions of the rates of counts: softplus, parabolas below its logarithm, zeros that are cut off."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from scipy.optimize import brentq
+
+__all__ = [
+    "Parabola",
+    "at_most_one",
+    "below_log_softplus",
+    "no_zeros",
+    "no_zeros_dispersed",
+    "softplus",
+    "softplus_curvature",
+]
+
+_FAR = -37.0
+_TINY = np.exp(_FAR)
+"""Below that f, log(1 + e^f) is e^f to rounding."""
+
+
+def softplus(f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return l = log(1 + e^f), log l, dl/df and d log l / df, where e^f may be all that is left of l, or less."""
+    small = np.exp(-np.abs(f))
+    rate = np.maximum(f, 0.0) + np.log1p(small)
+    far, seen = f < _FAR, np.maximum(rate, _TINY)
+    of_rate = np.where(f < 0, small, 1.0) / (1.0 + small)
+    return rate, np.where(far, f, np.log(seen)), of_rate, np.where(far, 1.0, of_rate / seen)
+
+
+def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return -d^2 log p / df^2 on a grid of f, as a part without counts and one a count, and where the next is larger.
+
+    With more counts the largest one lies at a larger f, up to the maximum of the second part.
+    """
+    f = np.linspace(0.0, 0.495, 2001)
+    _, _, p, slope = softplus(f)
+    first, per_count = p * (1 - p), slope * (slope + p - 1)
+    kept = slice(0, int(np.argmax(per_count)) + 1)
+    return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
+
+
+_NO_COUNTS, _A_COUNT, _OVERTAKEN = _curvatures()
+
+
+def softplus_curvature(y: np.ndarray) -> np.ndarray:
+    """Return the largest -d^2 log p(y | f) / df^2 over all f for Poisson counts of rate log(1 + e^f), shaped like y.
+
+    It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many.
+    """
+    most = np.max(y, initial=0.0)
+    few = np.size(y) > most
+    counts = np.arange(most + 1) if few else y
+    k = np.searchsorted(_OVERTAKEN, counts)
+    # Between two points of the grid it is larger by less than this part.
+    found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)
+    return found[np.asarray(y, dtype=np.intp)] if few else found
+
+
+class _Touching(NamedTuple):
+    """Parabolas that touch log log(1 + e^f) at p - w and p + w, as cubic splines in x = log(1 + w^2).
+
+    Attributes
+    ----------
+    centre, curvature : ndarray, (4, n)
+        Coefficients of p, and of the curvature times sqrt(1 + w^2), highest power first. Beyond the last node p is
+        log w - 1 and the curvature 1 / (2 w), to rounding.
+    """
+
+    centre: np.ndarray
+    curvature: np.ndarray
+
+    def centre_at(self, square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return p and its derivative in w^2."""
+        c, d = self._piece(self.centre, square)
+        value = ((c[0] * d + c[1]) * d + c[2]) * d + c[3]
+        return value, ((3 * c[0] * d + 2 * c[1]) * d + c[2]) / (1 + square)
+
+    def curvature_at(self, square: np.ndarray) -> np.ndarray:
+        """Return the curvature, larger by a hundred millionth, which is more than the spline may be off."""
+        c, d = self._piece(self.curvature, square)
+        return (((c[0] * d + c[1]) * d + c[2]) * d + c[3]) * (1 + 1e-8) / np.sqrt(1 + square)
+
+    def _piece(self, table: np.ndarray, square: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        x = np.log1p(square) * _A_UNIT
+        k = np.minimum(x, table.shape[1] - 1).astype(np.intp)
+        return [row[k] for row in table], (x - k) / _A_UNIT
+
+
+_A_UNIT, _UNITS = 128, 40
+"""Nodes of the splines in each unit of x, and units."""
+_NEWTON_STEPS = 3
+_SMALLEST = np.finfo(float).tiny
+
+
+@cache
+def _touching() -> _Touching:
+    """Return both splines, solved for by bisection at their nodes."""
+    x = np.arange(_A_UNIT * _UNITS + 1) / _A_UNIT
+    w = np.sqrt(np.expm1(x[1:]))
+    low, high = np.full(w.shape, 0.4), 0.6 + np.log1p(w)
+
+    def ends(p: np.ndarray) -> tuple[np.ndarray, ...]:
+        _, log_left, _, left = softplus(p - w)
+        _, log_right, _, right = softplus(p + w)
+        return left, right, log_left - (p - w), log_right
+
+    for _ in range(60):
+        middle = (low + high) / 2
+        left, right, excess, log_right = ends(middle)
+        # w times the sum of both slopes less the rise between, without the difference of large numbers: f is taken off
+        # on the left, where little more is left of the function. It grows with p.
+        above = middle - log_right + excess + w * right - w * (1 - left) > 0
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    left, right, *_ = ends(low)
+    first = _steepest()
+    centre = np.append(first, low)
+    curvature = np.append(-_second(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
+    beyond = [0.0, 0.0, 0.5, centre[-1]], [0.0, 0.0, 0.0, curvature[-1]]
+    return _Touching(*(np.column_stack([CubicSpline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
+
+
+def _second(f: float) -> tuple[float, float]:
+    """Return the second and third derivatives of log log(1 + e^f)."""
+    _, _, p, slope = (float(part) for part in softplus(np.float64(f)))
+    second = -slope * (slope + p - 1)
+    return second, -second * (slope + p - 1) - slope * (second + p * (1 - p))
+
+
+def _steepest() -> float:
+    """Return where the second derivative is least."""
+    return brentq(lambda f: _second(f)[1], 0.0, 1.0, xtol=1e-15)
+
+
+class Parabola(NamedTuple):
+    """A function h(t) + h'(t) (f - t) - c (f - t)^2 / 2 below h(f).
+
+    Attributes
+    ----------
+    touches : ndarray
+        t, one of two places where it is h.
+    curvature : ndarray
+        c.
+    """
+
+    touches: np.ndarray
+    curvature: np.ndarray
+
+
+def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
+    """Return the parabola below h(f) = log log(1 + e^f) that has the largest expectation.
+
+    Parabolas that touch h twice, at p - w and p + w, have the mean of both slopes between both places, so that
+    w (h'(p - w) + h'(p + w)) = h(p + w) - h(p - w), which gives the centre p for each w. With w a parabola changes
+    by a multiple of (f - p + w) (f - p - w), zero where it touches, and the expectation of that, so the slope of the
+    expectation in w, is zero where w^2 = (mean - p)^2 + variance. As h is concave no parabola does better: the law on
+    both places that has these moments has that expectation of h. It touches at the mean if there is no variance.
+
+    Parameters
+    ----------
+    mean, variance : ndarray, (n,)
+        Moments of f.
+    """
+    table = _touching()
+    square = (mean - table.centre[-1, 0]) ** 2 + variance
+    for _ in range(_NEWTON_STEPS):
+        centre, slope = table.centre_at(square)
+        gap = mean - centre
+        square = np.maximum(square - (square - gap**2 - variance) / (1 + 2 * gap * slope), variance)
+    centre, _ = table.centre_at(square)
+    gap = mean - centre
+    # The place nearer to the mean, by what is exact for any variance: gap^2 - w^2 = -variance.
+    away = variance / (np.sqrt(gap**2 + variance) + np.abs(gap) + _SMALLEST)
+    return Parabola(mean + np.where(gap < 0, -away, away), table.curvature_at(square))
+
+
+def no_zeros(f):
+    """Return -log P(y > 0) for a Poisson count of rate e^f, and its derivative in f."""
+    rate = np.exp(f)
+    small = rate < 1e-8
+    # -log(1 - e^-rate) = -f + rate / 2 - ..., and rate / (e^rate - 1) = 1 - rate / 2 + ...: exact below 1e-8.
+    safe = np.where(small, 1.0, rate)
+    with np.errstate(over="ignore"):
+        slope = -np.where(small, 1.0 - rate / 2, safe / np.expm1(safe))
+    return np.where(small, -f + rate / 2, -np.log(-np.expm1(-safe))), slope
+
+
+def no_zeros_dispersed(f, alpha):
+    """Return -log P(y > 0) for a negative binomial count of mean e^f, and its derivatives in f and in alpha."""
+    rate = np.exp(f)
+    grown = np.log1p(rate / alpha)
+    # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
+    t = alpha * grown
+    # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be none in doubles.
+    tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)
+    small = (t < 1e-8) & ~tiny
+    safe, near = np.where(small | tiny, 1.0, t), np.where(small, t, 1.0)
+    with np.errstate(over="ignore"):
+        odds = np.where(small, 1.0 / near - 0.5, 1.0 / np.expm1(safe))
+    value = np.where(tiny, first - f, np.where(small, -np.log(near) + t / 2, -np.log(-np.expm1(-safe))))
+    share = rate / (alpha + rate)
+    of_alpha = np.where(tiny, -rate / (2 * alpha**2), -odds * (grown - share))
+    return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha
+
+
+def at_most_one(above, log_scale):
+    """Return a probability times e^log_scale, where that may overflow for a probability that is none."""
+    with np.errstate(divide="ignore"):
+        return np.exp(np.minimum(np.log(above) + log_scale, 0.0))
