@@ -18,7 +18,7 @@ from pymc_ep.engines.block_rows import raised_rows
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, MatrixPrior
 from pymc_ep.kernels.inner_products import Rows
-from pymc_ep.linalg.many_lbfgs import Pair, Scale, maximise_many, scaled
+from pymc_ep.linalg.many_lbfgs import Found, Scale, maximise_many, scaled
 
 __all__ = ["State", "VariationalGaussian", "first_state"]
 
@@ -50,8 +50,8 @@ class State(NamedTuple):
         The same plus the log prior of the hyperparameters.
     change : float
         Increase of the objective in the last step, for each cell.
-    memory : tuple of Pair
-        Of L-BFGS on all at once.
+    found : Found, optional
+        Where the ascent of all at once is.
     loop : int
         Steps made.
     """
@@ -62,7 +62,7 @@ class State(NamedTuple):
     log_bound: float
     objective: float
     change: float
-    memory: tuple[Pair, ...]
+    found: Found | None
     loop: int
 
     @property
@@ -92,12 +92,14 @@ class VariationalGaussian(BoundAscent):
 
     def init(self, problem: Any, start: Any = None) -> State:
         """Return the state at its start, with its bound."""
-        return self._evaluated(problem.prior(start.theta), start)
+        return self._evaluated(problem, start)
 
     def step(self, problem: Any, state: State) -> State:
         """Raise the bound."""
-        after = self._sweep(problem, state) if state.loop < _SWEEPS else self._ascent(problem, state)
-        after = self._evaluated(problem.prior(after.theta), after)
+        if state.loop < _SWEEPS:
+            after = self._evaluated(problem, self._sweep(problem, state))
+        else:
+            after = self._ascent(problem, state)
         change = (after.objective - state.objective) / self.bound.cells.y.size
         return after._replace(change=change, loop=state.loop + 1)
 
@@ -105,7 +107,8 @@ class VariationalGaussian(BoundAscent):
         """Return whether a small change is that of the whole bound by now: not before all is raised at once."""
         return state.loop > _SWEEPS
 
-    def _evaluated(self, prior: BilinearPrior, state: State) -> State:
+    def _evaluated(self, problem: Any, state: State) -> State:
+        prior = problem.prior(state.theta)
         bound = self.bound.value(prior, state.sides)
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
 
@@ -165,11 +168,12 @@ class VariationalGaussian(BoundAscent):
             good = np.isfinite(value) and np.isfinite(slope).all()
             return np.array([value if good else -np.inf]), slope[None]
 
-        start = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
-        scale = self._scale(problem, state, learns)
-        found = maximise_many(evaluate, start[None], scale, max_iter=_ROUNDS, tol=0.0, memory=state.memory)
-        (left, right), theta = taken_apart(found.points[0])
-        return state._replace(left=left, right=right, theta=theta, memory=found.memory)
+        whole = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
+        start, scale = state.found or whole[None], self._scale(problem, state, learns)
+        found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
+        ((left, right), theta), objective = taken_apart(found.points[0]), float(found.values[0])
+        bound = objective - problem.prior(theta).log_prior
+        return State(left, right, theta, bound, objective, state.change, found, state.loop)
 
     def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
         """Return about the inverse of minus the Hessian of all that is raised at once."""
@@ -211,7 +215,7 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.nda
         return Rows(mean, np.where(fixed, 0.0, np.minimum(_FIRST_VARIANCE, own.variance)))
 
     left, right = side(prior.left, points[0]), side(prior.right, points[1])
-    return State(left, right, theta, np.nan, np.nan, np.inf, (), 0)
+    return State(left, right, theta, np.nan, np.nan, np.inf, None, 0)
 
 
 def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:

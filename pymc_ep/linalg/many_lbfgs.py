@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
     Attributes
     ----------
-    points : ndarray, (m, p)
+    points, gradients : ndarray, (m, p)
     values : ndarray, (m,)
     memory : tuple of Pair
         Of the last steps, the first one first.
@@ -55,17 +55,17 @@ class Found(NamedTuple):
 
     points: np.ndarray
     values: np.ndarray
+    gradients: np.ndarray
     memory: tuple[Pair, ...]
 
 
 def maximise_many(
     evaluate: Evaluate,
-    start: np.ndarray,
+    start: np.ndarray | Found,
     scale: Scale,
     *,
     max_iter: int,
     tol: float,
-    memory: tuple[Pair, ...] = (),
 ) -> Found:
     """Maximise functions of p unknowns each, none of which falls.
 
@@ -73,7 +73,8 @@ def maximise_many(
     ----------
     evaluate : callable
         Its values may be -inf beyond the domain, but not at `start`.
-    start : ndarray, (m, p)
+    start : ndarray, (m, p), or Found
+        The latter where an ascent of the same functions goes on.
     scale : ndarray, (m, p), or callable
         Positive (definite): about the inverse of minus each second derivative, or of minus the Hessian, which the first
         steps take for it.
@@ -82,20 +83,21 @@ def maximise_many(
     tol : float
         A function is left alone once its slope promises no greater increase, half of g^T S g for gradient g and S from
         `scale`.
-    memory : tuple of Pair, optional
-        Of an ascent that goes on here.
     """
-    points, everyone = start.copy(), np.arange(len(start))
-    values, gradients = evaluate(everyone, points)
-    pairs = list(memory)
-    stuck = np.zeros(len(start), dtype=bool)
+    if isinstance(start, Found):
+        points, values, gradients = (part.copy() for part in start[:3])
+        pairs = list(start.memory)
+    else:
+        points, pairs = start.copy(), []
+        values, gradients = evaluate(np.arange(len(points)), points)
+    everyone, stuck = np.arange(len(points)), np.zeros(len(points), dtype=bool)
     for _ in range(max_iter):
         steepest = scaled(scale, everyone, gradients)
         active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, steepest) > tol) & ~stuck)
         if not active.size:
             break
         # Views of all functions, where all are active: copies of the memory would take longer than all else here.
-        rows = _which(active, len(start))
+        rows = _which(active, len(points))
         ahead = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
         slope = np.einsum("mp,mp->m", gradients[active], ahead)
         uphill = slope > 0.0
@@ -104,10 +106,10 @@ def maximise_many(
         before, steepness = points[active], gradients[active]
         stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
         move, change = (
-            _among_all(part, active, start.shape) for part in (points[rows] - before, gradients[rows] - steepness)
+            _among_all(part, active, points.shape) for part in (points[rows] - before, gradients[rows] - steepness)
         )
         pairs = [*pairs, Pair(move, change, _inverse(move, change))][-_MEMORY:]
-    return Found(points, values, tuple(pairs))
+    return Found(points, values, gradients, tuple(pairs))
 
 
 def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -175,10 +177,10 @@ def _direction(
 
     `first` takes the place of the inverse Hessian, and `gradient` is written over.
     """
-    q, weights = gradient, []
+    q, weights, product = gradient, [], np.empty_like(gradient)
     for s, y, inverse in reversed(pairs):
         weights.append(inverse * np.einsum("mp,mp->m", s, q))
-        q += weights[-1][:, None] * y
+        q += np.multiply(weights[-1][:, None], y, out=product)
     q = first(q)
     if pairs:
         s, y, inverse = pairs[-1]
@@ -186,5 +188,5 @@ def _direction(
         curvature = np.einsum("mp,mp->m", y, first(y))
         q *= np.where(known, 1.0 / np.where(known, inverse * curvature, 1.0), 1.0)[:, None]
     for (s, y, inverse), weight in zip(pairs, reversed(weights)):
-        q += (weight + inverse * np.einsum("mp,mp->m", y, q))[:, None] * s
+        q += np.multiply((weight + inverse * np.einsum("mp,mp->m", y, q))[:, None], s, out=product)
     return q

@@ -57,5 +57,5 @@ def test_an_ascent_goes_on_from_its_memory():
     options = {"scale": np.full((M, P), 0.1), "tol": 1e-14}
     whole = maximise_many(evaluate, np.zeros((M, P)), max_iter=14, **options)
     first = maximise_many(evaluate, np.zeros((M, P)), max_iter=5, **options)
-    second = maximise_many(evaluate, first.points, max_iter=9, memory=first.memory, **options)
+    second = maximise_many(evaluate, first, max_iter=9, **options)
     np.testing.assert_array_equal(second.points, whole.points)
