@@ -141,8 +141,8 @@ def page(store: Store) -> list[str]:
 INTRODUCTION = f"""Poisson counts of rate exp(v^T u), fixed scales, `method="vg"`: the mean field, and the mode of both
 matrices by the same iteration. A step is ten iterations of L-BFGS. Simulated cells lie at random, {A_ROW} a row and a
 column on average. Seconds are of {STEPS} steps, reading the model and compilation by PyTensor included, with Numba's
-kernels loaded before; memory is the greatest of the process, data and PyMC included. Tables with one thread, the last
-one with two; on the other core of the machine other measurements were running.
+kernels loaded before; memory is the greatest of the process, data and PyMC included. The first two tables with one
+thread, beside other measurements on the other core of the machine; the last one with two threads and nothing beside.
 """
 
 

@@ -36,6 +36,7 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
                     r = 1.0 - a[i, d] * b[j, d]
+                    # A sum: the least one would keep this loop from vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
                     both = m[i, d] * n[j, d]
