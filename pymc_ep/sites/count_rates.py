@@ -86,7 +86,8 @@ class _Touching(NamedTuple):
 
     def _piece(self, table: np.ndarray, square: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         x = np.log1p(square) * _A_UNIT
-        k = np.minimum(x, table.shape[1] - 1).astype(np.intp)
+        # Moments of trial steps may be NaN, and what is found for these is NaN too.
+        k = np.fmin(x, table.shape[1] - 1).astype(np.intp)
         return [row[k] for row in table], (x - k) / _A_UNIT
 
 
@@ -156,8 +157,9 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     Parabolas that touch h twice, at p - w and p + w, have the mean of both slopes between both places, so that
     w (h'(p - w) + h'(p + w)) = h(p + w) - h(p - w), which gives the centre p for each w. With w a parabola changes
     by a multiple of (f - p + w) (f - p - w), zero where it touches, and the expectation of that, so the slope of the
-    expectation in w, is zero where w^2 = (mean - p)^2 + variance. As h is concave no parabola does better: the law on
-    both places that has these moments has that expectation of h. It touches at the mean if there is no variance.
+    expectation in w, is zero where w^2 = (mean - p)^2 + variance. No parabola does better: one below h has no larger
+    expectation than h itself under any law with these moments, and on both places there is one for which they are
+    equal. Without a variance it touches at the mean.
 
     Parameters
     ----------
@@ -177,7 +179,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     return Parabola(mean + np.where(gap < 0, -away, away), table.curvature_at(square))
 
 
-def no_zeros(f):
+def no_zeros(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return -log P(y > 0) for a Poisson count of rate e^f, and its derivative in f."""
     rate = np.exp(f)
     small = rate < 1e-8
@@ -188,7 +190,7 @@ def no_zeros(f):
     return np.where(small, -f + rate / 2, -np.log(-np.expm1(-safe))), slope
 
 
-def no_zeros_dispersed(f, alpha):
+def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return -log P(y > 0) for a negative binomial count of mean e^f, and its derivatives in f and in alpha."""
     rate = np.exp(f)
     grown = np.log1p(rate / alpha)
@@ -206,7 +208,7 @@ def no_zeros_dispersed(f, alpha):
     return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha
 
 
-def at_most_one(above, log_scale):
+def at_most_one(above: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
     """Return a probability times e^log_scale, where that may overflow for a probability that is none."""
     with np.errstate(divide="ignore"):
         return np.exp(np.minimum(np.log(above) + log_scale, 0.0))

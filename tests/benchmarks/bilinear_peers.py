@@ -209,6 +209,13 @@ def measure(store: Store, splits: int, python: str | None) -> None:
                 store.get(f"{seed}/{factors}/{name}", lambda how=(parts, factors, law): ours(*how))
 
 
+def averaged(scores: list[float]) -> str:
+    """Format the mean of several splits with its standard deviation, where both are finite."""
+    if len(scores) == 1 or not np.isfinite(scores).all():
+        return f"{np.mean(scores):.4f}"
+    return mean_se(np.mean(scores), np.std(scores, ddof=1), 4)
+
+
 def lines(store: Store) -> list[list[str]]:
     """Return the lines of the table."""
     out = []
@@ -217,10 +224,7 @@ def lines(store: Store) -> list[list[str]]:
             rows = [row for key, row in store.rows.items() if key.split("/")[1:] == [str(factors), name]]
             if not rows:
                 continue
-            scores = [
-                mean_se(np.mean(known), np.std(known, ddof=1), 4) if len(known) > 1 else f"{known[0]:.4f}"
-                for known in ([row[what] for row in rows] for what in ("nats", "of_some"))
-            ]
+            scores = [averaged([row[what] for row in rows]) for what in ("nats", "of_some")]
             seconds = f"{np.median([row['seconds'] for row in rows]):.3g}" if factors else "-"
             out.append([name, str(factors or "-"), *scores, seconds, str(len(rows))])
     return out
@@ -257,7 +261,8 @@ Counts are Poisson ones but in the last model: hpfrec's and poismf's rates are i
 by each model's own objective, given its rows of artists: by the updates of hpfrec's paper, by poismf's penalised
 likelihood, and by `fold_in`. Scores are mean negative log probabilities of what was not seen; ours are averaged over
 {DRAWS} draws. Settings of the peers are their own, but for iterations of hpfrec (up to 1,000) and further penalties for
-poismf; scales of ours are learned. Seconds are those of the fit, with one thread, beside other work.
+poismf; scales of ours are learned. Scores are infinite where one user has no count among the cells that are seen, but
+has others. Seconds are those of the fit, with one thread, beside other work.
 """
 
 

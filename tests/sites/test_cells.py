@@ -196,3 +196,12 @@ def test_no_parabola_below_log_softplus_is_better(mean):
     share = variance / (variance + away**2)
     other = mean + variance / away
     np.testing.assert_allclose(promised[~certain], share * h(touches) + (1 - share) * h(other), rtol=1e-7, atol=1e-7)
+
+
+@every_site
+def test_bounds_at_moments_that_overflowed_are_no_numbers(name):
+    """As of steps that a line search turns back from."""
+    site, ys, parameters = SITES[name]
+    mean, spread = np.array([np.nan, 1.0, np.inf, np.nan]), np.array([1.0, np.nan, np.inf, np.inf])
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(site.bounded(ys, mean, spread, *parameters).value).any()
