@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group
+from pymc_ep.compat import group, numpy_mode
 from pymc_ep.results.reading import settings
 
 I, J, D, N = 12, 9, 2, 150  # noqa: E741
@@ -48,6 +48,50 @@ def fitted(request):
 
 def covariance_of(idata):
     return settings(idata)["covariance"]
+
+
+def densities_of(idata):
+    fit = group(idata, "fit")
+    return fit["log_p"].to_numpy().ravel(), fit["log_q"].to_numpy().ravel()
+
+
+def logp_of_draws(model, idata, names, held):
+    """PyMC's log density of the draws of variables, and of the data, at given unconstrained hyperparameters."""
+    logp = model.compile_logp(vars=[model[name] for name in (*names, "y")], mode=numpy_mode())
+    draws = {name: group(idata, "posterior")[name].to_numpy() for name in names}
+    draws = {name: v.reshape(-1, *v.shape[2:]) for name, v in draws.items()}
+    size = len(draws[names[0]])
+    return np.array([logp(held | {name: v[k] for name, v in draws.items()}) for k in range(size)])
+
+
+def assert_mean_is(values, expected):
+    """Up to four standard errors, and rounding."""
+    assert abs(values.mean() - expected) < 4 * values.std() / len(values) ** 0.5 + 1e-9
+
+
+def test_densities_of_draws(fitted):
+    """log p is PyMC's own; and the mean of log p - log q is the bound, which for rates e^f is exact."""
+    model, idata = fitted
+    fit = group(idata, "fit")
+    log_p, log_q = densities_of(idata)
+    held = {f"{name}_log__": np.log(float(fit[f"hyper_mode_{name}"])) for name in ("s", "sb")}
+    held["mu"] = float(fit["hyper_mode_mu"])
+    np.testing.assert_allclose(log_p[:5], logp_of_draws(model, idata, ("V", "U", "b", "c"), held)[:5], rtol=1e-10)
+    assert_mean_is(log_p - log_q, float(fit["log_evidence"]))
+
+
+@pytest.mark.parametrize("estimate", [(), ("V",), ("V", "U")])
+def test_densities_of_draws_beside_points_and_other_priors(estimate):
+    """Covariances of rows and a flat bias; with points the bound holds their prior density."""
+    with pm.Model() as model:
+        V = pm.MvNormal("V", np.zeros(D), np.array([[0.5, 0.2], [0.2, 0.3]]), shape=(I, D))
+        U = pm.Normal("U", 0.1, 0.7, shape=(J, D))
+        b = pm.Flat("b", shape=I)
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=b[ROWS], observed=COUNTS)
+        idata = pmep.fit(draws=400, estimate=[*estimate, "b"], **QUIET)
+    log_p, log_q = densities_of(idata)
+    np.testing.assert_allclose(log_p[:5], logp_of_draws(model, idata, ("V", "U", "b"), {})[:5], rtol=1e-10)
+    assert_mean_is(log_p - log_q, float(group(idata, "fit")["log_evidence"]))
 
 
 def test_the_container(fitted):

@@ -57,6 +57,8 @@ def test_the_container(fitted):
         ratio = posterior[name].std(("chain", "draw")) / fit[f"{name}_sd"]
         assert float(np.abs(ratio - 1).max()) < 0.12
     assert np.corrcoef(fit["y_predictor_mean"], F)[0, 1] > 0.95
+    # The bound of the fit charges the variance of cells that were not observed too.
+    assert float((fit["log_p"] - fit["log_q"]).mean()) > float(fit["log_evidence"]) > -1e4
     settings = json.loads(fit.attrs["settings"])
     assert settings["rank"] == D + 1
     assert settings["kappa"] == pytest.approx(float(fit["hyper_mode_sigma"]) ** -2)

@@ -55,8 +55,13 @@ class BilinearPosterior:
         return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
 
     def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return joint draws of all variables of the form, with log likelihoods if asked for."""
-        sides = [rows.moved(rng.standard_normal((size, *rows.mean.shape))) for rows in (self.left, self.right)]
+        """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
+
+        The latter are given the hyperparameters; columns that are points have their prior density in log p alone.
+        """
+        both = self.left, self.right
+        normals = [rng.standard_normal((size, *rows.mean.shape)) for rows in both]
+        sides = [rows.moved(normal) for rows, normal in zip(both, normals)]
         values = self.form.split(*sides)
         out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
         if not log_likelihood:
@@ -71,7 +76,9 @@ class BilinearPosterior:
         for here in (slice(begin, begin + step) for begin in range(0, size, step)):
             f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
             density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
-        return JointDraws(out, {self.form.form.cells.name: density})
+        log_p = density.sum(axis=1) + prior.left.log_density(sides[0]) + prior.right.log_density(sides[1])
+        log_q = sum(_log_density(rows, normal) for rows, normal in zip(both, normals))
+        return JointDraws(out, {self.form.form.cells.name: density}, log_p, log_q)
 
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return log integrals of p(y | f) Q(f), (n,), for new cells.
@@ -116,6 +123,13 @@ class BilinearPosterior:
     def _with_partners(self) -> tuple[AnyRows, AnyRows]:
         """Return both sides with ones beside each bias of the other."""
         return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
+
+
+def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:
+    """Return the log density, (s,), of draws made of standard normal numbers, (s, I, K), in what is no point."""
+    free = rows.conditional_sd > 0.0
+    log_scale = np.log(rows.conditional_sd[free]).sum() + 0.5 * free.sum() * np.log(2 * np.pi)
+    return -0.5 * np.einsum("sik,ik->s", normal**2, free.astype(float)) - log_scale
 
 
 def _second_moments(rows: AnyRows) -> tuple[np.ndarray, np.ndarray]:

@@ -32,6 +32,21 @@ class MatrixPrior(NamedTuple):
         """Return the prior of some rows."""
         return self._replace(mean=self.mean[which], variance=self.variance[which])
 
+    def log_density(self, values: np.ndarray) -> np.ndarray:
+        """Return the log density, (s,), of whole matrices, (s, I, K); flat priors add nothing."""
+        precision = 1.0 / self.variance
+        if self.covariance is not None:
+            precision[:, : len(self.covariance)] = 0.0
+        proper, away = precision > 0.0, values - self.mean
+        log_normaliser = 0.5 * np.log(precision[proper] / (2 * np.pi)).sum()
+        out = log_normaliser - 0.5 * np.einsum("sik,ik->s", away**2, precision)
+        if self.covariance is None:
+            return out
+        root = np.linalg.cholesky(self.covariance)
+        white = away[:, :, : len(root)] @ np.linalg.inv(root).T
+        log_scale = np.log(root.diagonal()).sum() + 0.5 * len(root) * np.log(2 * np.pi)
+        return out - 0.5 * np.einsum("sik,sik->s", white, white) - len(self.mean) * log_scale
+
     @property
     def precision(self) -> np.ndarray:
         """Diagonals of the precisions of rows, (I, K), zero where the prior is flat."""
