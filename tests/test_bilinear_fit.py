@@ -511,15 +511,33 @@ def test_offsets_that_differ_have_to_be_given():
     assert pmep.log_predictive(idata, model, {"y": NEW | {"offset": 0.5}})["y"].shape == (4,)
 
 
+@pytest.mark.parametrize("draws", [500, 0])
+def test_weights_of_draws_give_the_evidence(draws):
+    """Against quadrature over three numbers."""
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0.8, 0.3, shape=(1, 1)), pm.Normal("U", 0.5, 0.4, shape=(2, 1))
+        pmep.BilinearPoisson("y", V, U, [0, 0], [0, 1], offset=0.2, observed=[3, 0])
+        idata = pmep.fit(draws=draws, **QUIET)
+    found = pmep.diagnose(idata, model)
+    z = np.linspace(-9.0, 9.0, 2001)
+    u, weight = 0.5 + 0.4 * z, scipy.stats.norm.pdf(z) * (z[1] - z[0])
+    rates = np.exp(np.outer(0.8 + 0.3 * z, u) + 0.2)
+    evidence = np.log(weight @ np.prod([scipy.stats.poisson.pmf(y, rates) @ weight for y in (3, 0)], axis=0))
+    assert float(found["pareto_k"]) < 0.7
+    error = float(found["log_evidence_importance"]) - evidence
+    assert abs(error) < 4 * float(found["log_evidence_importance_mcse"])
+    assert 0 < evidence - float(found["log_evidence"]) < 0.2
+    np.testing.assert_allclose(found["importance_correction"], error + evidence - found["log_evidence"], rtol=1e-10)
+    assert "inner products" in found.attrs["absent"] and found.attrs["status"].startswith("converged")
+    assert len(pmep.plots.plot_diagnose(found)) == 1
+    with pytest.raises(ValueError, match="neither sites nor weights"):
+        pmep.plots.plot_diagnose(found.drop_vars("log_weight"))
+
+
 def test_what_needs_sites_says_so(fitted):
     model, idata = fitted
-    calls = (
-        lambda: pmep.predict(idata, model, var_names=["V"]),
-        lambda: pmep.diagnose(idata, model),
-    )
-    for call in calls:
-        with pytest.raises(pmep.UnsupportedModelError, match="predictors of 'y' are inner products of 'V', 'U', 'b'"):
-            call()
+    with pytest.raises(pmep.UnsupportedModelError, match="predictors of 'y' are inner products of 'V', 'U', 'b'"):
+        pmep.predict(idata, model, var_names=["V"])
     start = pmep.start_point(idata)
     assert set(start) == {"V", "U", "b", "c", "s", "sb", "mu"}
 

@@ -1,6 +1,7 @@
 """What a fit says about its own quality, gathered into one dataset."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilt
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.forms.mixture import PosteriorMixture
-from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.predict.gaussian import single_posterior_of
+from pymc_ep.forms.posterior import JointDraws, LatentPosterior
+from pymc_ep.predict.gaussian import bilinear_posterior_of, single_posterior_of
 from pymc_ep.results import fit_group, labelled, settings
 
 __all__ = ["diagnose"]
@@ -83,6 +84,8 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
             observation, and divergence.
 
+        Of bilinear models the weights alone: their predictors are no Gaussians, so that there are no cumulants.
+
         What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence, and
         ``warning`` says of which variables the data tell next to nothing, if that was seen.
 
@@ -95,11 +98,19 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     """
     model = pm.modelcontext(model)
     fit = fit_group(idata)
-    posterior = single_posterior_of(idata, model)
+    bilinear = bilinear_posterior_of(idata, model)
     scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}
     if fit.sizes.get("iteration"):
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
-    weights, absent = _weights(fit, posterior)
+    if bilinear is not None:
+        drawn = partial(bilinear[1].draws, _DRAWS, np.random.default_rng(0), log_likelihood=True)
+        weights, absent = _weights(fit, drawn)
+        absent |= {"cumulants": f"the predictors of {bilinear[0].form.cells.name!r} are inner products, no Gaussians"}
+        attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
+        return xr.Dataset({**scalars, **weights}).assign_attrs(attrs)
+    posterior = single_posterior_of(idata, model)
+    drawn = partial(posterior.draws, _DRAWS, np.random.default_rng(0), log_likelihood=True, budget=_BUDGET)
+    weights, absent = _weights(fit, drawn, _log_volume(posterior) if len(posterior.directions) else None)
     sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
     dark, warning = _dark(model, posterior)
     if correction is not None:
@@ -118,16 +129,21 @@ def _sentence(absent: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
 
 
-def _weights(fit: xr.Dataset, posterior: LatentPosterior | PosteriorMixture) -> tuple[dict[str, xr.DataArray], Absent]:
-    """Return what the importance weights say."""
+def _weights(
+    fit: xr.Dataset, drawn: Callable[[], JointDraws], log_volume: float | None = None
+) -> tuple[dict[str, xr.DataArray], Absent]:
+    """Return what the importance weights say: of the draws of the fit, or else of those that `drawn` makes.
+
+    `log_volume` is that of the hyperparameters, where draws vary these.
+    """
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
     if "log_p" in fit and "log_q" in fit:
         log_weight = fit["log_p"] - fit["log_q"]
     else:
-        drawn = posterior.draws(_DRAWS, np.random.default_rng(0), log_likelihood=True, budget=_BUDGET)
-        if drawn.log_p is None or drawn.log_q is None:
-            return {}, dict.fromkeys(names, drawn.left_out)
-        log_weight = xr.DataArray(drawn.log_p - drawn.log_q, dims="weighted_draw")
+        draws = drawn()
+        if draws.log_p is None or draws.log_q is None:
+            return {}, dict.fromkeys(names, draws.left_out)
+        log_weight = xr.DataArray(draws.log_p - draws.log_q, dims="weighted_draw")
     values = log_weight.to_numpy().ravel()
     if values.size < LEAST_DRAWS:
         return {"log_weight": log_weight}, dict.fromkeys(names, f"fewer than {LEAST_DRAWS} draws")
@@ -142,8 +158,8 @@ def _weights(fit: xr.Dataset, posterior: LatentPosterior | PosteriorMixture) -> 
         "log_evidence_importance_mcse": found.mcse,
     }
     own = float(fit["log_evidence"])
-    if len(posterior.directions):
-        own += _log_volume(posterior)
+    if log_volume is not None:
+        own += log_volume
         out["log_evidence_gaussian"] = own
     out["importance_correction"] = found.log_mean - own
     return {name: xr.DataArray(value) for name, value in out.items()}, {}

@@ -1,6 +1,7 @@
 """Pictures of what `pymc_ep.diagnose` returns."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[floa
     dataset : xarray.Dataset
         What `pymc_ep.diagnose` returned.
     ax : sequence of matplotlib.axes.Axes, optional
-        One, or two where the dataset has weights.
+        One each for sites and for weights, whichever the dataset has.
     figsize : (float, float), optional
         Of a new figure, in inches.
 
@@ -34,11 +35,16 @@ def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[floa
         Divergence of each tilted distribution from its Gaussian by the position of the observation, in C order, the
         worst named; then the histogram of the weights relative to their mean, on a log scale.
     """
-    log_weight = dataset.get("log_weight")
-    axes = axes_for(1 if log_weight is None else 2, ax, figsize)
-    _sites(axes[0], dataset)
-    if log_weight is not None:
-        _weights(axes[1], dataset, np.ravel(log_weight.to_numpy()))
+    panels = []
+    if "worst_site" in dataset.dims:
+        panels.append(partial(_sites, dataset=dataset))
+    if "log_weight" in dataset:
+        panels.append(partial(_weights, dataset=dataset, log_weight=np.ravel(dataset["log_weight"].to_numpy())))
+    if not panels:
+        raise ValueError("The dataset has neither sites nor weights to plot; see its attribute 'absent'.")
+    axes = axes_for(len(panels), ax, figsize)
+    for panel, draw in zip(axes, panels):
+        draw(panel)
     return axes
 
 
