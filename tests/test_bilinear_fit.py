@@ -534,6 +534,13 @@ def test_weights_of_draws_give_the_evidence(draws):
         pmep.plots.plot_diagnose(found.drop_vars("log_weight"))
 
 
+def test_weights_of_more_cells_than_memory_allows_are_absent(monkeypatch):
+    model = counts_model()
+    monkeypatch.setattr("pymc_ep.diagnostics.report._LIKELIHOODS", 1e3)
+    found = pmep.diagnose(pmep.fit(model=model, draws=0, **QUIET), model)
+    assert "pareto_k" not in found and "pareto_k" in found.attrs["absent"] and "too many" in found.attrs["absent"]
+
+
 def test_what_needs_sites_says_so(fitted):
     model, idata = fitted
     with pytest.raises(pmep.UnsupportedModelError, match="predictors of 'y' are inner products of 'V', 'U', 'b'"):

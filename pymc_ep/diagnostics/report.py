@@ -12,6 +12,8 @@ from scipy.special import ndtr
 from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
+from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior
 from pymc_ep.predict.gaussian import bilinear_posterior_of, single_posterior_of
@@ -28,6 +30,8 @@ _DRAWS = 1000
 """Draws made here where the fit stored no densities of its own."""
 _BUDGET = 5e10
 """What their factorisations may come to: 368 values in one block, some five seconds."""
+_LIKELIHOODS = 5e7
+"""Log likelihoods of draws made here of cells of a matrix, 0.4 GB."""
 
 Absent = dict[str, str]
 """Names of results that there are none of, and why."""
@@ -103,8 +107,7 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     if fit.sizes.get("iteration"):
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
     if bilinear is not None:
-        drawn = partial(bilinear[1].draws, _DRAWS, np.random.default_rng(0), log_likelihood=True)
-        weights, absent = _weights(fit, drawn)
+        weights, absent = _weights(fit, partial(_draws_of_rows, *bilinear))
         absent |= {"cumulants": f"the predictors of {bilinear[0].form.cells.name!r} are inner products, no Gaussians"}
         attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
         return xr.Dataset({**scalars, **weights}).assign_attrs(attrs)
@@ -119,6 +122,13 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
     attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs), "warning": warning}
     return xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop").assign_attrs(attrs)
+
+
+def _draws_of_rows(form: CompiledBilinear, posterior: BilinearPosterior) -> JointDraws:
+    """Return draws of a bilinear model, unless their log likelihoods need too much memory."""
+    if form.observed()[0].size * _DRAWS > _LIKELIHOODS:
+        return JointDraws({}, {}, left_out=f"{_DRAWS} log likelihoods of every cell are too many; fit with draws")
+    return posterior.draws(_DRAWS, np.random.default_rng(0), log_likelihood=True)
 
 
 def _sentence(absent: Mapping[str, str]) -> str:
