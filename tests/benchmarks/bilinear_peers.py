@@ -210,10 +210,10 @@ def measure(store: Store, splits: int, python: str | None) -> None:
 
 
 def averaged(scores: list[float]) -> str:
-    """Format the mean of several splits with its standard deviation, where both are finite."""
-    if len(scores) == 1 or not np.isfinite(scores).all():
-        return f"{np.mean(scores):.4f}"
-    return mean_se(np.mean(scores), np.std(scores, ddof=1), 4)
+    """Format the mean of several splits with its standard deviation, and say of how many it is infinite."""
+    known = [score for score in scores if np.isfinite(score)]
+    mean = f"{known[0]:.4f}" if len(known) == 1 else mean_se(np.mean(known), np.std(known, ddof=1), 4)
+    return mean if len(known) == len(scores) else f"{mean}, infinite in {len(scores) - len(known)}"
 
 
 def lines(store: Store) -> list[list[str]]:
