@@ -31,14 +31,21 @@ def softplus(f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return rate, np.where(far, f, np.log(seen)), of_rate, np.where(far, 1.0, of_rate / seen)
 
 
+def _second(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the second and third derivatives of log log(1 + e^f)."""
+    _, _, p, slope = softplus(f)
+    second = -slope * (slope + p - 1)
+    return second, -second * (slope + p - 1) - slope * (second + p * (1 - p))
+
+
 def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return -d^2 log p / df^2 on a grid of f, as a part without counts and one a count, and where the next is larger.
 
     With more counts the largest one lies at a larger f, up to the maximum of the second part.
     """
     f = np.linspace(0.0, 0.495, 2001)
-    _, _, p, slope = softplus(f)
-    first, per_count = p * (1 - p), slope * (slope + p - 1)
+    _, _, p, _ = softplus(f)
+    first, per_count = p * (1 - p), -_second(f)[0]
     kept = slice(0, int(np.argmax(per_count)) + 1)
     return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
 
@@ -124,16 +131,9 @@ def _touching() -> _Touching:
     return _Touching(*(np.column_stack([CubicSpline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
 
 
-def _second(f: float) -> tuple[float, float]:
-    """Return the second and third derivatives of log log(1 + e^f)."""
-    _, _, p, slope = (float(part) for part in softplus(np.float64(f)))
-    second = -slope * (slope + p - 1)
-    return second, -second * (slope + p - 1) - slope * (second + p * (1 - p))
-
-
 def _steepest() -> float:
     """Return where the second derivative is least."""
-    return brentq(lambda f: _second(f)[1], 0.0, 1.0, xtol=1e-15)
+    return brentq(lambda f: float(_second(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
 
 
 class Parabola(NamedTuple):
