@@ -141,6 +141,8 @@ def _covariance(rv: TensorVariable) -> TensorVariable | None:
 def _build(model: Model, rv: TensorVariable, products: _Products, latent: Sequence[str] | None) -> Bilinear:
     eta = _predictor(model, rv, products.graph)
     terms = _terms(eta)
+    if sum(term is products.graph for term in terms) != 1:
+        raise _not_plain(rv, products)
     biases: list[TensorVariable | None] = [None, None]
     rest = []
     for term in terms:
@@ -202,6 +204,9 @@ def _bias_place(
     """
     taken = _taken(term)
     if taken is None or taken[0] not in model.free_RVs or not _gaussian(model, taken[0], 1):
+        return None
+    if any(taken[0] is bias for bias in known):
+        # One vector for rows and columns alike is no pair of independent ones.
         return None
     bias, index = taken[0], without_casts(taken[1])
     places = [k for k in range(2) if known[k] is None and _same(index, products.indices[k])]
@@ -274,6 +279,7 @@ def _cells(
             f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those that there are for "
             f"these: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
         )
+    _require_plain(rv, found.predictor, stand_in, size, point, products)
     at = graph_replace([found.predictor], {stand_in: pt.zeros_like(zeros[stand_in]) + offset[0]}, strict=False)[0]
     return CellGroup(
         name=name,
@@ -284,6 +290,36 @@ def _cells(
         offset=pt.broadcast_to(at, zeros[stand_in].shape).astype("float64"),
         parameters=tuple(pt.broadcast_to(p, zeros[stand_in].shape).astype("float64") for p in found.parameters),
         link=found.link,
+    )
+
+
+def _require_plain(
+    rv: TensorVariable,
+    predictor: TensorVariable,
+    stand_in: TensorVariable,
+    size: int,
+    point: dict[TensorVariable, np.ndarray],
+    products: _Products,
+) -> None:
+    """Raise unless a predictor is its sum, element by element, plus what is free of it."""
+    values = list(point)
+    function = pytensor.function([stand_in, *values], predictor, mode=quick_mode(), on_unused_input="ignore")
+    rng = np.random.default_rng(0)
+    # Away from the start, too: there a factor that is learned may be one.
+    for shift in (0.0, 0.1):
+        at = [np.asarray(x + shift * rng.standard_normal(np.shape(x)), dtype=v.dtype) for v, x in point.items()]
+        x = rng.standard_normal((2, size)).astype(stand_in.dtype)
+        one, other = (function(part, *at) for part in x)
+        if one.shape != x[0].shape or not np.allclose(one - other, x[0] - x[1], rtol=1e-5, atol=1e-5):
+            raise _not_plain(rv, products)
+
+
+def _not_plain(rv: TensorVariable, products: _Products) -> UnsupportedModelError:
+    v, u = (matrix.name for matrix in products.matrices)
+    return UnsupportedModelError(
+        f"The predictor of {rv.name!r} must be the inner products of rows of {v!r} and {u!r}, once, plus offsets; here "
+        f"they are multiplied, counted twice, selected or reordered. Write a factor or sign into the prior of {v!r}, "
+        f"and a selection into the indices."
     )
 
 

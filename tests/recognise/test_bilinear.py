@@ -47,3 +47,63 @@ def test_where_lengths_are_equal_as_well_the_variable_of_the_index_decides():
     # As constants they are one model.
     assert sides([(2, 1)], shape=(2, 2)) == ("b0", None)
     assert sides([(2, 1), (2, 0)], shape=(2, 2)) == ("b0", "b1")
+
+
+R, K, PLACES = np.array([0, 1, 0, 2]), np.array([0, 1, 2, 1]), np.array([1, 0, 3, 2])
+
+
+def model_of(predictor, likelihood=lambda f: pm.Poisson("y", pm.math.exp(f), observed=[1, 0, 2, 1])):
+    """Return a model of inner products and a level; both start where a factor of one changes nothing."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        likelihood(predictor((V[R] * U[K]).sum(-1), pm.Normal("mu", 1, 1)))
+    return model
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        lambda p, mu: 0.5 * p + mu,
+        lambda p, mu: mu - p,
+        lambda p, mu: mu * p,
+        lambda p, mu: p / 2 + mu,
+        lambda p, mu: (p + mu) + p,
+        lambda p, mu: p + p,
+        lambda p, mu: p[PLACES] + mu,
+        lambda p, mu: (p + mu)[PLACES],
+        lambda p, mu: (p + mu)[::-1],
+        lambda p, mu: (p + mu) * np.array([1.0, 1.0, 1.0, 2.0]),
+    ],
+    ids=["half", "minus", "learned", "over", "twice", "both", "places", "reordered", "reversed", "one"],
+)
+def test_what_else_is_done_to_inner_products_is_refused(predictor):
+    with pytest.raises(pmep.UnsupportedModelError, match="'V' and 'U', once, plus offsets"):
+        compiled_form(model_of(predictor), None)
+
+
+def test_a_factor_of_the_logit_is_refused():
+    def bits(f):
+        pm.Bernoulli("y", logit_p=f / 2, observed=[1, 0, 1, 1])
+
+    with pytest.raises(pmep.UnsupportedModelError, match="Write a factor or sign into the prior of 'V'"):
+        compiled_form(model_of(lambda p, mu: p, bits), None)
+
+
+def test_exposures_and_levels_are_offsets():
+    model = model_of(
+        lambda p, mu: p + mu,
+        lambda f: pm.Poisson("y", np.array([1.0, 2.0, 3.0, 4.0]) * pm.math.exp(f), observed=[1, 0, 2, 1]),
+    )
+    form = compiled_form(model, None).form
+    assert form.cells.link == "exp"
+    assert form.latent_names == ("V", "U")
+
+
+def test_a_bias_of_rows_and_of_columns_is_refused():
+    """It is one vector, not two independent ones."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        b = pm.Normal("b", shape=3)
+        pm.Poisson("y", pm.math.exp((V[R] * U[K]).sum(-1) + b[R] + b[K]), observed=[1, 0, 2, 1])
+    with pytest.raises(pmep.UnsupportedModelError, match="'b' enters the model elsewhere"):
+        compiled_form(model, None)
