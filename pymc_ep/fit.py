@@ -49,9 +49,10 @@ def fit(
         A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for what it is made of. All other free
         variables are hyperparameters.
     hyper : {"optimize", "integrate", "sample", "fixed"}
-        Hyperparameters at the maximum of log evidence plus log prior, with Gaussian draws about it on PyMC's
-        unconstrained scale; integrated over, by fits on a grid (up to three) or a central composite design; sampled, by
-        `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial point.
+        Hyperparameters at the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's
+        unconstrained scale, by other methods as points; integrated over, by fits on a grid (up to three) or a central
+        composite design; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial
+        point.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
         numbers would be stored (the status says so). 0 stores moments only.
@@ -77,7 +78,7 @@ def fit(
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
-        ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.
+        ``init="modes"`` or ``"zeros"``, ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.
 
     Returns
     -------

@@ -107,6 +107,23 @@ def test_the_bound_is_below_that_of_independent_entries():
     assert float(ends["vbmf"]["log_evidence"]) <= float(ends["vg"]["log_evidence"]) + 1e-3
 
 
+def test_learned_prior_variances_are_those_of_new_rows_and_of_densities_of_draws():
+    """They stand in for the model's in all that comes after the fit."""
+    model = model_of("normal", learned=False)
+    idata = pmep.fit("vbmf", model=model, ard=True, draws=2000, **QUIET)
+    fit, state = group(idata, "fit"), group(idata, "fit_state")
+    of_left, of_right = (state[f"{side}_prior_variance"].to_numpy() for side in ("left", "right"))
+    np.testing.assert_allclose(of_right, (fit["U_mean"] ** 2 + fit["U_sd"] ** 2).mean("user"))
+    assert (of_left == 0).any() and (of_left > 0).any()
+    none = pmep.fold_in(idata, model, {"user": {"rows": [0], "cols": [1], "observed": [0.3], "offset": [0.0]}})
+    np.testing.assert_allclose(none["U_sd"][0], of_right**0.5, rtol=1e-5)
+    assert not none["U_mean"][0].any() and not none["U_mean"].values[:, of_right == 0].any()
+    # The mean of log p - log q is a lower bound on the evidence and, without pseudo-data, no lower than the fit's.
+    ratio = (fit["log_p"] - fit["log_q"]).to_numpy().ravel()
+    assert ratio.mean() + 4 * ratio.std() / len(ratio) ** 0.5 > float(fit["log_evidence"])
+    assert abs(ratio.mean() - float(fit["log_evidence"])) < 60
+
+
 def test_a_saved_fit_is_where_the_next_one_starts(fitted, tmp_path):
     model, idata = fitted
     idata.to_netcdf(tmp_path / "fit.nc")

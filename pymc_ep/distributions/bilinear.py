@@ -83,6 +83,7 @@ class BilinearPoisson:
         """Add the variable to the model."""
         inverse = _inverse_link(name, link, alpha, truncated)
         rate = inverse(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
+        alpha = _dispersion(name, alpha, rate)
         if truncated:
             return pm.Truncated(name, _counts(rate, alpha), lower=1, **kwargs)
         if alpha is None:
@@ -105,6 +106,7 @@ class BilinearPoisson:
     ) -> Any:
         """Return a variable of this distribution outside of any model."""
         rate = _inverse_link(cls.__name__, link, alpha, truncated)(_predictor(cls.__name__, V, U, rows, cols, offset))
+        alpha = _dispersion(cls.__name__, alpha, rate)
         if truncated:
             return pm.Truncated.dist(_counts(rate, alpha), lower=1, **kwargs)
         return _counts(rate, alpha, **kwargs)
@@ -172,6 +174,10 @@ def _counts(rate: Any, alpha: Any, **kwargs: Any) -> Any:
 def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, observed: Any = None) -> Any:
     """Return the predictors, (n,)."""
     matrices = [pt.as_tensor_variable(matrix) for matrix in (V, U)]
+    for what, index in zip(("rows", "cols"), (rows, cols)):
+        if np.ma.is_masked(index):
+            k = int(np.argmax(np.ma.getmaskarray(index)))
+            raise InvalidDataError(f"{name!r} has {what} that are masked at index {k}; leave that cell out.")
     indices = [index if isinstance(index, Variable) else np.asarray(index) for index in (rows, cols)]
     for what, matrix, index in zip(("row", "column"), matrices, indices):
         if matrix.ndim != 2:
@@ -180,6 +186,15 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
                 f"dimensions."
             )
         _require_index(name, what, index, matrix.type.shape[0])
+    widths = [matrix.type.shape[1] for matrix in matrices]
+    if None not in widths and widths[0] != widths[1]:
+        left, right = (matrix.name or what for what, matrix in zip(("V", "U"), matrices))
+        raise InvalidDataError(
+            f"{name!r} takes matrices of as many factors, but {left!r} and {right!r} have {widths[0]} and {widths[1]} "
+            f"columns."
+        )
+    if observed is not None and not isinstance(observed, Variable):
+        _require_whole(name, observed)
     lengths = [_length(part) for part in (*indices, observed)]
     known = {length for length in lengths if length is not None}
     if len(known) > 1:
@@ -189,14 +204,58 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
         )
     (v, u), (i, j) = matrices, (pt.as_tensor_variable(index) for index in indices)
     products = (v[i] * u[j]).sum(axis=-1)
-    nothing = isinstance(offset, int | float) and offset == 0
-    return products if nothing else products + as_real(offset)
+    if isinstance(offset, int | float) and offset == 0:
+        return products
+    return products + _for_each(name, "offset", offset, known)
 
 
 def _length(part: Any) -> int | None:
     if part is None:
         return None
     return part.type.shape[0] if isinstance(part, Variable) else len(part)
+
+
+def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
+    """Return real numbers of which there has to be one, or one for every cell, where lengths are known."""
+    graph = as_real(values)
+    length = graph.type.shape[0] if graph.ndim == 1 else 1
+    if graph.ndim > 1 or (lengths and length not in (None, 1, *lengths)):
+        raise InvalidDataError(
+            f"{name!r} has {what} of shape {graph.type.shape}; give one number, or one for every cell."
+        )
+    return graph
+
+
+def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
+    """Return alpha, which has to be positive where it is known by now; None where there is none."""
+    if alpha is None:
+        return None
+    graph = _for_each(name, "alpha", alpha, {rate.type.shape[0]} - {None})
+    if isinstance(graph, Constant) and (bad := ~(np.isfinite(graph.data) & (graph.data > 0))).any():
+        place = f" at index {int(np.argmax(bad))}" if graph.ndim else ""
+        raise InvalidDataError(f"{name!r} has the alpha {graph.data[bad][0]}{place}; it must be positive and finite.")
+    return graph
+
+
+def _require_whole(name: str, observed: Any) -> None:
+    """Raise for observations that are no vector of whole numbers, to which PyMC would cut them off unasked."""
+    if np.ndim(observed) != 1:
+        raise InvalidDataError(f"{name!r} has observations of shape {np.shape(observed)}; give one for every cell.")
+    values = np.ma.asarray(observed)
+    missing = np.ma.getmaskarray(values) | (values.data != values.data)
+    if missing.any():
+        raise InvalidDataError(
+            f"{name!r} has no observation at index {int(np.argmax(missing))}; cells that are not given are missing, so "
+            f"leave it out of rows, cols and observed."
+        )
+    most = np.iinfo(np.int32).max
+    bad = (values.data != np.floor(values.data)) | (np.abs(values.data) > most)
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise InvalidDataError(
+            f"{name!r} has the observation {values.data[k]} at index {k}, but its values are whole numbers of at most "
+            f"{most}; correct that cell."
+        )
 
 
 def _require_index(name: str, what: str, index: Any, size: int | None) -> None:

@@ -13,6 +13,7 @@ from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.linalg.many_lbfgs import Scale
 
 __all__ = [
+    "FIRST_VARIANCE",
     "Divergence",
     "divergence",
     "factored",
@@ -23,6 +24,9 @@ __all__ = [
     "total_derivative",
     "unpacked",
 ]
+
+FIRST_VARIANCE = 0.1
+"""Of entries to start from, at most: pairs of these are feasible."""
 
 
 class Divergence(NamedTuple):

@@ -16,10 +16,17 @@ from pymc_ep.kernels.inner_products import FactoredRows, Rows
 __all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides"]
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+_LEARNED = ("left_prior_variance", "right_prior_variance")
+"""Of a ``fit_state``: prior variances of columns, where they were learned."""
 
 
 def bilinear_solution(
-    form: CompiledBilinear, found: Run, thetas: Sequence[np.ndarray], settings: dict[str, Any], log_evidence_is: str
+    form: CompiledBilinear,
+    found: Run,
+    thetas: Sequence[np.ndarray],
+    settings: dict[str, Any],
+    log_evidence_is: str,
+    prior_variances: Sequence[np.ndarray] | None = None,
 ) -> Solution:
     """Return the solution at the end of an iteration.
 
@@ -32,8 +39,12 @@ def bilinear_solution(
         Hyperparameters of all iterations.
     settings : dict
     log_evidence_is : str
+    prior_variances : (D,) and (D,), optional
+        Of the columns of either matrix, where they were learned in place of the model's.
     """
     state = saved(found.state)
+    if prior_variances is not None:
+        state |= dict(zip(_LEARNED, prior_variances))
     posterior = rebuild(form, state)
     predictor = posterior.predictor_moments()
     constant = form.constrained(found.state.theta)
@@ -65,7 +76,8 @@ def saved(state: Any) -> dict[str, np.ndarray]:
 
 def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
-    return BilinearPosterior(form, state["theta"], *_sides(state))
+    learned = [state[name] for name in _LEARNED] if _LEARNED[0] in state else None
+    return BilinearPosterior(form, state["theta"], *_sides(state), learned)
 
 
 def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:

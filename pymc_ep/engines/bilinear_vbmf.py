@@ -12,6 +12,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.solution import Solution
+from pymc_ep.engines.unseen_rows import with_unseen
 from pymc_ep.engines.vbmf import SingularValueShrinkage, State
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear
@@ -71,7 +72,7 @@ def solve(
     settings = checked(OPTIONS | options)
     settings["rank"] = _rank(form, settings["rank"])
     _require_options(form, hyper, settings)
-    cells, prior = form.cells(), form.prior(theta)
+    cells, prior = form.started(theta)
     # Rows whose scales are hyperparameters of their own are all alike where these start.
     for at in (theta, theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)):
         _require_columns(form, form.prior(at))
@@ -94,8 +95,10 @@ def solve(
     variances = np.array([side.variance[0] for side in (own.left, own.right)])
     settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
     notes = _pruned(ascent, found.state, kappa, variances) + _degraded(form, ascent, kappa, last)
-    found = found._replace(status=found.status._replace(sentence=found.status.sentence + notes))
-    return bilinear_solution(form, found, engine.thetas, settings, _JOINT if ascent.points else BOUND)
+    sentence = with_unseen(found.status.sentence + notes, form, cells, "have means of zero")
+    found = found._replace(status=found.status._replace(sentence=sentence))
+    learned = list(variances) if settings["ard"] else None
+    return bilinear_solution(form, found, engine.thetas, settings, _JOINT if ascent.points else BOUND, learned)
 
 
 def _require_form(form: CompiledBilinear) -> None:

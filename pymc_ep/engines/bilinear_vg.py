@@ -74,7 +74,7 @@ def solve(
             f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
             f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
         )
-    cells, prior = form.cells(), form.prior(theta)
+    cells, prior = form.started(theta)
     first = first_state(prior, form.n_factors, points, theta, settings["seed"])
     if start is not None:
         first = _from_start(first, start, full=settings["covariance"] == "full")
@@ -90,6 +90,10 @@ def solve(
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
     found = found._replace(status=found.status._replace(sentence=with_unseen(found.status.sentence, form, cells)))
+    if ascent.full:
+        # Sweeps, with which few steps end, are without covariances.
+        left, right = map(factored, found.state.sides)
+        found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     return bilinear_solution(form, found, engine.thetas, settings, what)
 

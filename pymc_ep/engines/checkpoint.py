@@ -2,6 +2,7 @@
 
 import os
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,21 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike | None):
         self.path = None if path is None else Path(path)
+        if self.path is not None and not self.path.parent.is_dir():
+            raise FileNotFoundError(f"checkpoint={str(path)!r} lies in a folder that there is not; create it.")
         self._written = time.monotonic()
 
     def load(self) -> dict[str, np.ndarray] | None:
         """Return the saved arrays, or None where there is no file yet."""
         if self.path is None or not self.path.exists():
             return None
-        with np.load(self.path) as saved:
-            return dict(saved)
+        try:
+            with np.load(self.path) as saved:
+                return dict(saved)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"checkpoint={str(self.path)!r} is a file that no fit has written; name another one, or remove it."
+            ) from error
 
     def save(self, *, last: bool = False, **arrays: np.ndarray) -> None:
         """Save the arrays if it is time, or in any case at the end; a crash never leaves half a file."""

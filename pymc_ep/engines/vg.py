@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.engines.ascent import BoundAscent, climb
+from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear_bound import BilinearBound, Derivatives, Sides
-from pymc_ep.engines.bilinear_rows import factored, packed, packed_gradient, unpacked
+from pymc_ep.engines.bilinear_rows import FIRST_VARIANCE, factored, packed, packed_gradient, unpacked
 from pymc_ep.engines.block_rows import raised_rows
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, MatrixPrior
@@ -28,11 +29,12 @@ _ROUNDS = 10
 """Iterations of L-BFGS in a step."""
 _SETTLED = 1e-2
 """What a row's slope has to promise to be moved, relative to the tolerance."""
+_STALLED = 1e-2
+"""Nats a cell that a gradient may promise where the iteration has converged."""
 _NEARBY = 1e-3
 """Step of the differences that tell curvatures in hyperparameters."""
-_FIRST_VARIANCE, _FIRST_SPREAD = 0.1, 0.1
-"""Variances to start from, which are feasible, and standard deviation of the means. At means of zero the gradient is
-zero as well."""
+_FIRST_SPREAD = 0.1
+"""Standard deviation of the means to start from. At means of zero the gradient is zero as well."""
 
 
 class State(NamedTuple):
@@ -54,6 +56,9 @@ class State(NamedTuple):
         Where the ascent of all at once is.
     loop : int
         Steps made.
+    promised : float
+        What a Newton step from here would raise the objective by, for each cell, by its gradient; zero before the
+        first ascent of all at once.
     """
 
     left: AnyRows
@@ -64,6 +69,7 @@ class State(NamedTuple):
     change: float
     found: Found | None
     loop: int
+    promised: float
 
     @property
     def sides(self) -> Sides:
@@ -96,7 +102,7 @@ class VariationalGaussian(BoundAscent):
 
     def step(self, problem: Any, state: State) -> State:
         """Raise the bound."""
-        if state.loop < _SWEEPS:
+        if state.loop < _SWEEPS or self._stalled(state):
             after = self._evaluated(problem, self._sweep(problem, state))
         else:
             after = self._ascent(problem, state)
@@ -105,7 +111,22 @@ class VariationalGaussian(BoundAscent):
 
     def may_end(self, state: State) -> bool:
         """Return whether a small change is that of the whole bound by now: not before all is raised at once."""
-        return state.loop > _SWEEPS
+        return state.loop > _SWEEPS and not self._stalled(state)
+
+    def finished(self, state: State) -> Status | None:
+        """Return how the iteration ended, or None while it goes on."""
+        if self._stalled(state) and state.found is None:
+            return Status(
+                False,
+                f"stopped after {state.loop} steps, as none raises the bound, although its gradient promises "
+                f"{state.promised:.2g} a cell; give a better start by start=, or another seed=, or lower the scale of "
+                f"counts this large",
+            )
+        return super().finished(state)
+
+    def _stalled(self, state: State) -> bool:
+        """Return whether an ascent found nothing higher where there should be: then one of either matrix may."""
+        return state.change <= self.tol and state.promised > _STALLED
 
     def _evaluated(self, problem: Any, state: State) -> State:
         prior = problem.prior(state.theta)
@@ -117,7 +138,7 @@ class VariationalGaussian(BoundAscent):
         prior, sides = problem.prior(state.theta), list(state.sides)
         for own in range(2):
             sides[own] = self._raised(prior, (sides[0], sides[1]), own)
-        state = state._replace(left=sides[0], right=sides[1])
+        state = state._replace(left=sides[0], right=sides[1], found=None)
         if not self._learns(state):
             return state
 
@@ -173,7 +194,11 @@ class VariationalGaussian(BoundAscent):
         found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
         ((left, right), theta), objective = taken_apart(found.points[0]), float(found.values[0])
         bound = objective - problem.prior(theta).log_prior
-        return State(left, right, theta, bound, objective, state.change, found, state.loop)
+        gradient = found.gradients
+        promised = (
+            0.5 * float((gradient * scaled(scale, np.zeros(1, dtype=int), gradient)).sum()) / self.bound.cells.y.size
+        )
+        return State(left, right, theta, bound, objective, state.change, found, state.loop, promised)
 
     def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
         """Return about the inverse of minus the Hessian of all that is raised at once."""
@@ -212,10 +237,10 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.nda
         mean = np.where(np.isfinite(own.variance), own.mean, 0.0)
         spread = np.minimum(_FIRST_SPREAD, np.sqrt(own.variance[:, :n_factors]))
         mean[:, :n_factors] += spread * rng.standard_normal(spread.shape)
-        return Rows(mean, np.where(fixed, 0.0, np.minimum(_FIRST_VARIANCE, own.variance)))
+        return Rows(mean, np.where(fixed, 0.0, np.minimum(FIRST_VARIANCE, own.variance)))
 
     left, right = side(prior.left, points[0]), side(prior.right, points[1])
-    return State(left, right, theta, np.nan, np.nan, np.inf, None, 0)
+    return State(left, right, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 
 def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:

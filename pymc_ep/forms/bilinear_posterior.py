@@ -1,11 +1,12 @@
 """The posterior of a bilinear form, whose rows are independent: moments and draws of its variables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.forms.bilinear_values import AnyRows, NewCells, places_of_ones, with_ones
+from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
@@ -15,6 +16,8 @@ __all__ = ["BilinearPosterior"]
 _NODES = 32
 _NUMBERS = 2**22
 """Numbers in the rows of draws that are multiplied at a time."""
+_RATES = np.errstate(over="ignore")
+"""Rates of draws and of nodes may be infinite, where the likelihood is zero."""
 
 
 class BilinearPosterior:
@@ -27,11 +30,33 @@ class BilinearPosterior:
         Mode of the unconstrained hyperparameters.
     left, right : Rows or FactoredRows
         Rows with a bias as the last column; variances of points are zero.
+    prior_variances : (D,) and (D,), optional
+        Of the columns of either matrix, where they were learned in place of the model's.
     """
 
-    def __init__(self, form: CompiledBilinear, theta: np.ndarray, left: AnyRows, right: AnyRows):
+    def __init__(
+        self,
+        form: CompiledBilinear,
+        theta: np.ndarray,
+        left: AnyRows,
+        right: AnyRows,
+        prior_variances: Sequence[np.ndarray] | None = None,
+    ):
         self.form, self.theta, self.left, self.right = form, theta, left, right
+        self.prior_variances = prior_variances
         self._ones = places_of_ones((left.mean.shape[1], right.mean.shape[1]), form.n_factors)
+
+    @cached_property
+    def prior(self) -> BilinearPrior:
+        """The prior at the mode of the hyperparameters."""
+        prior = self.form.prior(self.theta)
+        if self.prior_variances is None:
+            return prior
+        left, right = (
+            own._replace(variance=np.broadcast_to(learned, own.variance.shape))
+            for own, learned in zip((prior.left, prior.right), self.prior_variances)
+        )
+        return prior._replace(left=left, right=right)
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of matrices and biases."""
@@ -41,7 +66,7 @@ class BilinearPosterior:
 
     def predictor_moments(self) -> Moments:
         """Return the moments of the predictors of the cells, (n,)."""
-        pairs, offset = self.form.cells().by_left, self.form.prior(self.theta).offset
+        pairs, offset = self.form.cells().by_left, self.prior.offset
         left, right = self._with_partners()
         out = np.empty((2, len(offset)))
         out[:, pairs.order] = variance(pairs, left, right.full if isinstance(right, FactoredRows) else right)
@@ -54,6 +79,7 @@ class BilinearPosterior:
         (a, of_own), (b, of_other) = _second_moments(own), _second_moments(other)
         return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
 
+    @_RATES
     def draws(self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
 
@@ -66,7 +92,7 @@ class BilinearPosterior:
         out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
         if not log_likelihood:
             return JointDraws(out, {})
-        cells, prior = self.form.cells(), self.form.prior(self.theta)
+        cells, prior = self.form.cells(), self.prior
         density = np.empty((size, len(cells.y)))
         left, right = (
             part if place is None else np.insert(part, place, 1.0, axis=-1) for part, place in zip(sides, self._ones)
@@ -80,6 +106,7 @@ class BilinearPosterior:
         log_q = sum(_log_density(rows, normal) for rows, normal in zip(both, normals))
         return JointDraws(out, {self.form.form.cells.name: density}, log_p, log_q)
 
+    @_RATES
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return log integrals of p(y | f) Q(f), (n,), for new cells.
 
@@ -92,6 +119,7 @@ class BilinearPosterior:
             out[here] = logsumexp(density + np.log(weights), axis=(0, 1))
         return out
 
+    @_RATES
     def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return P(Y < y) and P(Y <= y), (n,) each, for new cells as those of `log_predictive`."""
         site, out = self.form.form.cells.site, np.empty((2, len(new.y)))

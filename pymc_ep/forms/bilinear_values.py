@@ -33,8 +33,11 @@ class MatrixPrior(NamedTuple):
         return self._replace(mean=self.mean[which], variance=self.variance[which])
 
     def log_density(self, values: np.ndarray) -> np.ndarray:
-        """Return the log density, (s,), of whole matrices, (s, I, K); flat priors add nothing."""
-        precision = 1.0 / self.variance
+        """Return the log density, (s,), of whole matrices, (s, I, K).
+
+        Flat priors add nothing, nor do entries whose prior variance was learned to be none.
+        """
+        precision = np.divide(1.0, self.variance, out=np.zeros(self.variance.shape), where=self.variance > 0.0)
         if self.covariance is not None:
             precision[:, : len(self.covariance)] = 0.0
         proper, away = precision > 0.0, values - self.mean

@@ -77,6 +77,8 @@ class CompiledBilinear(HyperFunctions):
         if not len(y):
             raise InvalidDataError(f"{group.name!r} has no cells; observe at least one.")
         (n_rows, d), (n_cols, other_d) = self.shapes[:2]
+        if not d:
+            raise InvalidDataError(f"{self.form.matrices[0].name!r} has no columns; give it at least one factor.")
         if d != other_d:
             names = " and ".join(repr(one.name) for one in self.form.matrices)
             raise InvalidDataError(f"{names} have {d} and {other_d} columns; give both as many.")
@@ -94,6 +96,41 @@ class CompiledBilinear(HyperFunctions):
                 f"{group.name!r} has the observation {y[k]} at index {k}, but its values are {kinds}; correct or "
                 f"remove that cell."
             )
+
+    def started(self, theta: np.ndarray) -> tuple[Cells, BilinearPrior]:
+        """Return the present cells, and the form at hyperparameters to start from, (p,).
+
+        Raises
+        ------
+        InvalidDataError
+            As `cells`, and for offsets, likelihoods and priors that cannot be.
+        """
+        cells = self.cells()
+        try:
+            prior = self.prior(theta)
+        except IndexError as error:
+            reason = str(error).partition("\n")[0]
+            names = ", ".join(map(repr, self.form.hyper_names))
+            raise InvalidDataError(
+                f"An offset or prior of {self.form.cells.name!r} takes {names} out of range: {reason}. Check index arrays "
+                f"against shapes and dims; a bias of rows has as many entries as their matrix has rows."
+            ) from error
+        self.require_numbers(prior.offset, prior.parameters)
+        means, variances = (self.split(prior.left[k], prior.right[k]) for k in range(2))
+        for one in self.form.entries:
+            _require(f"{one.name!r} has the prior mean", means[one.name], positive=False)
+            if one.covariance is None and not one.flat:
+                signed = variances[one.name]
+                sd = np.sign(signed) * np.sqrt(np.abs(signed))
+                _require(f"{one.name!r} has the prior standard deviation", sd, positive=True)
+        return cells, prior
+
+    def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
+        """Raise unless cells can have such offsets and parameters of their likelihood, (n,) each."""
+        group = self.form.cells
+        _require(f"{group.name!r} has the offset", offset, positive=False)
+        for name, values in zip(group.site.parameters, parameters):
+            _require(f"{group.name!r} has the {name}", values, positive=True)
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
@@ -215,6 +252,18 @@ class CompiledBilinear(HyperFunctions):
     def _deterministics(self) -> Callable[..., Any]:
         rows = self._row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
         return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
+
+
+def _require(what: str, values: np.ndarray, *, positive: bool) -> None:
+    """Raise for the first value that is not finite, or not above zero."""
+    bad = ~(np.isfinite(values) & (values > 0.0 if positive else True))
+    if bad.any():
+        index = tuple(int(k) for k in np.argwhere(bad)[0])
+        place = index[0] if len(index) == 1 else index
+        raise InvalidDataError(
+            f"{what} {values[index]} at index {place}, which must be {'positive and ' if positive else ''}finite; "
+            f"correct it."
+        )
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:

@@ -77,6 +77,10 @@ def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int |
             f"New cells of {name!r} are a mapping of 'rows', 'cols' and 'observed', and maybe of "
             f"{', '.join(map(repr, known))}: {wrong[0]}."
         )
+    for key in needed:
+        if np.ma.is_masked(cells[key]):
+            k = int(np.argmax(np.ma.getmaskarray(cells[key])))
+            raise InvalidDataError(f"New cells of {name!r} have {key} that are masked at index {k}; leave them out.")
     y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
     indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
     for key, index in zip(_INDICES, indices):
@@ -92,6 +96,7 @@ def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int |
             f"of {form.form.matrices[new].name!r} from 0; correct it."
         )
     others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
+    form.require_numbers(others[0], others[1:])
     return NewCells(y.astype(float), indices[0], indices[1], others[0], tuple(others[1:]))
 
 
@@ -110,8 +115,9 @@ def offsets_and_parameters(
         raise InvalidDataError(
             f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, known))}."
         )
-    first, *others = (_for_all(name, key, given.get(key), values, 1)[0] for key, values in known.items())
-    return float(first), tuple(map(float, others))
+    first, *others = (_for_all(name, key, given.get(key), values, 1) for key, values in known.items())
+    form.require_numbers(first, others)
+    return float(first[0]), tuple(float(part[0]) for part in others)
 
 
 def _known(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -128,4 +134,10 @@ def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> 
                 f"The {key} of {name!r} differs from cell to cell in the fit; give that of the new cells as {key!r}."
             )
         given = fitted[0]
-    return np.broadcast_to(np.asarray(given, dtype=float), (size,))
+    values = np.asarray(given, dtype=float)
+    if values.shape not in ((), (1,), (size,)):
+        raise InvalidDataError(
+            f"The {key} of new cells of {name!r} has the shape {values.shape}; give one number, or one for each of the "
+            f"{size} cells."
+        )
+    return np.broadcast_to(values, (size,))

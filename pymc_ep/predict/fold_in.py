@@ -9,19 +9,18 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.engines.bilinear_bound import BilinearBound
-from pymc_ep.engines.bilinear_rows import factored
+from pymc_ep.engines.bilinear_rows import FIRST_VARIANCE, factored
 from pymc_ep.engines.block_rows import BestRows, best_rows
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
-from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior, NewCells
+from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, Cells, MatrixPrior, NewCells
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.predict.bilinear import read_cells, require_bilinear, row_dims, side_named
 from pymc_ep.results import labelled
 
 __all__ = ["fold_in"]
 
-_FIRST_VARIANCE = 0.1
 _FEASIBLE = 0.5
 """Largest sum over factors of a new row's first variances times those it meets; below one E e^f exists."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
@@ -50,7 +49,9 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
         ``<matrix>_mean`` and ``<matrix>_sd``, and ``<bias>_mean`` and ``<bias>_sd`` where there is one, with new rows
         numbered from 0; of a matrix or bias that the fit estimates as points the point. A new row without a cell has
         its prior. ``<matrix>_bound``, each row's bound, and ``<matrix>_converged``; ``<y>_rows``, ``<y>_cols`` and
-        ``<y>_observed``, the new cells. `recommend` takes it.
+        ``<y>_observed``, the new cells. After a fit with ``covariance="full"`` also ``<matrix>_factor``, (rows, K, K),
+        Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` says how many rows have no
+        cell, as gaps in their numbers make. `recommend` takes it.
 
     Raises
     ------
@@ -79,28 +80,37 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
             ConvergenceWarning,
             stacklevel=2,
         )
-    return _dataset(model, form, new, best, own)
+    return _dataset(model, posterior, new, best, own)
 
 
 def _best(form: CompiledBilinear, posterior: BilinearPosterior, new: NewCells, own: int) -> BestRows:
     """Return new rows at the maximum of their bound."""
     fitted = posterior.left, posterior.right
-    points = fitted[0].variance.max(axis=0) == 0, fitted[1].variance.max(axis=0) == 0
-    at_mode = form.prior(posterior.theta)
-    priors, sides = [at_mode.left, at_mode.right], list(fitted)
+    priors, sides = [posterior.prior.left, posterior.prior.right], list(fitted)
     counts = np.bincount((new.rows, new.cols)[own])
     priors[own] = _prior_of_rows(form, priors[own], own, counts)
+    # Columns that were learned to be none are so on both sides: whatever a new row has there predicts nothing.
+    none = priors[own].variance[0] == 0
+    priors[own] = priors[own]._replace(variance=np.where(none, 1.0, priors[own].variance))
+    points = [rows.variance.max(axis=0) == 0 for rows in fitted]
+    points[own] &= ~none
     # A start at which expectations of rates exist; the block is concave, so that any will do.
-    variance = np.minimum(priors[own].variance, _FIRST_VARIANCE)
+    variance = np.minimum(priors[own].variance, FIRST_VARIANCE)
     widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
     variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
     first = Rows(priors[own].mean, np.where(points[own], 0.0, variance))
     sides[own] = first if isinstance(fitted[own], Rows) else factored(first)
     shape = len(sides[0].mean), len(sides[1].mean)
     cells = Cells.of(new.y, new.rows, new.cols, shape, form.form.cells.site)
-    bound = BilinearBound(cells, form.n_factors, points)
+    bound = BilinearBound(cells, form.n_factors, (points[0], points[1]))
     prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
-    return best_rows(bound, prior, (sides[0], sides[1]), own)
+    best = best_rows(bound, prior, (sides[0], sides[1]), own)
+    return best._replace(rows=_without(best.rows, none)) if none.any() else best
+
+
+def _without(rows: AnyRows, none: np.ndarray) -> AnyRows:
+    """Return rows of independent entries with zeros in some columns."""
+    return rows._replace(**{name: np.where(none, 0.0, part) for name, part in rows._asdict().items()})
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
@@ -122,7 +132,8 @@ def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts:
     return prior.at(np.zeros(len(counts), dtype=np.int64))
 
 
-def _dataset(model: pm.Model, form: CompiledBilinear, new: NewCells, best: BestRows, own: int) -> xr.Dataset:
+def _dataset(model: pm.Model, posterior: BilinearPosterior, new: NewCells, best: BestRows, own: int) -> xr.Dataset:
+    form = posterior.form
     d, matrix, bias, y = form.n_factors, form.form.matrices[own], form.form.biases[own], form.form.cells.name
     mean, sd = best.rows.mean, np.sqrt(best.rows.variance)
     variables = {f"{matrix.name}_mean": (matrix.name, mean[:, :d]), f"{matrix.name}_sd": (matrix.name, sd[:, :d])}
@@ -131,10 +142,22 @@ def _dataset(model: pm.Model, form: CompiledBilinear, new: NewCells, best: BestR
     dim = row_dims(model, form)[own]
     numbered = labelled(model, variables, {dim: np.arange(len(mean))})
     of_rows = {f"{matrix.name}_bound": best.bound, f"{matrix.name}_converged": best.converged}
+    if isinstance(best.rows, FactoredRows):
+        between = tuple(f"{matrix.name}_{which}" for which in ("entry", "part"))
+        numbered = numbered.assign({f"{matrix.name}_factor": ((dim, *between), best.rows.factor)})
     of_cells = {f"{y}_rows": new.rows, f"{y}_cols": new.cols, f"{y}_observed": new.y}
     points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
+    # Columns that were learned to be none have no density.
+    points = points if posterior.prior_variances is None else []
+    empty = np.bincount((new.rows, new.cols)[own]) == 0
+    status = (
+        f"{int(empty.sum())} of {len(empty)} new rows, the first one {int(np.argmax(empty))}, have no cell and their "
+        f"prior as posterior; new rows are numbered from 0, whatever the fitted ones are"
+        if empty.any()
+        else "all new rows have cells"
+    )
     what = f", times the prior density of {' and '.join(points)} at its estimate" if points else ""
     return numbered.assign(
         {name: (dim, values) for name, values in of_rows.items()}
         | {name: (f"{y}_cell", values) for name, values in of_cells.items()}
-    ).assign_attrs(matrix=matrix.name, bound_is=_BOUND.format(what))
+    ).assign_attrs(matrix=matrix.name, bound_is=_BOUND.format(what), status=status)

@@ -17,7 +17,7 @@ from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.recognise import compiled_form
-from pymc_ep.results import fit_group, fit_state, labelled, settings
+from pymc_ep.results import fit_group, fit_state, labelled, model_dims, settings
 
 __all__ = ["bilinear_posterior_of", "posterior_of", "predict", "single_posterior_of"]
 
@@ -80,11 +80,26 @@ def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear
     sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
     for rows, matrix, bias, (n, d) in sides:
         if rows.mean.shape != (n, d + (bias is not None)):
+            held, width = rows.mean.shape
+            now = f"{n} x {d}" + ("" if bias is None else f", and the bias {bias.name!r}")
             raise ValueError(
-                f"The result holds {rows.mean.shape[0]} rows of {matrix.name!r} and the model has now {n}, or their "
-                f"factors differ in number. Set the data and dims of the fit again, or fit anew."
+                f"The result holds {held} rows of {width} numbers for {matrix.name!r} and its bias, if it had one; in "
+                f"the model it is now {now}. Set the data, dims and variables of the fit again, or fit anew."
             )
+        _require_labels(idata, model, matrix.name)
     return form, posterior
+
+
+def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
+    """Raise where rows of a matrix are labelled otherwise than in the fit."""
+    dim, held = model_dims(model, name)[0], fit_group(idata)[f"{name}_mean"]
+    labels = model.coords.get(dim)
+    if labels is None or dim not in held.coords or np.array_equal(held[dim].to_numpy(), np.asarray(labels)):
+        return
+    raise ValueError(
+        f"The coordinates of {dim!r} are not those of the fit, which are the labels of its rows of {name!r}; give the "
+        f"model those of the fit, in their order, or fit anew."
+    )
 
 
 def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | PosteriorMixture:

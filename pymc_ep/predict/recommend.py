@@ -12,7 +12,7 @@ from pymc_ep.engines.base import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.kernels.inner_products import Pairs, Rows
+from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.predict.bilinear import offsets_and_parameters, require_bilinear, row_dims, side_named
 
 __all__ = ["recommend"]
@@ -192,13 +192,18 @@ def _numbered(model: pm.Model, dim: str, given: Any, size: int) -> tuple[np.ndar
     labels, wanted = _labels(model, dim, size), np.atleast_1d(given)
     if not wanted.size or wanted.ndim > 1:
         raise ValueError(f"{dim}= has the shape {wanted.shape}; give one row, or a list of these.")
-    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.integer)
+    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
     names = list(range(size)) if by_position else labels.tolist()
     known = {name: k for k, name in enumerate(names)}
     if unknown := [one for one in wanted.tolist() if one not in known]:
         what = "positions" if by_position else "labels"
         raise ValueError(
             f"{dim}= holds {unknown[0]!r}, but there is no such row: {what} are {names[0]!r} to {names[-1]!r}."
+        )
+    if twice := [one for one in wanted.tolist() if names.count(one) > 1]:
+        raise ValueError(
+            f"{dim}= holds {twice[0]!r}, which is the label of {names.count(twice[0])} rows; give the coordinates of "
+            f"{dim!r} labels that differ."
         )
     numbers = np.array([known[one] for one in wanted.tolist()])
     return numbers, labels[numbers]
@@ -212,13 +217,23 @@ def _folded(
     if new.attrs.get("matrix") != matrix:
         raise ValueError(f"{dim}= is a dataset that fold_in did not return for rows of {matrix!r}; pass that.")
 
+    labels = new[dim].to_numpy()
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{dim}= is a dataset whose {dim!r} has other labels than fold_in gave it; keep its numbers.")
+
     def joined(what: str) -> np.ndarray:
         own = [new[f"{matrix}_{what}"].to_numpy()]
         return np.hstack([*own, *([] if bias is None else [new[f"{bias.name}_{what}"].to_numpy()[:, None]])])
 
     sides = [posterior.left, posterior.right]
-    sides[side] = Rows(joined("mean"), joined("sd") ** 2)
+    full = f"{matrix}_factor" in new
+    mean = joined("mean")
+    sides[side] = FactoredRows(mean, new[f"{matrix}_factor"].to_numpy()) if full else Rows(mean, joined("sd") ** 2)
     indices = [new[f"{y}_{which}"].to_numpy() for which in ("rows", "cols")]
-    numbers = np.arange(new.sizes[dim])
-    seen = Pairs.of(indices[side], indices[1 - side], len(numbers))
-    return _Wanted(side, numbers, numbers, seen), BilinearPosterior(form, posterior.theta, sides[0], sides[1])
+    # Of a part of the dataset: cells still have the numbers that rows had in the whole.
+    here = np.isin(indices[side], labels)
+    place = {label: k for k, label in enumerate(labels.tolist())}
+    own = np.array([place[label] for label in indices[side][here].tolist()], dtype=np.int64)
+    seen = Pairs.of(own, indices[1 - side][here], len(labels))
+    wanted = _Wanted(side, np.arange(len(labels)), labels, seen)
+    return wanted, BilinearPosterior(form, posterior.theta, sides[0], sides[1])

@@ -77,6 +77,12 @@ def recognise_bilinear(
     if not found or not _all_latent(found[0][1].matrices, latent):
         return None
     rv, products = found[0]
+    imputed = f"{rv.name.removesuffix('_observed')}_unobserved"
+    if rv.name.endswith("_observed") and imputed in model.named_vars:
+        raise UnsupportedModelError(
+            f"{imputed.removesuffix('_unobserved')!r} has missing observations, which PyMC draws as {imputed!r}. Cells "
+            f"that are not given are missing in a bilinear model; leave these out."
+        )
     if others := [other.name for other in model.observed_RVs if other is not rv]:
         raise UnsupportedModelError(
             f"{rv.name!r} is a bilinear likelihood, and beside one of these a model can have no other observed "
@@ -100,8 +106,12 @@ def _products(model: Model, rv: TensorVariable) -> _Products | None:
         taken = [_taken(part) for part in product.owner.inputs]
         if all(one is not None and one[0] in model.free_RVs and _gaussian(model, one[0], 2) for one in taken):
             (v, i), (u, j) = taken  # type: ignore[misc]
-            if v is not u:
-                return _Products(graph, (v, u), (i, j))
+            if v is u:
+                raise UnsupportedModelError(
+                    f"{rv.name!r} has inner products of rows of {v.name!r} with rows of {v.name!r} itself, which are "
+                    f"not bilinear: a bilinear model has two matrices of their own. Use two, or pm.sample."
+                )
+            return _Products(graph, (v, u), (i, j))
     return None
 
 
@@ -344,9 +354,10 @@ def _entries(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> Entr
     shape = infer_shape([rv], (), ())[0]
     parts = []
     if not isinstance(rv.owner.op, FlatRV):
-        mu, sigma = rv.owner.op.dist_params(rv.owner)
+        mu, scale = (part.astype("float64") for part in rv.owner.op.dist_params(rv.owner))
         covariance = _covariance(rv)
-        variance = sigma**2 if covariance is None else pt.diagonal(covariance)
+        # With the sign of what can be no standard deviation, so that it is seen.
+        variance = scale * pt.abs(scale) if covariance is None else pt.diagonal(covariance)
         parts = [pt.broadcast_to(p, shape).astype("float64") for p in (mu, variance)]
         parts += [] if covariance is None else [covariance.astype("float64")]
     return Entries(rv.name, stand_in, tuple(shape), *(model.replace_rvs_by_values(parts) if parts else (None, None)))

@@ -175,7 +175,9 @@ def _without_offenders(
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
             f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
-            f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters."
+            f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
+            f"products of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and "
+            f"(V[rows] * U[cols]).sum(-1) write."
         )
     return sets[0]
 

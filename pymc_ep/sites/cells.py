@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
+from scipy.special import betainc, betaln, digamma, expit, gammainc, gammaln, ndtr
 
 from pymc_ep.sites.count_rates import (
     at_most_one,
@@ -174,15 +174,16 @@ class NegativeBinomialCells:
         found = _parabola(
             mean - np.log(alpha), spread, None if anchor is None else (anchor[0] - np.log(alpha), anchor[1])
         )
-        total, log_sum = alpha + y, np.log(alpha) + found.value
-        value = y * mean - total * log_sum + _negative_binomial_constant(y, alpha)
-        of_alpha = digamma(total) - digamma(alpha) + np.log(alpha) + 1 - log_sum - total * (1 - found.of_mean) / alpha
+        total = alpha + y
+        value = y * (mean - np.log(alpha)) - total * found.value + _log_binomial(y, alpha)
+        of_alpha = digamma(total) - digamma(alpha) + 1 - found.value - total * (1 - found.of_mean) / alpha
         bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
         return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
 
     def log_density(self, y, f, alpha):
         """See `CellSite`."""
-        out = y * f - (alpha + y) * np.logaddexp(np.log(alpha), f) + _negative_binomial_constant(y, alpha)
+        x = f - np.log(alpha)
+        out = y * x - (alpha + y) * np.logaddexp(0.0, x) + _log_binomial(y, alpha)
         return out + no_zeros_dispersed(f, alpha)[0] if self.truncated else out
 
     def above(self, y, f, alpha):
@@ -304,8 +305,10 @@ class NormalCells:
         return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
 
 
-def _negative_binomial_constant(y, alpha):
-    return gammaln(alpha + y) - gammaln(alpha) - gammaln(y + 1) + alpha * np.log(alpha)
+def _log_binomial(y, alpha):
+    """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, where alpha may be so large that these agree."""
+    some = np.maximum(y, 1.0)
+    return np.where(y > 0, -betaln(alpha, some) - np.log(some), 0.0)
 
 
 def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> CellBound:

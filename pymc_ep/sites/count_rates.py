@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
+from scipy.special import expit
 
 __all__ = [
     "Parabola",
@@ -193,7 +194,7 @@ def no_zeros(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return -log P(y > 0) for a negative binomial count of mean e^f, and its derivatives in f and in alpha."""
     rate = np.exp(f)
-    grown = np.log1p(rate / alpha)
+    grown = np.logaddexp(0.0, f - np.log(alpha))
     # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
     t = alpha * grown
     # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be none in doubles.
@@ -203,7 +204,7 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
     with np.errstate(over="ignore"):
         odds = np.where(small, 1.0 / near - 0.5, 1.0 / np.expm1(safe))
     value = np.where(tiny, first - f, np.where(small, -np.log(near) + t / 2, -np.log(-np.expm1(-safe))))
-    share = rate / (alpha + rate)
+    share = expit(f - np.log(alpha))
     of_alpha = np.where(tiny, -rate / (2 * alpha**2), -odds * (grown - share))
     return value, np.where(tiny, first - 1, -odds * alpha * share), of_alpha
 

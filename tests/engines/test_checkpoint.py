@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytest
 
 import pymc_ep as pmep
 from pymc_ep.engines import Checkpoint
@@ -27,3 +28,12 @@ def test_no_path_saves_nothing(tmp_path, monkeypatch):
     nowhere.save(last=True, theta=np.zeros(1))
     assert nowhere.load() is None
     assert not list(tmp_path.iterdir())
+
+
+def test_folders_that_there_are_not_and_files_of_others(tmp_path):
+    with pytest.raises(FileNotFoundError, match="lies in a folder that there is not; create it"):
+        Checkpoint(tmp_path / "nowhere" / "fit.npz")
+    for content in (b"", b"something else"):
+        (tmp_path / "other.npz").write_bytes(content)
+        with pytest.raises(ValueError, match="is a file that no fit has written"):
+            Checkpoint(tmp_path / "other.npz").load()

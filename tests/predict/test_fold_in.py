@@ -18,6 +18,7 @@ F = (0.8 * RNG.normal(size=(I, D))[ROWS] * RNG.normal(size=(J, D))[COLS]).sum(ax
 COUNTS = RNG.poisson(np.exp(F))
 COORDS = {"item": [f"item {k}" for k in range(I)], "user": 100 + np.arange(J), "factor": ["one", "two"]}
 QUIET = {"progressbar": False, "random_seed": 1, "draws": 0}
+MASKED = np.ma.array([0, 1, 2, 0, 0], mask=[0, 0, 1, 0, 0])
 KINDS = ("poisson", "negative binomial", "truncated", "bits")
 
 
@@ -177,6 +178,9 @@ def test_rows_short_of_their_maximum_are_counted(fits, monkeypatch):
         ({"user": NEW | {"observed": [0, 1, -2, 0, 0]}}, pmep.InvalidDataError, "observation -2 at index 2"),
         ({"user": NEW | {"observed": [1, 1]}}, pmep.InvalidDataError, r"observations of shape \(2,\)"),
         ({"user": {"cols": 0, "observed": [1, 1]}}, pmep.InvalidDataError, "'rows' is missing"),
+        ({"user": NEW | {"observed": MASKED}}, pmep.InvalidDataError, "observed that are masked at index 2; leave"),
+        ({"user": NEW | {"offset": [0, 0, np.nan, 0, 0]}}, pmep.InvalidDataError, "offset nan at index 2"),
+        ({"user": NEW | {"offset": [0, 0]}}, pmep.InvalidDataError, r"offset of new cells of 'y' has the shape \(2,\)"),
         ({"user": {"rows": [], "observed": []}}, pmep.InvalidDataError, "has no cells"),
         ({"user": NEW | {"beta": 1}}, pmep.InvalidDataError, "there is no 'beta'"),
     ],
@@ -211,5 +215,5 @@ def test_fits_of_other_models_and_of_other_sizes(fits):
         V = pm.Normal("V", 0, pm.HalfNormal("s", 1), dims=("item", "factor"))
         U, c = pm.Normal("U", 0.1, 0.9, dims=("user", "factor")), pm.Normal("c", -0.2, 0.5, dims="user")
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=c[COLS] + 0.3, observed=COUNTS)
-    with pytest.raises(ValueError, match="holds 9 rows of 'U' and the model has now 10"):
+    with pytest.raises(ValueError, match=r"holds 9 rows of 3 numbers for 'U' and its bias.* 10 x 2, and the bias 'c'"):
         pmep.fold_in(fits["poisson"][1], larger, {"user": NEW})

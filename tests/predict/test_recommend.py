@@ -121,6 +121,49 @@ def test_for_rows_that_were_folded_in(fits):
         pmep.recommend(idata, model, item=new)
 
 
+def test_some_of_the_rows_that_were_folded_in(fits):
+    """Cells keep the numbers that rows have in the whole."""
+    model, idata = fits["poisson"]
+    cells = {"rows": np.arange(60), "cols": np.repeat([0, 1], [59, 1]), "observed": np.ones(60, dtype=int)}
+    new = pmep.fold_in(idata, model, {"user": cells})
+    part = pmep.recommend(idata, model, user=new.isel(user=[1]), n=59)
+    assert list(part["user"].values) == [1] and "item 59" not in part["item"].values
+    with pytest.raises(ValueError, match=r"only 1 rows are left for 0"):
+        pmep.recommend(idata, model, user=new, n=2)
+    with pytest.raises(ValueError, match="has other labels than fold_in gave it"):
+        pmep.recommend(idata, model, user=new.assign_coords(user=["ann", "bob"]), n=1)
+
+
+def test_rows_that_were_folded_in_keep_their_covariances():
+    """Recommendations for a row of the fit that is folded in again are those for the row itself."""
+    model = model_of()
+    idata = pmep.fit(model=model, covariance="full", tol=1e-10, max_iter=1000, **QUIET)
+    here = COLS == 2
+    new = pmep.fold_in(idata, model, {"user": {"rows": ROWS[here], "observed": COUNTS[here]}})
+    assert new["U_factor"].shape == (1, D, D)
+    found, known = (pmep.recommend(idata, model, user=who, n=5) for who in (new, 102))
+    np.testing.assert_array_equal(found["item"], known["item"])
+    np.testing.assert_allclose(found["predictor_sd"], known["predictor_sd"], atol=1e-3)
+
+
+def test_labels_that_rows_share_and_numbers_that_are_none():
+    labels = ["item 0", "item 0", *(f"item {k}" for k in range(2, I))]
+    model = model_of(coords={"item": labels, "user": 1990.0 + np.arange(J)})
+    idata = pmep.fit(model=model, **QUIET)
+    with pytest.raises(ValueError, match="holds 'item 0', which is the label of 2 rows"):
+        pmep.recommend(idata, model, item="item 0", n=2)
+    assert list(pmep.recommend(idata, model, user=1992, n=2)["user"].values) == [1992.0]
+    with pytest.raises(ValueError, match="user= holds 1, but there is no such row"):
+        pmep.recommend(idata, model, user=1, n=2)
+
+
+def test_coordinates_have_to_be_those_of_the_fit(fits):
+    _, idata = fits["poisson"]
+    turned = model_of(coords=COORDS | {"item": COORDS["item"][::-1]})
+    with pytest.raises(ValueError, match="coordinates of 'item' are not those of the fit"):
+        pmep.recommend(idata, turned, user=100)
+
+
 def test_offsets_that_differ_have_to_be_given():
     model = model_of(offset=np.linspace(0, 1, N))
     idata = pmep.fit(model=model, **QUIET)

@@ -1,5 +1,6 @@
 """Bounds of cells: below expectations by quadrature, exact where they say so, with right derivatives."""
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.optimize
@@ -58,6 +59,21 @@ def test_log_densities_are_scipys(name):
         if "truncated" in name:
             # Where zero is almost certain one is the count that is seen.
             np.testing.assert_allclose(site.log_density(1.0, F[0], *own), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("alpha", [1e-6, 0.5, 1e6, 1e9, 1e12, 1e16])
+def test_negative_binomials_of_any_dispersion_against_fifty_digits(alpha, truncated):
+    """Where alpha is large they are Poisson, and terms of its size cancel."""
+    with mpmath.workdps(50):
+        for y, f in ((1, -3.0), (3, 1.0), (200, 5.5), (2, -30.0)):
+            a, grown = mpmath.mpf(alpha), mpmath.log1p(mpmath.exp(f) / mpmath.mpf(alpha))
+            expected = mpmath.loggamma(a + y) - mpmath.loggamma(a) - mpmath.loggamma(y + 1)
+            expected += y * (f - mpmath.log(a)) - (a + y) * grown
+            expected -= mpmath.log(-mpmath.expm1(-a * grown)) if truncated else 0
+            site = NegativeBinomialCells(truncated=truncated)
+            found = site.log_density(*(np.array([x]) for x in (float(y), f, alpha)))[0]
+            assert found == pytest.approx(float(expected), rel=2e-9)
 
 
 @every_site
