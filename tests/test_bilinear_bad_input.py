@@ -83,7 +83,6 @@ def short_bias():
         (lambda: two_cells(sd=[1.0, 0.0]), r"'V' has the prior standard deviation 0\.0 at index \(0, 1\)"),
         (lambda: two_cells(sd=-2.0), r"'V' has the prior standard deviation -2\.0 at index \(0, 0\).*positive"),
         (lambda: two_cells(mean=np.inf), r"'V' has the prior mean inf at index \(0, 0\)"),
-        (lambda: two_cells(alpha=pm.Data("alpha", [1.0, 0.0])), r"'y' has the alpha 0\.0 at index 1"),
         (short_bias, "takes 'b' out of range: index 2 is out of bounds.*as many entries as their matrix has rows"),
     ],
 )

@@ -112,8 +112,8 @@ class CompiledBilinear(HyperFunctions):
             reason = str(error).partition("\n")[0]
             names = ", ".join(map(repr, self.form.hyper_names))
             raise InvalidDataError(
-                f"An offset or prior of {self.form.cells.name!r} takes {names} out of range: {reason}. Check index arrays "
-                f"against shapes and dims; a bias of rows has as many entries as their matrix has rows."
+                f"An offset or prior of {self.form.cells.name!r} takes {names} out of range: {reason}. Check index "
+                f"arrays against shapes and dims; a bias of rows has as many entries as their matrix has rows."
             ) from error
         self.require_numbers(prior.offset, prior.parameters)
         means, variances = (self.split(prior.left[k], prior.right[k]) for k in range(2))

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import pytensor
 from pymc import Model
 
+from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
@@ -49,7 +50,17 @@ def compiled_form(
     CompiledLatentGaussian
         The same one for equal arguments until a variable is added to the model. New data in shared variables
         need no new one.
+
+    Raises
+    ------
+    UnsupportedModelError
+        As the recognisers, and for models in single precision.
     """
+    if single := [v.name for v in model.free_RVs if v.dtype == "float32"]:
+        raise UnsupportedModelError(
+            f"{single[0]!r} is in single precision, and what is fitted here needs double: build the model under "
+            f"pytensor.config.floatX = 'float64'."
+        )
     known = _COMPILED.setdefault(model, {})
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)

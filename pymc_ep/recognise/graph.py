@@ -133,6 +133,8 @@ def is_affine_numerically(
         values = np.array([at_a, at_b, middle])
         size = np.max(np.abs(values), where=np.isfinite(values), initial=1e-300)
         lost = ~np.isfinite(values).any(axis=0)
-        if not np.all(lost | (np.abs(middle - (at_a + at_b) / 2) <= 1e-10 * size)):
+        with np.errstate(invalid="ignore"):
+            off = np.abs(middle - (at_a + at_b) / 2)
+        if not np.all(lost | (off <= 1e-10 * size)):
             return False
     return True

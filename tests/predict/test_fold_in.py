@@ -156,6 +156,8 @@ def test_offsets_and_parameters_of_new_cells(fits):
     )
     np.testing.assert_allclose(known, same)
     assert np.abs(known - other)[[0, 2]].min() > 1e-4
+    with pytest.raises(pmep.InvalidDataError, match=r"'y' has the alpha -1\.0 at index 0, which must be positive"):
+        pmep.fold_in(idata, model, {"user": NEW | {"alpha": -1}})
 
 
 def test_rows_short_of_their_maximum_are_counted(fits, monkeypatch):

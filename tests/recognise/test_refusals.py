@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -136,3 +137,10 @@ def test_a_potential_of_hyperparameters_is_part_of_the_prior():
     for value in (0.4, 1.3):
         expected = 0.5 * np.log(2 / np.pi) - 0.5 * value**2 - 3.0 * value
         np.testing.assert_allclose(form.prior(np.log([value])).log_prior, expected)
+
+
+def test_single_precision():
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'f' is in single precision.*floatX = 'float64'"):
+        pmep.fit(model=model)
