@@ -108,6 +108,11 @@ def second_observed():
     pm.Normal("z", pm.Normal("m"), 1, observed=0.5)
 
 
+def half_normal():
+    V, U = pm.Normal("V", 0, 1, shape=(3, 2)), pm.HalfNormal("U", 1, shape=(4, 2))
+    pmep.BilinearPoisson("y", V, U, [0, 1], [1, 2], observed=[1, 2])
+
+
 def itself():
     pmep.BilinearPoisson("y", *shaped()[:1] * 2, [0, 1], [1, 2], observed=[1, 2])
 
@@ -131,6 +136,7 @@ def other_truncation():
         (other_likelihood, "'y' has a bilinear predictor.*poisson, negative_binomial, logit, softplus_poisson, normal"),
         (used_elsewhere, "'V' enters the model elsewhere"),
         (second_observed, r"no other observed variable \('z'\)"),
+        (half_normal, r"prior of 'U' is no pm\.Normal.*latent=\['V'\]"),
         (itself, "rows of 'V' with rows of 'V' itself"),
         (imputed, "'y' has missing observations, which PyMC draws as 'y_unobserved'.*leave these out"),
         (other_truncation, "only zeros can be cut off: give it lower=1"),

@@ -338,9 +338,24 @@ def test_a_correlation_of_factors_is_learned_and_new_rows_have_it():
 
 def test_a_covariance_that_cannot_be():
     with pytest.raises(
-        pmep.InvalidDataError, match=r"rows of 'V' is not positive definite \(its smallest eigenvalue is -1"
+        pmep.InvalidDataError, match=r"rows of 'V' is not positive definite \(its eigenvalues are -1 to 3"
     ):
         correlated_fit(np.array([[1.0, 2.0], [2.0, 1.0]]), np.eye(D), "diagonal")
+
+
+def test_a_learned_covariance_may_end_where_it_is_none():
+    """Counts that tell of no factors: the bound prefers scales of zero, of which a covariance has no inverse."""
+    rng = np.random.default_rng(0)
+    rows, cols, y = rng.integers(8, size=60), rng.integers(6, size=60), rng.poisson(1.5, 60)
+    with pm.Model() as model:
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=D, eta=2, sd_dist=pm.HalfNormal.dist(1, shape=D))
+        V = pm.MvNormal("V", np.zeros(D), chol=chol, shape=(8, D))
+        U = pm.Normal("U", 0, 1, shape=(6, D))
+        pmep.BilinearPoisson("y", V, U, rows, cols, offset=pm.Normal("mu", 0, 2), observed=y)
+    fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
+    alone = scipy.stats.poisson(y.mean()).logpmf(y).sum()
+    assert fit["converged"] and fit["V_sd"].max() < 0.01
+    assert alone - 5 < float(fit["log_evidence"]) < alone
 
 
 def test_rows_with_covariances_have_no_singular_values_to_shrink():

@@ -57,7 +57,7 @@ class State(NamedTuple):
     loop : int
         Steps made.
     promised : float
-        What a Newton step from here would raise the objective by, for each cell, by its gradient; zero before the
+        What a Newton step of the rows would raise the objective by, for each cell, by its gradient; zero before the
         first ascent of all at once.
     """
 
@@ -194,10 +194,9 @@ class VariationalGaussian(BoundAscent):
         found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
         ((left, right), theta), objective = taken_apart(found.points[0]), float(found.values[0])
         bound = objective - problem.prior(theta).log_prior
-        gradient = found.gradients
-        promised = (
-            0.5 * float((gradient * scaled(scale, np.zeros(1, dtype=int), gradient)).sum()) / self.bound.cells.y.size
-        )
+        steps = found.gradients * scaled(scale, np.zeros(1, dtype=int), found.gradients)
+        # Of rows alone: where scales are learned to be none, slopes in them are all but rounding.
+        promised = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
         return State(left, right, theta, bound, objective, state.change, found, state.loop, promised)
 
     def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
@@ -223,8 +222,16 @@ class VariationalGaussian(BoundAscent):
         def slope(theta: np.ndarray) -> np.ndarray:
             return _of_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
 
-        here, steps = slope(state.theta), _NEARBY * np.eye(state.theta.size)
-        curvature = np.array([here[k] - slope(state.theta + step)[k] for k, step in enumerate(steps)]) / _NEARBY
+        here = slope(state.theta)
+
+        def fall(k: int, step: np.ndarray) -> float:
+            try:
+                return here[k] - slope(state.theta + step)[k]
+            except (NumericalError, InvalidDataError):
+                # Beside the edge, such as that where a learned covariance of a prior is singular in doubles.
+                return 0.0
+
+        curvature = np.array([fall(k, step) for k, step in enumerate(_NEARBY * np.eye(state.theta.size))]) / _NEARBY
         # Where it is not concave, whatever its size is.
         return 1.0 / np.maximum(np.abs(curvature), 1.0)
 

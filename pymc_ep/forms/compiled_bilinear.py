@@ -18,6 +18,9 @@ from pymc_ep.forms.linear_maps import batch
 
 __all__ = ["CompiledBilinear"]
 
+_SINGULAR = 1e-14
+"""Smallest eigenvalue of a covariance over the largest one, from which on its inverse is made of rounding errors."""
+
 
 class CompiledBilinear(HyperFunctions):
     """Compiled functions of a `Bilinear`.
@@ -267,10 +270,12 @@ def _require(what: str, values: np.ndarray, *, positive: bool) -> None:
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:
-    """Raise unless a covariance that there is could be one."""
-    smallest = 1.0 if covariance is None else np.linalg.eigvalsh(covariance)[0]
-    if not smallest > 0.0:
+    """Raise unless a covariance that there is could be one, and has an inverse in doubles."""
+    if covariance is None:
+        return
+    values = np.linalg.eigvalsh(covariance) if np.isfinite(covariance).all() else np.full(1, np.nan)
+    if not values[0] > _SINGULAR * values[-1]:
         raise InvalidDataError(
-            f"The prior covariance of the rows of {name!r} is not positive definite (its smallest eigenvalue is "
-            f"{smallest:.3g}); correct it, or add a small multiple of the identity."
+            f"The prior covariance of the rows of {name!r} is not positive definite (its eigenvalues are "
+            f"{values[0]:.3g} to {values[-1]:.3g}); correct it, or add a small multiple of the identity."
         )

@@ -73,7 +73,7 @@ def recognise_bilinear(
     UnsupportedModelError
         Where there are such inner products, and something else about the model does not fit.
     """
-    found = [(rv, products) for rv in model.observed_RVs if (products := _products(model, rv)) is not None]
+    found = [(rv, products) for rv in model.observed_RVs if (products := _products(model, rv, latent)) is not None]
     if not found or not _all_latent(found[0][1].matrices, latent):
         return None
     rv, products = found[0]
@@ -95,7 +95,7 @@ def _all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | Non
     return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
-def _products(model: Model, rv: TensorVariable) -> _Products | None:
+def _products(model: Model, rv: TensorVariable, latent: Sequence[str] | None) -> _Products | None:
     """Return the inner products that a likelihood depends on; None where there are none."""
     for graph in ancestors(parameters_of(rv), blockers=model.basic_RVs):
         if graph.owner is None or not isinstance(graph.owner.op, Sum) or graph.owner.inputs[0].ndim != 2:
@@ -104,8 +104,18 @@ def _products(model: Model, rv: TensorVariable) -> _Products | None:
         if graph.owner.op.axis != (1,) or not _is(product, Mul) or len(product.owner.inputs) != 2:
             continue
         taken = [_taken(part) for part in product.owner.inputs]
-        if all(one is not None and one[0] in model.free_RVs and _gaussian(model, one[0], 2) for one in taken):
+        if all(one is not None and one[0] in model.free_RVs for one in taken):
             (v, i), (u, j) = taken  # type: ignore[misc]
+            gaussian = [one for one in (v, u) if _gaussian(model, one, 2)]
+            if len(gaussian) == 1 and latent is None:
+                (other,) = (one for one in (v, u) if one is not gaussian[0])
+                raise UnsupportedModelError(
+                    f"{rv.name!r} has inner products of rows of {v.name!r} and {u.name!r}, and the prior of "
+                    f"{other.name!r} is no pm.Normal, pm.MvNormal of rows that are alike, or pm.Flat. Give it one of "
+                    f"these, hold it at its mode by latent=[{gaussian[0].name!r}], or use pm.sample."
+                )
+            if len(gaussian) < 2:
+                continue
             if v is u:
                 raise UnsupportedModelError(
                     f"{rv.name!r} has inner products of rows of {v.name!r} with rows of {v.name!r} itself, which are "
