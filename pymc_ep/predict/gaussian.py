@@ -94,7 +94,11 @@ def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
     """Raise where rows of a matrix are labelled otherwise than in the fit."""
     dim, held = model_dims(model, name)[0], fit_group(idata)[f"{name}_mean"]
     labels = model.coords.get(dim)
-    if labels is None or dim not in held.coords or np.array_equal(held[dim].to_numpy(), np.asarray(labels)):
+    if (
+        labels is None
+        or dim not in held.coords
+        or held.indexes[dim].equals(xr.IndexVariable(dim, list(labels)).to_index())
+    ):
         return
     raise ValueError(
         f"The coordinates of {dim!r} are not those of the fit, which are the labels of its rows of {name!r}; give the "
