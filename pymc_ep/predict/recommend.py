@@ -1,5 +1,6 @@
 """The rows of one matrix that go best with rows of the other one, such as items for users."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -200,10 +201,11 @@ def _numbered(model: pm.Model, dim: str, given: Any, size: int) -> tuple[np.ndar
         raise ValueError(
             f"{dim}= holds {unknown[0]!r}, but there is no such row: {what} are {names[0]!r} to {names[-1]!r}."
         )
-    if twice := [one for one in wanted.tolist() if names.count(one) > 1]:
+    times = Counter(names)
+    if twice := [one for one in wanted.tolist() if times[one] > 1]:
         raise ValueError(
-            f"{dim}= holds {twice[0]!r}, which is the label of {names.count(twice[0])} rows; give the coordinates of "
-            f"{dim!r} labels that differ."
+            f"{dim}= holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
+            f"labels that differ."
         )
     numbers = np.array([known[one] for one in wanted.tolist()])
     return numbers, labels[numbers]
