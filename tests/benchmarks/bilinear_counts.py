@@ -328,7 +328,8 @@ INTRODUCTION = f"""Scores are mean negative log predictive probabilities of held
 splits); the next column is the paired difference from "{BEST}" (standard error over splits). Pairs without a count are
 missing, so that every count is at least one: likelihoods that are not truncated waste probability on zero. LastFM's
 counts are floor(sqrt y + 1/2). A split has 8,000 random cells, a quarter of them held out; where a setting is chosen,
-by a quarter of the rest. Seconds are medians on a machine with other work.
+by a quarter of the rest. Seconds are medians on a machine with other work,
+or the processor's.
 
 Models "with biases" have Gaussian biases of rows and columns and five factors; all scales, the dispersion and the level
 are learned from the evidence bound, and nothing is chosen by validation. Independence is the product of a row's and a

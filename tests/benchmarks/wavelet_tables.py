@@ -356,7 +356,8 @@ half-normal priors of scale one, probabilities the priors that `WaveletTree` giv
   maximum.)
 
 PSNR and SSIM (Gaussian windows) are those of the mean or mode as it is, without clipping. Coverage is that of 90%
-intervals of single pixels. Seconds are medians, with one thread of BLAS beside one other process; the first fit of a
+intervals of single pixels. Seconds are medians, with one thread of BLAS beside one other process, or where
+that was busier the processor's; the first fit of a
 model compiles it.
 """
 HEADINGS = {
