@@ -206,6 +206,8 @@ def test_the_table_and_explanations():
     ("options", "message"),
     [
         ({"rank": 5}, "rank=5 is more than the 4 columns of 'V' and 'U'"),
+        ({"rank": True}, "rank=True must be a positive whole number"),
+        ({"ard": "no"}, "ard='no' must be True or False"),
         ({"rank": 0}, "rank=0 must be a positive whole number"),
         ({"shrinkage": "soft"}, "shrinkage='soft' is none of"),
         ({"init": "ones"}, "init='ones' is none of"),
@@ -267,6 +269,7 @@ def test_models_that_do_not_fit(build, message):
     [
         ({"link": "probit"}, "'y' has link='probit'"),
         ({"link": "softplus", "alpha": 2.0}, "'y' has link='softplus', which does not go with alpha="),
+        ({"truncated": "no"}, "'y' has truncated='no', which must be True or False"),
         ({"link": "softplus", "truncated": True}, "which does not go with truncated=True"),
     ],
 )

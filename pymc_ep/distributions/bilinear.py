@@ -161,6 +161,8 @@ def _inverse_link(name: str, link: str, alpha: Any, truncated: bool) -> Callable
     links: dict[str, Callable[[Any], Any]] = {"exp": pt.exp, "softplus": pt.softplus}
     if link not in links:
         raise ValueError(f"{name!r} has link={link!r}, which is none of 'exp' and 'softplus'.")
+    if not isinstance(truncated, bool | np.bool_):
+        raise ValueError(f"{name!r} has truncated={truncated!r}, which must be True or False.")
     if link == "softplus" and (alpha is not None or truncated):
         what = "truncated=True" if truncated else "alpha="
         raise ValueError(f"{name!r} has link='softplus', which does not go with {what}; leave that out, or link='exp'.")

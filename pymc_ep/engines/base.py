@@ -8,7 +8,17 @@ import numpy as np
 
 from pymc_ep.sites.base import Site
 
-__all__ = ["Engine", "EngineEntry", "Status", "able_engines", "check_whole", "engines", "get_engine", "register_engine"]
+__all__ = [
+    "Engine",
+    "EngineEntry",
+    "Status",
+    "able_engines",
+    "check_flag",
+    "check_whole",
+    "engines",
+    "get_engine",
+    "register_engine",
+]
 
 
 class Status(NamedTuple):
@@ -127,8 +137,14 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
 
 def check_whole(name: str, value: Any) -> None:
     """Raise unless an option is a positive whole number."""
-    if not (isinstance(value, int | np.integer) and value > 0):
+    if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value > 0):
         raise ValueError(f"{name}={value!r} must be a positive whole number.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise unless an option is true or false; a word such as "no" would be true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}={value!r} must be True or False.")
 
 
 def able_engines(form: Any) -> list[EngineEntry]:

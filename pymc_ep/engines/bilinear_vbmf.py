@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
+from pymc_ep.engines.base import EngineEntry, check_flag, check_whole, register_engine
 from pymc_ep.engines.bilinear_rows import independent
 from pymc_ep.engines.bilinear_solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
 from pymc_ep.engines.checkpoint import Checkpoint
@@ -167,6 +167,7 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
         raise ValueError(f"shrinkage={settings['shrinkage']!r} is none of 'vb' and 'map'.")
     if settings["init"] not in ("modes", "zeros"):
         raise ValueError(f"init={settings['init']!r} is none of 'modes' and 'zeros'.")
+    check_flag("ard", settings["ard"])
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")
     scales = form.scales_of([one.name for one in form.form.matrices]) if hyper == "optimize" else ()

@@ -9,7 +9,7 @@ import pymc as pm
 import xarray as xr
 from scipy.special import logsumexp
 
-from pymc_ep.engines.base import check_whole
+from pymc_ep.engines.base import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
@@ -89,6 +89,7 @@ def recommend(
     """
     model = pm.modelcontext(model)
     check_whole("n", n)
+    check_flag("exclude_observed", exclude_observed)
     if by not in _BY:
         raise ValueError(f"by={by!r} must be one of {', '.join(map(repr, _BY))}.")
     if len(rows) != 1:

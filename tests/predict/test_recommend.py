@@ -187,6 +187,7 @@ def test_offsets_that_differ_have_to_be_given():
         ({"item": []}, r"item= has the shape \(0,\)"),
         ({"item": 0, "n": J + 1}, "n=8, but only . rows are left for 'item 0'; lower n"),
         ({"user": 100, "n": 0}, "n=0 must be a positive whole number"),
+        ({"user": 100, "exclude_observed": "no"}, "exclude_observed='no' must be True or False"),
         ({"user": 100, "by": "rate"}, "by='rate' must be one of 'probability', 'predictor_mean'"),
     ],
 )
