@@ -45,24 +45,28 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         Log evidence and change at the returned hyperparameters; then log evidence plus log prior of each evaluation
         of the optimiser, if there was more than one. Of the double loop, which learns hyperparameters on its way, the
         bound with their log prior, and where variances are not exact the objective of the inner loop in its place. Of
-        the variational Gaussian of bilinear models the bound with their log prior, and what a step added to it.
+        bilinear models the bound with their log prior, and what a step added to it; where all matrices are points it
+        is the log density of these and the data.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
     axes = axes_for(3 if searched else 2, ax, figsize)
     iteration = 1 + np.arange(fit.sizes["iteration"])
     axes[0].plot(iteration, fit["objective"], marker=".")
-    method = fit.attrs["method"]
-    bound = method == "dsb" and "log_evidence" in fit
-    objective = "bound + log prior" if bound else _OBJECTIVES.get(method, "log evidence")
+    method, known = fit.attrs["method"], settings(idata)
+    objective = _OBJECTIVES.get(method, "log evidence")
+    change = _CHANGES.get(method, "largest change of a site")
+    if method == "dsb" and "log_evidence" in fit:
+        objective = "bound + log prior"
+    elif known.get("shrinkage") == "map" or set(known.get("estimate", ())) >= set(known["latent"]):
+        objective, change = "log density + log prior", "rise of the log density, a cell"
     axes[0].set(xlabel="iteration", ylabel=objective, title=method.upper())
     axes[1].plot(iteration, fit["max_change"], marker=".")
-    tolerance = settings(idata).get("tol")
+    tolerance = known.get("tol")
     if tolerance is not None:
         axes[1].axhline(tolerance, color="gray", linestyle="--", label="tolerance")
         axes[1].legend()
     title = "converged" if bool(fit["converged"]) else "not converged"
-    change = _CHANGES.get(method, "largest change of a site")
     axes[1].set(xlabel="iteration", ylabel=change, yscale="log", title=title)
     if searched:
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")

@@ -76,6 +76,13 @@ def test_convergence_shows_the_bound(fitted):
     axes[0].figure.canvas.draw()
 
 
+def test_convergence_of_points_shows_their_density(fitted):
+    model, _ = fitted
+    for estimate, label in ((["V", "U", "b"], "log density + log prior"), (["V", "b"], "bound + log prior")):
+        axes = pmep.plots.plot_convergence(pmep.fit(model=model, estimate=estimate, **QUIET))
+        assert axes[0].get_ylabel() == label
+
+
 def test_calibration_of_new_cells(fitted):
     model, idata = fitted
     new = {"rows": np.arange(15), "cols": np.arange(15) % 10, "observed": np.arange(15) // 2, "offset": 0.3}
