@@ -17,6 +17,7 @@ from pymc_ep.engines.vbmf import SingularValueShrinkage, State
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior
+from pymc_ep.forms.compiled import aside
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.linalg.shrinkage import threshold
@@ -74,7 +75,7 @@ def solve(
     _require_options(form, hyper, settings)
     cells, prior = form.started(theta)
     # Rows whose scales are hyperparameters of their own are all alike where these start.
-    for at in (theta, theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)):
+    for at in (theta, aside(theta)):
         _require_columns(form, form.prior(at))
     ascent = SingularValueShrinkage(
         cells,

@@ -15,6 +15,7 @@ from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.linear_maps import batch
+from pymc_ep.sites.base import first_outside
 
 __all__ = ["CompiledBilinear"]
 
@@ -121,19 +122,19 @@ class CompiledBilinear(HyperFunctions):
         self.require_numbers(prior.offset, prior.parameters)
         means, variances = (self.split(prior.left[k], prior.right[k]) for k in range(2))
         for one in self.form.entries:
-            _require(f"{one.name!r} has the prior mean", means[one.name], positive=False)
+            _require(f"{one.name!r} has the prior mean", means[one.name], "real")
             if one.covariance is None and not one.flat:
                 signed = variances[one.name]
                 sd = np.sign(signed) * np.sqrt(np.abs(signed))
-                _require(f"{one.name!r} has the prior standard deviation", sd, positive=True)
+                _require(f"{one.name!r} has the prior standard deviation", sd, "positive")
         return cells, prior
 
     def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
         """Raise unless cells can have such offsets and parameters of their likelihood, (n,) each."""
         group = self.form.cells
-        _require(f"{group.name!r} has the offset", offset, positive=False)
+        _require(f"{group.name!r} has the offset", offset, "real")
         for name, values in zip(group.site.parameters, parameters):
-            _require(f"{group.name!r} has the {name}", values, positive=True)
+            _require(f"{group.name!r} has the {name}", values, "positive")
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
@@ -257,16 +258,11 @@ class CompiledBilinear(HyperFunctions):
         return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
 
 
-def _require(what: str, values: np.ndarray, *, positive: bool) -> None:
-    """Raise for the first value that is not finite, or not above zero."""
-    bad = ~(np.isfinite(values) & (values > 0.0 if positive else True))
-    if bad.any():
-        index = tuple(int(k) for k in np.argwhere(bad)[0])
-        place = index[0] if len(index) == 1 else index
-        raise InvalidDataError(
-            f"{what} {values[index]} at index {place}, which must be {'positive and ' if positive else ''}finite; "
-            f"correct it."
-        )
+def _require(what: str, values: np.ndarray, domain: str) -> None:
+    """Raise for the first value outside a domain."""
+    if (found := first_outside(values, domain)) is not None:
+        value, where, wanted = found
+        raise InvalidDataError(f"{what} {value}{where}, which must be {wanted}; correct it.")
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:

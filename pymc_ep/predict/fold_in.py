@@ -13,7 +13,7 @@ from pymc_ep.engines.bilinear_rows import FIRST_VARIANCE, factored
 from pymc_ep.engines.block_rows import BestRows, best_rows
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
-from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, Cells, MatrixPrior, NewCells
+from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior, NewCells
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.predict.bilinear import read_cells, require_bilinear, row_dims, side_named
@@ -72,7 +72,8 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
     ((key, given),) = data.items()
     own = side_named(model, form, key)
     new = read_cells(form, posterior.theta, given, own)
-    best, name = _best(form, posterior, new, own), form.form.matrices[own].name
+    counts = np.bincount((new.rows, new.cols)[own])
+    best, name = _best(posterior, new, own, counts), form.form.matrices[own].name
     if not best.converged.all():
         warnings.warn(
             f"{int((~best.converged).sum())} of {len(best.converged)} new rows of {name!r} did not converge; "
@@ -80,14 +81,13 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
             ConvergenceWarning,
             stacklevel=2,
         )
-    return _dataset(model, posterior, new, best, own)
+    return _dataset(model, posterior, new, best, own, counts)
 
 
-def _best(form: CompiledBilinear, posterior: BilinearPosterior, new: NewCells, own: int) -> BestRows:
-    """Return new rows at the maximum of their bound."""
-    fitted = posterior.left, posterior.right
+def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndarray) -> BestRows:
+    """Return new rows, with so many cells each, at the maximum of their bound."""
+    form, fitted = posterior.form, (posterior.left, posterior.right)
     priors, sides = [posterior.prior.left, posterior.prior.right], list(fitted)
-    counts = np.bincount((new.rows, new.cols)[own])
     priors[own] = _prior_of_rows(form, priors[own], own, counts)
     # Columns that were learned to be none are so on both sides: whatever a new row has there predicts nothing.
     none = priors[own].variance[0] == 0
@@ -105,12 +105,8 @@ def _best(form: CompiledBilinear, posterior: BilinearPosterior, new: NewCells, o
     bound = BilinearBound(cells, form.n_factors, (points[0], points[1]))
     prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
     best = best_rows(bound, prior, (sides[0], sides[1]), own)
-    return best._replace(rows=_without(best.rows, none)) if none.any() else best
-
-
-def _without(rows: AnyRows, none: np.ndarray) -> AnyRows:
-    """Return rows of independent entries with zeros in some columns."""
-    return rows._replace(**{name: np.where(none, 0.0, part) for name, part in rows._asdict().items()})
+    # Where there are such columns entries are independent.
+    return best._replace(rows=Rows(*(np.where(none, 0.0, part) for part in best.rows))) if none.any() else best
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
@@ -132,7 +128,9 @@ def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts:
     return prior.at(np.zeros(len(counts), dtype=np.int64))
 
 
-def _dataset(model: pm.Model, posterior: BilinearPosterior, new: NewCells, best: BestRows, own: int) -> xr.Dataset:
+def _dataset(
+    model: pm.Model, posterior: BilinearPosterior, new: NewCells, best: BestRows, own: int, counts: np.ndarray
+) -> xr.Dataset:
     form = posterior.form
     d, matrix, bias, y = form.n_factors, form.form.matrices[own], form.form.biases[own], form.form.cells.name
     mean, sd = best.rows.mean, np.sqrt(best.rows.variance)
@@ -149,7 +147,7 @@ def _dataset(model: pm.Model, posterior: BilinearPosterior, new: NewCells, best:
     points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
     # Columns that were learned to be none have no density.
     points = points if posterior.prior_variances is None else []
-    empty = np.bincount((new.rows, new.cols)[own]) == 0
+    empty = counts == 0
     status = (
         f"{int(empty.sum())} of {len(empty)} new rows, the first one {int(np.argmax(empty))}, have no cell and their "
         f"prior as posterior; new rows are numbered from 0, whatever the fitted ones are"

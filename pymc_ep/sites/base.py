@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["Relation", "Site", "SuperGaussian", "Tilted", "get_site", "register_site", "sites"]
+__all__ = ["Relation", "Site", "SuperGaussian", "Tilted", "first_outside", "get_site", "register_site", "sites"]
 
 
 class Tilted(NamedTuple):
@@ -202,10 +202,9 @@ class Site:
         """
         domains = self.parameter_domains or ("positive",) * len(self.parameters)
         for parameter, domain, value in zip(self.parameters, domains, values, strict=True):
-            check, _, wanted = _DOMAINS[domain]
-            found = _first_bad(np.asarray(value), check)
+            found = first_outside(value, domain)
             if found is not None:
-                value, where = found
+                value, where, wanted = found
                 raise InvalidDataError(
                     f"{name!r} has the parameter {parameter} = {value}{where}, but it must be {wanted}. Correct it."
                 )
@@ -219,6 +218,13 @@ class Site:
                 f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{_where(index)} with "
                 f"{', '.join(of)}, but a {self.name} site takes {self.relation.wanted}. Correct one of them."
             )
+
+
+def first_outside(value: Any, domain: str) -> tuple[Any, str, str] | None:
+    """Return the first number outside a domain, where it stands, and what it must be; None where all are inside."""
+    check, _, wanted = _DOMAINS[domain]
+    found = _first_bad(np.asarray(value), check)
+    return None if found is None else (*found, wanted)
 
 
 def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[Any, str] | None:
