@@ -22,6 +22,7 @@ from pytensor.scalar.basic import Add, Cast, Clip, Mul
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
@@ -33,6 +34,7 @@ __all__ = [
     "group",
     "group_names",
     "has_group",
+    "indexed_first",
     "make_container",
     "numpy_mode",
     "pareto_shape",
@@ -73,6 +75,17 @@ def numpy_mode() -> Mode:
 def quick_mode() -> Mode:
     """Return a mode for functions that are called a few times: hardly rewritten, and run as in `numpy_mode`."""
     return get_mode("FAST_COMPILE").register((dfs_rewriter(_as_ufuncs), 48.9))
+
+
+def indexed_first(node: Apply) -> list | None:
+    """Return the arrays that index the first axes of an array, one each; None where others are indexed, or sliced.
+
+    The newer PyTensor keeps slices and the order of indices beside the node's inputs, the older one among them.
+    """
+    indices = node.inputs[1:]
+    order = getattr(node.op, "idx_list", range(len(indices)))
+    plain = [*order] == [*range(len(indices))] and all(isinstance(index.type, TensorType) for index in indices)
+    return indices if plain else None
 
 
 class _AsType(Op):

@@ -1,7 +1,7 @@
 """Recognise a bilinear model: one likelihood, in terms of sums of products of rows of two Gaussian matrices."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -13,11 +13,7 @@ from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Add, Mul
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.math import Sum
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
-from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
@@ -26,19 +22,12 @@ from pymc_ep.forms.bilinear import Bilinear, CellGroup, Entries
 from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.recognise.inner_products import InnerProducts, inner_products, is_sum, same_index, taken, terms
 from pymc_ep.recognise.predictor import AffineTest, find_predictor
 from pymc_ep.recognise.random_nodes import distribution_name, parameters_of
 from pymc_ep.sites.cells import cell_site, cell_site_names
 
 __all__ = ["bilinear_sites", "recognise_bilinear"]
-
-
-class _Products(NamedTuple):
-    """Sums of products of rows of two matrices: the graph, the matrices, and the rows of these."""
-
-    graph: TensorVariable
-    matrices: tuple[TensorVariable, TensorVariable]
-    indices: tuple[TensorVariable, TensorVariable]
 
 
 def bilinear_sites() -> list[tuple[str, str, Any]]:
@@ -95,50 +84,30 @@ def _all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | Non
     return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
-def _products(model: Model, rv: TensorVariable, latent: Sequence[str] | None) -> _Products | None:
+def _products(model: Model, rv: TensorVariable, latent: Sequence[str] | None) -> InnerProducts | None:
     """Return the inner products that a likelihood depends on; None where there are none."""
     for graph in ancestors(parameters_of(rv), blockers=model.basic_RVs):
-        if graph.owner is None or not isinstance(graph.owner.op, Sum) or graph.owner.inputs[0].ndim != 2:
+        products = inner_products(graph)
+        if products is None or not all(matrix in model.free_RVs for matrix in products.matrices):
             continue
-        product = without_casts(graph.owner.inputs[0])
-        if graph.owner.op.axis != (1,) or not _is(product, Mul) or len(product.owner.inputs) != 2:
+        v, u = products.matrices
+        gaussian = [one for one in (v, u) if _gaussian(model, one, 2)]
+        if len(gaussian) == 1 and latent is None:
+            (other,) = (one for one in (v, u) if one is not gaussian[0])
+            raise UnsupportedModelError(
+                f"{rv.name!r} has inner products of rows of {v.name!r} and {u.name!r}, and the prior of "
+                f"{other.name!r} is no pm.Normal, pm.MvNormal of rows that are alike, or pm.Flat. Give it one of "
+                f"these, hold it at its mode by latent=[{gaussian[0].name!r}], or use pm.sample."
+            )
+        if len(gaussian) < 2:
             continue
-        taken = [_taken(part) for part in product.owner.inputs]
-        if all(one is not None and one[0] in model.free_RVs for one in taken):
-            (v, i), (u, j) = taken  # type: ignore[misc]
-            gaussian = [one for one in (v, u) if _gaussian(model, one, 2)]
-            if len(gaussian) == 1 and latent is None:
-                (other,) = (one for one in (v, u) if one is not gaussian[0])
-                raise UnsupportedModelError(
-                    f"{rv.name!r} has inner products of rows of {v.name!r} and {u.name!r}, and the prior of "
-                    f"{other.name!r} is no pm.Normal, pm.MvNormal of rows that are alike, or pm.Flat. Give it one of "
-                    f"these, hold it at its mode by latent=[{gaussian[0].name!r}], or use pm.sample."
-                )
-            if len(gaussian) < 2:
-                continue
-            if v is u:
-                raise UnsupportedModelError(
-                    f"{rv.name!r} has inner products of rows of {v.name!r} with rows of {v.name!r} itself, which are "
-                    f"not bilinear: a bilinear model has two matrices of their own. Use two, or pm.sample."
-                )
-            return _Products(graph, (v, u), (i, j))
+        if v is u:
+            raise UnsupportedModelError(
+                f"{rv.name!r} has inner products of rows of {v.name!r} with rows of {v.name!r} itself, which are "
+                f"not bilinear: a bilinear model has two matrices of their own. Use two, or pm.sample."
+            )
+        return products
     return None
-
-
-def _is(graph: TensorVariable, scalar_op: type) -> bool:
-    node = graph.owner
-    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
-
-
-def _taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return a variable and an index vector, where a graph is the variable's rows at these."""
-    graph = without_casts(graph)
-    node = graph.owner
-    if node is None or not isinstance(node.op, AdvancedSubtensor) or len(node.inputs) != 2:
-        return None
-    variable, index = node.inputs
-    integers = index.type.dtype.startswith(("int", "uint")) and index.ndim == 1
-    return (variable, index) if integers and graph.ndim == variable.ndim else None
 
 
 def _gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
@@ -158,21 +127,21 @@ def _covariance(rv: TensorVariable) -> TensorVariable | None:
     return graph if graph.ndim == 2 else None
 
 
-def _build(model: Model, rv: TensorVariable, products: _Products, latent: Sequence[str] | None) -> Bilinear:
+def _build(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> Bilinear:
     eta = _predictor(model, rv, products.graph)
-    terms = _terms(eta)
-    if sum(term is products.graph for term in terms) != 1:
+    added = terms(eta)
+    if sum(term is products.graph for term in added) != 1:
         raise _not_plain(rv, products)
     biases: list[TensorVariable | None] = [None, None]
     rest = []
-    for term in terms:
+    for term in added:
         if term is products.graph:
             continue
         place = _bias_place(model, term, products, biases)
-        if place is None or not _all_latent([_taken(term)[0]], latent):  # type: ignore[index]
+        if place is None or not _all_latent([taken(term)[0]], latent):  # type: ignore[index]
             rest.append(term)
         else:
-            biases[place] = _taken(term)[0]  # type: ignore[index]
+            biases[place] = taken(term)[0]  # type: ignore[index]
     latents = [*products.matrices, *(b for b in biases if b is not None)]
     offset = pt.add(*rest, pt.zeros(())) if rest else pt.zeros(())
     _require_apart(model, rv, eta, latents, rest, products)
@@ -200,40 +169,35 @@ def _predictor(model: Model, rv: TensorVariable, products: TensorVariable) -> Te
         larger = [
             v
             for v in ancestors(parameters_of(rv), blockers=model.basic_RVs)
-            if _is(v, Add) and products in v.owner.inputs and v.ndim == 1
+            if is_sum(v) and products in v.owner.inputs and v.ndim == 1
         ]
         if not larger:
             return products
         products = larger[0]
 
 
-def _terms(graph: TensorVariable) -> list[TensorVariable]:
-    """Return what a sum adds up."""
-    return [t for part in graph.owner.inputs for t in _terms(part)] if _is(graph, Add) else [graph]
-
-
 def _bias_place(
     model: Model,
     term: TensorVariable,
-    products: _Products,
+    products: InnerProducts,
     known: Sequence[TensorVariable | None],
 ) -> int | None:
     """Return whether a term is a bias of the left (0) or of the right (1) rows; None where it is neither.
 
     Where rows and columns of all cells are equal, the variable of the index tells, or else the length of the bias.
     """
-    taken = _taken(term)
-    if taken is None or taken[0] not in model.free_RVs or not _gaussian(model, taken[0], 1):
+    rows = taken(term)
+    if rows is None or rows[0] not in model.free_RVs or not _gaussian(model, rows[0], 1):
         return None
-    if any(taken[0] is bias for bias in known):
+    if any(rows[0] is bias for bias in known):
         # One vector for rows and columns alike is no pair of independent ones.
         return None
-    bias, index = taken[0], without_casts(taken[1])
-    places = [k for k in range(2) if known[k] is None and _same(index, products.indices[k])]
+    bias, index = rows[0], without_casts(rows[1])
+    places = [k for k in range(2) if known[k] is None and same_index(index, products.indices[k])]
     if places:
         length, *lengths = _lengths(bias, *products.matrices)
         places = [k for k in places if lengths[k] == length]
-    return min(places, key=lambda k: without_casts(products.indices[k]) is not index, default=None)
+    return min(places, key=lambda k: products.indices[k] is not index, default=None)
 
 
 def _lengths(*variables: TensorVariable) -> list[int]:
@@ -242,20 +206,13 @@ def _lengths(*variables: TensorVariable) -> list[int]:
     return [int(n) for n in pytensor.function([], lengths, mode=quick_mode(), on_unused_input="ignore")()]
 
 
-def _same(one: TensorVariable, other: TensorVariable) -> bool:
-    """Whether two index vectors are one variable, or constants of the same values."""
-    one, other = without_casts(one), without_casts(other)
-    both = isinstance(one, Constant) and isinstance(other, Constant)
-    return one is other or (both and np.array_equal(one.data, other.data))
-
-
 def _require_apart(
     model: Model,
     rv: TensorVariable,
     eta: TensorVariable,
     latents: Sequence[TensorVariable],
     rest: Sequence[TensorVariable],
-    products: _Products,
+    products: InnerProducts,
 ) -> None:
     """Raise where matrices or biases enter elsewhere than in the predictor."""
     graphs = graph_replace(parameters_of(rv), {eta: eta.type()}, strict=False)
@@ -274,7 +231,7 @@ def _cells(
     rv: TensorVariable,
     eta: TensorVariable,
     offset: TensorVariable,
-    products: _Products,
+    products: InnerProducts,
     hyper: Sequence[TensorVariable],
 ) -> CellGroup:
     """Return the likelihood of the predictor."""
@@ -285,7 +242,7 @@ def _cells(
     parameters, offset = (list(model.replace_rvs_by_values(part)) for part in (parameters, [offset]))
     start = model.initial_point()
     point = {model.rvs_to_values[v]: start[model.rvs_to_values[v].name] for v in hyper}
-    indices = [without_casts(index) for index in products.indices]
+    indices = products.indices
     size = int(pt.as_tensor(indices[0]).shape[0].eval())
     zeros = {stand_in: pt.zeros_like(indices[0], dtype=stand_in.dtype)}
     found = None
@@ -319,7 +276,7 @@ def _require_plain(
     stand_in: TensorVariable,
     size: int,
     point: dict[TensorVariable, np.ndarray],
-    products: _Products,
+    products: InnerProducts,
 ) -> None:
     """Raise unless a predictor is its sum, element by element, plus what is free of it."""
     values = list(point)
@@ -334,7 +291,7 @@ def _require_plain(
             raise _not_plain(rv, products)
 
 
-def _not_plain(rv: TensorVariable, products: _Products) -> UnsupportedModelError:
+def _not_plain(rv: TensorVariable, products: InnerProducts) -> UnsupportedModelError:
     v, u = (matrix.name for matrix in products.matrices)
     return UnsupportedModelError(
         f"The predictor of {rv.name!r} must be the inner products of rows of {v!r} and {u!r}, once, plus offsets; here "

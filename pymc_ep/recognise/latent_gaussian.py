@@ -16,6 +16,7 @@ from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, kind_of, relevant_variables
+from pymc_ep.recognise.inner_products import SPELLINGS
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
 from pymc_ep.recognise.potentials import with_potentials
@@ -177,7 +178,8 @@ def _without_offenders(
             f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
             f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
             f"products of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and "
-            f"(V[rows] * U[cols]).sum(-1) write."
+            f"predictors with {SPELLINGS} write; where every cell is observed, "
+            f"rows, cols = np.indices(shape).reshape(2, -1)."
         )
     return sets[0]
 

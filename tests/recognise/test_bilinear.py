@@ -2,6 +2,8 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 
 import pymc_ep as pmep
@@ -106,4 +108,62 @@ def test_a_bias_of_rows_and_of_columns_is_refused():
         b = pm.Normal("b", shape=3)
         pm.Poisson("y", pm.math.exp((V[R] * U[K]).sum(-1) + b[R] + b[K]), observed=[1, 0, 2, 1])
     with pytest.raises(pmep.UnsupportedModelError, match="'b' enters the model elsewhere"):
+        compiled_form(model, None)
+
+
+MASK = np.array([[True, False, True], [False, True, False], [True, True, False]])
+ROWS, COLS = MASK.nonzero()
+SPELLINGS = {
+    "sum": lambda V, U: (V[ROWS] * U[COLS]).sum(-1),
+    "at": lambda V, U: (V @ U.T)[ROWS, COLS],
+    "mask": lambda V, U: (V @ U.T)[MASK],
+    "shared mask": lambda V, U: (V @ U.T)[pm.Data("mask", MASK)],
+    "dot": lambda V, U: pm.math.dot(V, U.T)[pm.Data("rows", ROWS), COLS],
+    "transpose": lambda V, U: pt.tensordot(V, pt.transpose(U), 1)[ROWS, COLS],
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings(spelling):
+    """Of the way PyMC's own page on matrix factorization goes as well: a whole product, and the cells that are seen."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        b = pm.Normal("b", shape=3)
+        pm.Normal("y", SPELLINGS[spelling](V, U) + b[COLS], 1, observed=np.arange(5.0))
+    form = compiled_form(model, None).form
+    assert [matrix.name for matrix in form.matrices] == ["V", "U"]
+    cells = [pytensor.function([], part)() for part in model.replace_rvs_by_values([form.cells.rows, form.cells.cols])]
+    np.testing.assert_array_equal(cells, [ROWS, COLS])
+    if spelling != "shared mask":
+        assert form.biases[0] is None
+        assert form.biases[1].name == "b"
+
+
+def test_one_row_for_all_cells():
+    def evidence(rows):
+        with pm.Model() as model:
+            V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+            pm.Normal("y", (V[rows] * U[COLS]).sum(-1), 1, observed=np.arange(5.0))
+        return float(pmep.fit("vg", model=model, draws=0, progressbar=False)["fit"]["log_evidence"])
+
+    np.testing.assert_allclose(evidence(np.array([1])), evidence(np.ones(5, int)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        lambda V, U: (V[:, [0, 1]] * U[:, [1, 0]]).sum(-1),
+        lambda V, U: (V.T @ U)[[0, 1, 1], [1, 1, 0]],
+        lambda V, U: (V @ U.T)[[0, 1, 1]][:, 2],
+        lambda V, U: (V @ U.T)[1:, [0, 1]].sum(-1),
+    ],
+    ids=["columns", "products of columns", "twice", "slice"],
+)
+def test_what_is_like_inner_products_and_is_none(predictor):
+    """All of these are of three cells, and none is a vector of inner products of rows at indices."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        mean = predictor(V, U)
+        pm.Normal("y", mean, 1, observed=np.zeros(mean.shape.eval()))
+    with pytest.raises(pmep.UnsupportedModelError, match=r"\(V @ U\.T\)\[rows, cols\]"):
         compiled_form(model, None)

@@ -1,0 +1,135 @@
+"""Find inner products of rows of two matrices in a graph, in the spellings that users of PyMC write."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
+from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import indexed_first
+from pymc_ep.recognise.graph import without_casts
+
+__all__ = ["SPELLINGS", "InnerProducts", "inner_products", "is_sum", "same_index", "taken", "terms"]
+
+SPELLINGS = "(V[rows] * U[cols]).sum(-1), (V @ U.T)[rows, cols] and (V @ U.T)[mask]"
+"""What is read, for messages."""
+
+
+class InnerProducts(NamedTuple):
+    """Sums of products of rows of two matrices: the graph, the matrices, and the rows of these.
+
+    Attributes
+    ----------
+    graph : TensorVariable
+        Vector, one element for each cell.
+    matrices : (TensorVariable, TensorVariable)
+    indices : (TensorVariable, TensorVariable)
+        Vectors of integers.
+    """
+
+    graph: TensorVariable
+    matrices: tuple[TensorVariable, TensorVariable]
+    indices: tuple[TensorVariable, TensorVariable]
+
+
+def inner_products(graph: TensorVariable) -> InnerProducts | None:
+    """Return what a graph multiplies and adds up, whatever that is; None where it is no vector of inner products."""
+    found = _summed(graph) or _selected(graph)
+    if found is None:
+        return None
+    (v, i), (u, j) = found
+    return InnerProducts(graph, (v, u), _broadcast(without_casts(i), without_casts(j)))
+
+
+def _summed(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
+    """Read ``(V[rows] * U[cols]).sum(-1)``."""
+    node = graph.owner
+    if node is None or not isinstance(node.op, Sum) or node.inputs[0].ndim != 2 or node.op.axis != (1,):
+        return None
+    product = without_casts(node.inputs[0])
+    if not _is(product, Mul) or len(product.owner.inputs) != 2:
+        return None
+    parts = [taken(part) for part in product.owner.inputs]
+    return None if any(part is None for part in parts) else parts  # type: ignore[return-value]
+
+
+def _selected(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
+    """Read ``(V @ U.T)[rows, cols]`` and ``(V @ U.T)[mask]``, the product of which is never formed."""
+    node = graph.owner
+    if node is None or not isinstance(node.op, AdvancedSubtensor):
+        return None
+    factors, indices = _factors(without_casts(node.inputs[0])), indexed_first(node)
+    if factors is None or indices is None:
+        return None
+    if len(indices) == 1 and indices[0].dtype == "bool" and indices[0].ndim == 2:
+        (mask,) = indices
+        indices = [pt.constant(k) for k in np.nonzero(mask.data)] if isinstance(mask, Constant) else mask.nonzero()
+    if len(indices) != 2 or not all(_is_vector_of_integers(index) for index in indices):
+        return None
+    return list(zip(factors, indices))
+
+
+def _factors(product: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return V and U, where a matrix is ``V @ U.T``."""
+    node = product.owner
+    if node is None or product.ndim != 2:
+        return None
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if not isinstance(op, Dot):
+        return None
+    v, transposed = (without_casts(part) for part in node.inputs)
+    turned = transposed.owner
+    if turned is None or not isinstance(turned.op, DimShuffle) or tuple(turned.op.new_order) != (1, 0):
+        return None
+    return v, without_casts(turned.inputs[0])
+
+
+def taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return a variable and an index vector, where a graph is the variable's rows at these."""
+    graph = without_casts(graph)
+    node = graph.owner
+    if node is None or not isinstance(node.op, AdvancedSubtensor):
+        return None
+    indices = indexed_first(node)
+    if indices is None or len(indices) != 1 or not _is_vector_of_integers(indices[0]):
+        return None
+    return node.inputs[0], indices[0]
+
+
+def _is_vector_of_integers(index: TensorVariable) -> bool:
+    return index.dtype.startswith(("int", "uint")) and index.ndim == 1
+
+
+def _broadcast(i: TensorVariable, j: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Return two index vectors of one length, where one of them may be a single row for all cells."""
+    if i.type.broadcastable == j.type.broadcastable:
+        return i, j
+    return (pt.broadcast_to(i, j.shape), j) if i.type.broadcastable[0] else (i, pt.broadcast_to(j, i.shape))
+
+
+def same_index(one: TensorVariable, other: TensorVariable) -> bool:
+    """Whether two index vectors are one variable, or constants of the same values."""
+    one, other = without_casts(one), without_casts(other)
+    both = isinstance(one, Constant) and isinstance(other, Constant)
+    return one is other or (both and np.array_equal(one.data, other.data))
+
+
+def terms(graph: TensorVariable) -> list[TensorVariable]:
+    """Return what a sum adds up."""
+    return [t for part in graph.owner.inputs for t in terms(part)] if is_sum(graph) else [graph]
+
+
+def is_sum(graph: TensorVariable) -> bool:
+    """Whether a graph adds up others."""
+    return _is(graph, Add)
+
+
+def _is(graph: TensorVariable, scalar_op: type) -> bool:
+    node = graph.owner
+    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
