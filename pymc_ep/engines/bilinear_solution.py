@@ -26,6 +26,8 @@ def bilinear_solution(
     thetas: Sequence[np.ndarray],
     settings: dict[str, Any],
     log_evidence_is: str,
+    *,
+    points: bool,
     prior_variances: Sequence[np.ndarray] | None = None,
 ) -> Solution:
     """Return the solution at the end of an iteration.
@@ -39,13 +41,15 @@ def bilinear_solution(
         Hyperparameters of all iterations.
     settings : dict
     log_evidence_is : str
+    points : bool
+        Whether all rows are points, so that what rises is a density.
     prior_variances : (D,) and (D,), optional
         Of the columns of either matrix, where they were learned in place of the model's.
     """
     state = saved(found.state)
     if prior_variances is not None:
         state |= dict(zip(_LEARNED, prior_variances))
-    posterior = rebuild(form, state)
+    posterior, what = rebuild(form, state), "log density" if points else "bound"
     predictor = posterior.predictor_moments()
     constant = form.constrained(found.state.theta)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
@@ -64,6 +68,8 @@ def bilinear_solution(
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=log_evidence_is,
+        objective_is=f"{what} + log prior",
+        max_change_is=f"rise of the {what}, a cell",
     )
 
 

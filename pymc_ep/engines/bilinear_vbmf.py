@@ -99,7 +99,8 @@ def solve(
     sentence = with_unseen(found.status.sentence + notes, form, cells, "have means of zero")
     found = found._replace(status=found.status._replace(sentence=sentence))
     learned = list(variances) if settings["ard"] else None
-    return bilinear_solution(form, found, engine.thetas, settings, _JOINT if ascent.points else BOUND, learned)
+    what = _JOINT if ascent.points else BOUND
+    return bilinear_solution(form, found, engine.thetas, settings, what, points=ascent.points, prior_variances=learned)
 
 
 def _require_form(form: CompiledBilinear) -> None:

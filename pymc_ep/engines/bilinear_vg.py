@@ -95,7 +95,7 @@ def solve(
         left, right = map(factored, found.state.sides)
         found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
-    return bilinear_solution(form, found, engine.thetas, settings, what)
+    return bilinear_solution(form, found, engine.thetas, settings, what, points=bool(np.concatenate(points).all()))
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:

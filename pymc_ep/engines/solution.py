@@ -51,6 +51,8 @@ class Solution:
         Hyperparameters at the points of a design, on their own scale, with the points as first axis.
     log_evidence_is : str
         What the log evidence is, for the result's attributes; empty where there is none.
+    objective_is, max_change_is : str
+        What the traces of these names are, for the result's attributes.
     """
 
     moments: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -66,6 +68,8 @@ class Solution:
     settings: dict[str, Any] = field(default_factory=dict)
     design: dict[str, np.ndarray] = field(default_factory=dict)
     log_evidence_is: str = ""
+    objective_is: str = "log evidence"
+    max_change_is: str = "largest change of a site"
     modes: dict[str, np.ndarray] = field(default_factory=dict)
     most_draws: int = 1000
     hyper_traces: dict[str, np.ndarray] = field(default_factory=dict)

@@ -49,6 +49,7 @@ def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
         log_evidence_is=_BOUND if evidence else "",
+        objective_is="bound + log prior" if evidence else "inner objective + log prior",
         **_shared(form, fit, state),
     )
 
@@ -64,6 +65,7 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
         scalars=fit.scalars,
         draws=None,
         numbers_per_draw=0,
+        objective_is="log density",
         **_shared(form, fit, state),
     )
 
@@ -105,6 +107,7 @@ def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarr
         "status": fit.status.sentence,
         "converged": fit.status.converged,
         "settings": fit.settings,
+        "max_change_is": "largest change",
     }
 
 

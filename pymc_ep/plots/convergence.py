@@ -11,22 +11,6 @@ from pymc_ep.results import fit_group, settings
 __all__ = ["plot_convergence"]
 
 
-_OBJECTIVES = {
-    "map": "log density",
-    "dsb": "inner objective + log prior",
-    "vg": "bound + log prior",
-    "vbmf": "bound + log prior",
-}
-"""What the objective is; elsewhere it is the log evidence."""
-_CHANGES = {
-    "map": "largest change",
-    "dsb": "largest change",
-    "vg": "rise of the bound, a cell",
-    "vbmf": "rise of the bound, a cell",
-}
-"""What the change is; elsewhere it is that of a site."""
-
-
 def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
     """Plot the objective and the largest change by iteration, and the search for the hyperparameters.
 
@@ -53,21 +37,14 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
     axes = axes_for(3 if searched else 2, ax, figsize)
     iteration = 1 + np.arange(fit.sizes["iteration"])
     axes[0].plot(iteration, fit["objective"], marker=".")
-    method, known = fit.attrs["method"], settings(idata)
-    objective = _OBJECTIVES.get(method, "log evidence")
-    change = _CHANGES.get(method, "largest change of a site")
-    if method == "dsb" and "log_evidence" in fit:
-        objective = "bound + log prior"
-    elif known.get("shrinkage") == "map" or set(known.get("estimate", ())) >= set(known["latent"]):
-        objective, change = "log density + log prior", "rise of the log density, a cell"
-    axes[0].set(xlabel="iteration", ylabel=objective, title=method.upper())
+    axes[0].set(xlabel="iteration", ylabel=fit.attrs["objective_is"], title=fit.attrs["method"].upper())
     axes[1].plot(iteration, fit["max_change"], marker=".")
-    tolerance = known.get("tol")
+    tolerance = settings(idata).get("tol")
     if tolerance is not None:
         axes[1].axhline(tolerance, color="gray", linestyle="--", label="tolerance")
         axes[1].legend()
     title = "converged" if bool(fit["converged"]) else "not converged"
-    axes[1].set(xlabel="iteration", ylabel=change, yscale="log", title=title)
+    axes[1].set(xlabel="iteration", ylabel=fit.attrs["max_change_is"], yscale="log", title=title)
     if searched:
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")
         axes[2].set(xlabel="evaluation", ylabel="log evidence + log prior", title="hyperparameters")

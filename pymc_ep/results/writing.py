@@ -93,6 +93,8 @@ def write_solution(
             "settings": solution.settings | settings,
             **timings,
             **({"log_evidence_is": solution.log_evidence_is} if solution.log_evidence_is else {}),
+            "objective_is": solution.objective_is,
+            "max_change_is": solution.max_change_is,
         },
         fit_state=solution.state,
         others=others,
