@@ -56,7 +56,9 @@ def hyper_start(
     unknown = sorted(set(values) - set(form.form.hyper_names))
     if unknown:
         raise ValueError(
-            f"start= gives {unknown[0]!r}, which is not a hyperparameter; these are {', '.join(form.form.hyper_names)}."
+            f"start= gives {unknown[0]!r}, which is not a hyperparameter; these are "
+            f"{', '.join(form.form.hyper_names) or 'none'}. Other variables "
+            f"start where an earlier fit ended: start=idata."
         )
     shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
     for name, value in values.items():

@@ -93,13 +93,24 @@ def marginalize(
     Raises
     ------
     UnsupportedModelError
-        Where `fit` would raise it, and for a model without hyperparameters.
+        Where `fit` would raise it, for a model without hyperparameters, and for methods without an evidence.
     """
     model = pm.modelcontext(model)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = get_engine(method, form.form)
-    check_options(engine, "sample", options)
+    engine = _sampling_engine(method, form, options)
     return _marginal(model, form, engine, _evidence_op(form, engine, options))
+
+
+def _sampling_engine(method: str | None, form: CompiledLatentGaussian, options: dict[str, Any]) -> EngineEntry:
+    """Return an engine whose evidence a sampler can take, or raise."""
+    engine = get_engine(method, form.form)
+    if "sample" not in engine.hyper:
+        raise UnsupportedModelError(
+            f"method={engine.name!r} has no log evidence to sample hyperparameters by. Learn them by fit(), or sample "
+            f"the whole model by pm.sample."
+        )
+    check_options(engine, "sample", options)
+    return engine
 
 
 def _evidence_op(form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> Any:
@@ -151,7 +162,7 @@ def recover(
     Raises
     ------
     ValueError
-        Where draws of a hyperparameter are missing.
+        Where draws of a hyperparameter are missing, or all.
     UnsupportedModelError, NumericalError
         As in `fit`.
     """
@@ -159,6 +170,10 @@ def recover(
     check_dims(model)
     if max_fits < 1 or (draws is not None and draws < 1):
         raise ValueError(f"draws={draws!r} and max_fits={max_fits!r} must be whole numbers of at least 1.")
+    if not compat.has_group(idata, "posterior"):
+        raise ValueError(
+            "idata has no group 'posterior': recover() takes what a sampler made of the model of marginalize()."
+        )
     latent = latents_missing_from(model, set(map(str, compat.group(idata, "posterior").data_vars)))
     try:
         form = compiled_form(model, latent, compile_kwargs)
@@ -167,8 +182,7 @@ def recover(
             f"The posterior has no draws of {', '.join(map(repr, latent))}, and these are not what can be integrated "
             f"out: {error}"
         ) from error
-    engine = get_engine(method, form.form)
-    check_options(engine, "sample", options)
+    engine = _sampling_engine(method, form, options)
     return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
 
 

@@ -54,6 +54,13 @@ def test_no_counts(write, value, message):
         pmep.fit(model=model, **QUIET)
 
 
+def test_an_exposure_of_zero():
+    with pm.Model() as model:
+        pm.Poisson("y", np.array([1.0, 2.0, 0.0, 1.0, 3.0]) * pt.exp(latent()), observed=np.array([2, 0, 0, 3, 1]))
+    with pytest.raises(pmep.InvalidDataError, match=r"'y' has the exposure 0 at index 2.*leave it out"):
+        pmep.fit(model=model, **QUIET)
+
+
 def test_fractions_that_pymc_truncates():
     """PyMC casts constant observations to integers before anyone can see them; the fit is that of the integers."""
     with pm.Model() as model:

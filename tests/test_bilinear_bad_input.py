@@ -124,6 +124,12 @@ def imputed():
         pm.Poisson("y", rate, observed=np.ma.array([1, 2], mask=[0, 1]))
 
 
+def exposure_of_zero():
+    V, U = shaped()
+    rate = pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1))
+    pm.Poisson("y", np.array([2.0, 0.0]) * rate, observed=[3, 0])
+
+
 def other_truncation():
     V, U = shaped()
     rate = pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1))
@@ -139,13 +145,14 @@ def other_truncation():
         (half_normal, r"prior of 'U' is no pm\.Normal.*latent=\['V'\]"),
         (itself, "rows of 'V' with rows of 'V' itself"),
         (imputed, "'y' has missing observations, which PyMC draws as 'y_unobserved'.*leave these out"),
+        (exposure_of_zero, "'y' has the exposure 0 at index 1"),
         (other_truncation, "only zeros can be cut off: give it lower=1"),
     ],
 )
 def test_models_that_do_not_fit(build, message):
     with pm.Model() as model:
         build()
-    with pytest.raises(pmep.UnsupportedModelError, match=message):
+    with pytest.raises((pmep.UnsupportedModelError, pmep.InvalidDataError), match=message):
         pmep.fit(model=model, draws=0, **QUIET)
 
 

@@ -118,6 +118,8 @@ def test_refusals(model):
         pmep.marginalize(model, tol=-1)
     with pytest.raises(ValueError, match="no draws of 'scale', 'f', and these are not what can"):
         pmep.recover(container({"other": np.zeros((1, 3))}), model)
+    with pytest.raises(ValueError, match=r"no group 'posterior': recover\(\) takes what a sampler"):
+        pmep.recover(pmep.fit(model=model, draws=0, progressbar=False), model)
     with pytest.raises(ValueError, match="max_fits=0"):
         pmep.recover(container({"scale": np.ones((1, 3, 2))}), model, max_fits=0)
     with pytest.raises(ValueError, match="takes no checkpoint"):
@@ -126,6 +128,11 @@ def test_refusals(model):
         pm.Normal("y", pm.Normal("f", 0.0, 1.0, shape=N), 1.0, observed=Y)
     with pytest.raises(pmep.UnsupportedModelError, match="no hyperparameters"):
         pmep.marginalize(bare)
+    with pm.Model() as bilinear:
+        V, U = (pm.Normal(name, 0.0, pm.HalfNormal(f"s{name}"), shape=(2, 1)) for name in "VU")
+        pmep.BilinearPoisson("y", V, U, [0, 1], [1, 0], observed=[2, 3])
+    with pytest.raises(pmep.UnsupportedModelError, match="method='vg' has no log evidence to sample"):
+        pmep.marginalize(bilinear)
     with model:
         pm.Deterministic("ep_log_evidence", model["scale"].sum())
     with pytest.raises(pmep.UnsupportedModelError, match="needs the name 'ep_log_evidence'"):
