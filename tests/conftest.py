@@ -1,4 +1,4 @@
-"""What all tests share: no windows, and the folder with data that the package does not bring."""
+"""What all tests share: no windows, which are slow, and the folder with data that the package does not bring."""
 
 import os
 from pathlib import Path
@@ -14,6 +14,24 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 flags = os.environ.get("PYTENSOR_FLAGS", "")
 if "gcc__cxxflags" not in flags:
     os.environ["PYTENSOR_FLAGS"] = f"{flags},gcc__cxxflags=-O1".lstrip(",")
+
+
+SLOW = Path(__file__).with_name("slow.txt")
+
+
+def slow_tests() -> set[str]:
+    """Return the node ids of tests that are not everyday ones, or their parts before the parameters."""
+    lines = SLOW.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them before pytest selects by marks."""
+    slow = slow_tests()
+    for item in items:
+        if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

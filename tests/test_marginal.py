@@ -263,7 +263,6 @@ def test_a_bounded_and_an_ordered_hyperparameter_come_back():
         np.testing.assert_allclose(fit[f"{name}_mean"], values.mean(axis=(0, 1)), rtol=1e-10, err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes(model, start):
     """Chains in processes of their own, forked or spawned."""
@@ -275,7 +274,6 @@ def test_processes(model, start):
         assert marginal["ep_log_evidence"].owner.op.counts.evaluations > 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "options"),
     [
@@ -296,7 +294,6 @@ def test_nutpie(model, package, options):
         assert abs(draws[..., k].mean() - mean[k]) < 4.5 * error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["numpyro", "blackjax"])
 def test_jax_samplers(model, sampler):
     pytest.importorskip(sampler)

@@ -79,23 +79,44 @@ def test_accelerators_are_imported_in_their_rooms_only(library):
     assert not strangers
 
 
-# PyMC and ArviZ may import JAX on their own account, so what counts is who asks for it.
-WHO_IMPORTS_JAX = """
+def test_slow_tests_exist():
+    """By file and function: what a list of names says of tests that are gone would go unnoticed."""
+    root = PACKAGE.parent
+    names = [line for line in (root / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    for file in {name.partition("::")[0] for name in names}:
+        functions = {
+            node.name
+            for node in ast.parse((root / file).read_text(encoding="utf-8")).body
+            if isinstance(node, ast.FunctionDef)
+        }
+        assert {
+            name.partition("::")[2].partition("[")[0] for name in names if name.startswith(f"{file}::")
+        } <= functions
+
+
+# PyMC and ArviZ may import these on their own account, so what counts is who asks for them.
+WHO_IMPORTS = """
 import builtins
 plain_import = builtins.__import__
 def watched(name, globals=None, *rest, **more):
-    importer = (globals or {}).get("__name__", "")
-    if name.split(".")[0] == "jax" or name.startswith("pytensor.link.jax.dispatch"):
+    importer = (globals or {{}}).get("__name__", "")
+    if name.split(".")[0] in {libraries} or name.startswith("pytensor.link.jax.dispatch"):
         if importer.split(".")[0] == "pymc_ep":
             print(importer, "imports", name)
     return plain_import(name, globals, *rest, **more)
 builtins.__import__ = watched
 import pymc_ep
+for room in {rooms}:
+    plain_import("pymc_ep." + room)
+pymc_ep.plots.plot_convergence
 """
 
 
-def test_importing_the_package_imports_no_jax():
-    done = subprocess.run(
-        [sys.executable, "-c", WHO_IMPORTS_JAX], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+def test_importing_the_package_imports_no_heavy_library():
+    """Neither what is optional nor what takes long; of every room of the package, and of its functions that plot."""
+    rooms = sorted(path.stem for path in PACKAGE.iterdir() if (path / "__init__.py").exists() or path.suffix == ".py")
+    code = WHO_IMPORTS.format(
+        libraries={"jax", "matplotlib", "numba", "pylops", "skimage"}, rooms=[room for room in rooms if room[0] != "_"]
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert done.stdout == ""

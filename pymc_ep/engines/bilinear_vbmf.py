@@ -97,7 +97,9 @@ def solve(
     settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
     notes = _pruned(ascent, found.state, kappa, variances) + _degraded(form, ascent, kappa, last)
     if not found.status.converged:
-        notes += f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
+        notes += (
+            f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
+        )
     sentence = with_unseen(found.status.sentence + notes, form, cells, "have means of zero")
     found = found._replace(status=found.status._replace(sentence=sentence))
     learned = list(variances) if settings["ard"] else None

@@ -3,6 +3,7 @@
 import csv
 import math
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,6 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """For a program of which only its tracing is in question; that it is right when optimised is tested by its mode."""
 CASES = [(name, {}) for name in sorted(sites())] + [("rectified_poisson", {"zero_mass": False})]
-ALIKE = {
-    *("beta", "binomial_cloglog", "binomial_logit", "binomial_probit", "cloglog", "exponential", "gamma", "laplace"),
-    *("logit", "ordered_probit", "softplus_poisson"),
-}
-"""Sites that have all but their density in common with others, and are not compiled for all purposes every day."""
 
 # Relative to max(1, |log Z|), to max(|mean|, sd), and to the value. The precision and the gradient of a site that is
 # weak against its cavity are noise in the last digits of v * precision and s * gradient: ABSOLUTE bounds those.
@@ -78,13 +74,6 @@ def table(name, zero_mass=True):
     return arguments, parameters, Tilted(*(np.array([float(row[field]) for row in rows]) for field in fields))
 
 
-def selected(names, often, seldom):
-    """Parameters of a test: each name with each of both kinds of second ones, slow with `seldom` where it is ALIKE."""
-    pairs = [(name, other) for name in names for other in (*often, *seldom)]
-    slow = [other in seldom and (name if isinstance(name, str) else name[0]) in ALIKE for name, other in pairs]
-    return [pytest.param(*pair, marks=pytest.mark.slow if late else ()) for pair, late in zip(pairs, slow)]
-
-
 def case_id(case):
     return case[0] + "".join(f"-{key}={value}" for key, value in case[1].items()) if isinstance(case, tuple) else None
 
@@ -115,7 +104,7 @@ def test_every_site_has_a_table():
     assert {name for name in sites() if not name.startswith("test_")} <= tabulated
 
 
-@pytest.mark.parametrize(("case", "mode"), selected(CASES, [None], ["JAX"]), ids=case_id)
+@pytest.mark.parametrize(("case", "mode"), list(product(CASES, [None, "JAX"])), ids=case_id)
 def test_moments_agree_with_fifty_digits(case, mode):
     name, options = case
     (y, mean, variance, power), parameters, expected = table(name, options.get("zero_mass", True))
@@ -151,7 +140,7 @@ def test_moments_agree_with_fifty_digits(case, mode):
     assert (found.variance > 0).all()
 
 
-@pytest.mark.parametrize(("case", "power"), selected(CASES, [1.0], [0.4]), ids=case_id)
+@pytest.mark.parametrize(("case", "power"), list(product(CASES, [1.0, 0.4])), ids=case_id)
 def test_derivatives_of_the_log_normaliser(case, power):
     name, options = case
     y, mean, variance, parameters = small_problem(name)
@@ -191,12 +180,12 @@ def test_rectified_density_at_negative_rates(zero_mass):
     assert compiled.log_density([0, 2], [-1.0, -1.0]).tolist() == [at_zero, -math.inf]
 
 
-@pytest.mark.parametrize(("name", "mode"), selected(sorted(sites()), [], ["JAX"]))
-def test_jax_moments_run_inside_an_outer_jit(name, mode):
+@pytest.mark.parametrize("name", sorted(sites()))
+def test_jax_moments_run_inside_an_outer_jit(name):
     import jax
 
     y, mean, variance, parameters = small_problem(name)
-    compiled = compile_site(name, mode)
+    compiled = compile_site(name, "JAX")
     traced = jax.jit(lambda m, v: compiled.moments(y, m, v, 1.0, *parameters)).lower(mean, variance)
     found = traced.compile(compiler_options=QUICKLY)(mean, variance)
     assert all(isinstance(part, jax.Array) for part in found)
@@ -289,7 +278,7 @@ def test_register_refuses_a_taken_name_and_compile_an_unknown_option():
         compile_site("poisson", zero_mass=False)
 
 
-@pytest.mark.parametrize(("name", "mode"), selected(sorted(sites()), [None], ["JAX"]))
+@pytest.mark.parametrize(("name", "mode"), list(product(sorted(sites()), [None, "JAX"])))
 def test_moments_nearby_are_those_of_the_other_cavity(name, mode):
     """Steps of up to twice the reach of the nodes: some sites reuse them and some do not."""
     y, mean, variance, parameters = small_problem(name)

@@ -36,7 +36,7 @@ def test_a_fit_under_jax_is_the_fit(likelihood):
     np.testing.assert_allclose(there["f_sd"], here["f_sd"], rtol=1e-3)
 
 
-@pytest.mark.parametrize("learn", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("learn", [False, True])
 def test_a_wavelet_tree_under_jax_is_the_same(learn):
     """The states' sum-product runs in JAX as well."""
     rng = np.random.default_rng(4)

@@ -425,8 +425,7 @@ def with_normal_sites():
     "make",
     [
         with_normal_sites,
-        # XLA compiles the moments of these sites for half a minute.
-        pytest.param(lambda: deblurring(tau=np.array(1.0), shape=(8, 8)), marks=pytest.mark.slow),
+        lambda: deblurring(tau=np.array(1.0), shape=(8, 8)),
     ],
     ids=["normal", "rectified and laplace"],
 )
@@ -438,7 +437,6 @@ def test_jax_finds_the_same(make):
     np.testing.assert_allclose(one["f_sd"], other["f_sd"], rtol=1e-7)
 
 
-@pytest.mark.slow
 def test_hyperparameters_under_jax(deblurred):
     pytest.importorskip("jax")
     model, idata = deblurred

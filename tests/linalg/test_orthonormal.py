@@ -204,7 +204,6 @@ def test_flat_priors_and_posteriors(problem):
         )
 
 
-@pytest.mark.slow
 def test_time_grows_with_the_number_of_unknowns():
     """Sixteen times as many take no more than fifty times as long, which caches and logarithms leave room for."""
 

@@ -1,8 +1,6 @@
 """What the plots draw, read back from their axes."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -190,26 +188,6 @@ def test_reliability_of_zeros_and_ones():
     which = np.minimum((probability * 5).astype(int), 4)
     expected = [[probability[which == k].mean(), y[which == k].mean()] for k in np.unique(which)]
     np.testing.assert_allclose(points, expected, rtol=1e-6)
-
-
-ROOT = Path(pmep.__file__).parents[1]
-WATCHED = """
-import builtins
-plain_import = builtins.__import__
-def watched(name, globals=None, *rest, **more):
-    importer = (globals or {}).get("__name__", "")
-    if name.split(".")[0] == "matplotlib" and importer.split(".")[0] == "pymc_ep":
-        print(importer, "imports", name)
-    return plain_import(name, globals, *rest, **more)
-builtins.__import__ = watched
-import pymc_ep
-pymc_ep.plots.plot_convergence
-"""
-
-
-def test_importing_the_package_imports_no_matplotlib():
-    done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == ""
 
 
 def test_without_matplotlib_the_message_says_what_to_install(poisson, monkeypatch):

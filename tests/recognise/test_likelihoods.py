@@ -157,11 +157,7 @@ def by_trapezoids(write, y):
     return mean, np.sqrt(variance), np.log(total).sum()
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Its evidence and gradient are looked at below, and it takes as long as ten others to compile.
-    [pytest.param(name, marks=pytest.mark.slow if name == "skew_normal" else ()) for name in LIKELIHOODS],
-)
+@pytest.mark.parametrize("name", LIKELIHOODS)
 def test_posterior_and_evidence(name):
     site, write, y = LIKELIHOODS[name]
     model = one_value_each(write, y)
