@@ -14,7 +14,7 @@ from pytensor.graph.basic import Constant, Variable
 from pymc_ep.distributions.counts import as_real
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["BilinearBernoulli", "BilinearPoisson"]
+__all__ = ["BilinearBernoulli", "BilinearPoisson", "require_unmasked"]
 
 
 class BilinearPoisson:
@@ -177,9 +177,7 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
     """Return the predictors, (n,)."""
     matrices = [pt.as_tensor_variable(matrix) for matrix in (V, U)]
     for what, index in zip(("rows", "cols"), (rows, cols)):
-        if np.ma.is_masked(index):
-            k = int(np.argmax(np.ma.getmaskarray(index)))
-            raise InvalidDataError(f"{name!r} has {what} that are masked at index {k}; leave that cell out.")
+        require_unmasked(f"{name!r} has {what}", index)
     indices = [index if isinstance(index, Variable) else np.asarray(index) for index in (rows, cols)]
     for what, matrix, index in zip(("row", "column"), matrices, indices):
         if matrix.ndim != 2:
@@ -209,6 +207,13 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
     if isinstance(offset, int | float) and offset == 0:
         return products
     return products + _for_each(name, "offset", offset, known)
+
+
+def require_unmasked(subject: str, values: Any) -> None:
+    """Raise where an entry is masked, as arithmetic would go on with whatever is below the mask."""
+    if np.ma.is_masked(values):
+        k = int(np.argmax(np.ma.getmaskarray(values)))
+        raise InvalidDataError(f"{subject} that are masked at index {k}; leave that cell out.")
 
 
 def _length(part: Any) -> int | None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from pymc_ep.distributions.bilinear import require_unmasked
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.bilinear_values import NewCells
@@ -78,9 +79,7 @@ def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int |
             f"{', '.join(map(repr, known))}: {wrong[0]}."
         )
     for key in needed:
-        if np.ma.is_masked(cells[key]):
-            k = int(np.argmax(np.ma.getmaskarray(cells[key])))
-            raise InvalidDataError(f"New cells of {name!r} have {key} that are masked at index {k}; leave them out.")
+        require_unmasked(f"New cells of {name!r} have {key}", cells[key])
     y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
     indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
     for key, index in zip(_INDICES, indices):
