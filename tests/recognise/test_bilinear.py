@@ -167,3 +167,15 @@ def test_what_is_like_inner_products_and_is_none(predictor):
         pm.Normal("y", mean, 1, observed=np.zeros(mean.shape.eval()))
     with pytest.raises(pmep.UnsupportedModelError, match=r"\(V @ U\.T\)\[rows, cols\]"):
         compiled_form(model, None)
+
+
+def test_probabilistic_matrix_factorization_as_pymc_writes_it():
+    """Of ratings with gaps: multivariate normal rows of one precision, and a precision of the noise."""
+    with pm.Model(coords={"factor": range(2), "seen": range(5)}) as model:
+        V, U = (pm.MvNormal(name, mu=0, tau=4 * np.eye(2), shape=(3, 2)) for name in "VU")
+        pm.Normal("y", mu=(V @ U.T)[MASK], tau=2.0, dims="seen", observed=np.arange(5.0))
+    form = compiled_form(model, None)
+    prior = form.prior(form.start)
+    np.testing.assert_allclose(prior.left[1], 0.25)
+    np.testing.assert_allclose(prior.parameters[0], 0.5**0.5)
+    assert pmep.fit(model=model, draws=0, progressbar=False)["fit"].attrs["method"] == "vg"
