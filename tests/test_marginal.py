@@ -263,6 +263,8 @@ def test_a_bounded_and_an_ordered_hyperparameter_come_back():
         np.testing.assert_allclose(fit[f"{name}_mean"], values.mean(axis=(0, 1)), rtol=1e-10, err_msg=name)
 
 
+# JAX warns of forks wherever another test has imported it; chains do not use it.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes(model, start):
     """Chains in processes of their own, forked or spawned."""

@@ -142,7 +142,8 @@ INTRODUCTION = f"""Poisson counts of rate exp(v^T u), fixed scales, `method="vg"
 matrices by the same iteration. A step is ten iterations of L-BFGS. Simulated cells lie at random, {A_ROW} a row and a
 column on average. Seconds are of {STEPS} steps, reading the model and compilation by PyTensor included, with Numba's
 kernels loaded before; memory is the greatest of the process, data and PyMC included. The first two tables with one
-thread, beside other measurements on the other core of the machine; the last one with two threads and nothing beside.
+thread, beside other measurements on the other core of the machine (the processor's seconds of ten million cells); the
+last one with two threads and nothing beside.
 """
 
 
