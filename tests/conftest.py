@@ -16,19 +16,11 @@ if "gcc__cxxflags" not in flags:
     os.environ["PYTENSOR_FLAGS"] = f"{flags},gcc__cxxflags=-O1".lstrip(",")
 
 
-SLOW = Path(__file__).with_name("slow.txt")
-
-
-def slow_tests() -> set[str]:
-    """Return the node ids of tests that are not everyday ones, or their parts before the parameters."""
-    lines = SLOW.read_text(encoding="utf-8").splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them before pytest selects by marks."""
-    slow = slow_tests()
+    """Mark what is listed as slow, by node id or its part before the parameters, before pytest selects by marks."""
+    lines = Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines()
+    slow = {line for line in lines if not line.startswith("#")}
     for item in items:
         if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
             item.add_marker("slow")
