@@ -54,11 +54,18 @@ def test_no_counts(write, value, message):
         pmep.fit(model=model, **QUIET)
 
 
-def test_an_exposure_of_zero():
-    with pm.Model() as model:
-        pm.Poisson("y", np.array([1.0, 2.0, 0.0, 1.0, 3.0]) * pt.exp(latent()), observed=np.array([2, 0, 0, 3, 1]))
-    with pytest.raises(pmep.InvalidDataError, match=r"'y' has the exposure 0 at index 2.*leave it out"):
-        pmep.fit(model=model, **QUIET)
+def test_an_exposure_of_zero_says_nothing():
+    """A zero is certain then: the fit is that without the observation."""
+    exposure, counts, seen = np.array([1.0, 2.0, 0.0, 1.0, 3.0]), np.array([2, 0, 0, 3, 1]), np.array([0, 1, 3, 4])
+
+    def fit_of(at):
+        with pm.Model() as model:
+            pm.Poisson("y", exposure[at] * pt.exp(latent()[at]), observed=counts[at])
+        return fitted(model)
+
+    found, expected = fit_of(np.arange(N)), fit_of(seen)
+    np.testing.assert_allclose(found["log_evidence"], expected["log_evidence"], rtol=1e-7)
+    np.testing.assert_allclose(found["f_mean"], expected["f_mean"], rtol=1e-6)
 
 
 def test_fractions_that_pymc_truncates():

@@ -17,13 +17,13 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear, CellGroup, Entries
 from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, relevant_variables
 from pymc_ep.recognise.inner_products import InnerProducts, inner_products, is_sum, same_index, taken, terms
-from pymc_ep.recognise.predictor import AffineTest, find_predictor
+from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
 from pymc_ep.recognise.random_nodes import distribution_name, parameters_of
 from pymc_ep.sites.cells import cell_site, cell_site_names
 
@@ -248,7 +248,11 @@ def _cells(
     found = None
     if family is not None:
         test = AffineTest({stand_in: (size,)}, point, zeros)
-        found = find_predictor(name, node.owner.op, family, parameters, test)
+        try:
+            found = find_predictor(name, node.owner.op, family, parameters, test)
+        except NotAffineError:
+            _require_exposures(name, parameters[family.predictor], stand_in, size, test)
+            raise
     site = None if found is None else cell_site(found.site.name, truncated=truncated)
     if found is None or site is None:
         what = distribution_name(rv.owner) if found is None else f"site {found.site.name!r}"
@@ -268,6 +272,20 @@ def _cells(
         parameters=tuple(pt.broadcast_to(p, zeros[stand_in].shape).astype("float64") for p in found.parameters),
         link=found.link,
     )
+
+
+def _require_exposures(
+    name: str, parameter: TensorVariable, stand_in: TensorVariable, size: int, test: AffineTest
+) -> None:
+    """Raise where a factor of the parameter is zero: cells have no site for what has no logarithm."""
+    function = test.compile(parameter, [stand_in], without_checks=True)
+    x = np.random.default_rng(0).standard_normal(size).astype(stand_in.dtype)
+    zero = (function(x) == 0) & (function(-x) == 0)
+    if zero.any() and not zero.all():
+        raise InvalidDataError(
+            f"{name!r} has the exposure 0 at index {int(np.argmax(zero))}, and zero has no logarithm that could be "
+            f"part of a predictor. That cell says nothing of the matrices: leave it out."
+        )
 
 
 def _require_plain(

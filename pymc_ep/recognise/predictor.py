@@ -22,7 +22,7 @@ from pymc_ep.recognise.graph import (
     is_affine_symbolically,
     value_depends_on,
 )
-from pymc_ep.sites.base import Site, first_outside, get_site
+from pymc_ep.sites.base import Site, get_site
 
 __all__ = [
     "AffineTest",
@@ -149,8 +149,6 @@ def find_predictor(
                 site = get_site(family.links[link])
                 return Found(site, family.options(op), eta, link, [at_zero_noise(p, affine) for p in own])
     if nearest is not None:
-        if "exp" in family.links:
-            _require_exposures(name, parameter, affine)
         between = [operation_of(v) for v in chain[: chain.index(nearest)]]
         raise NotAffineError(
             f"The link of {name!r} is none of {', '.join(family.links)}: its parameter is {' of '.join(between)} of an "
@@ -158,20 +156,6 @@ def find_predictor(
             f"latent=[...]."
         )
     raise NotAffineError(what_is_not_affine(name, parameter, affine))
-
-
-def _require_exposures(name: str, parameter: TensorVariable, affine: AffineTest) -> None:
-    """Raise where a factor of the parameter is zero, which has no logarithm to be part of a predictor."""
-    noise = list(affine.noise)
-    function = affine.compile(parameter, noise, without_checks=True)
-    x = [np.random.default_rng(0).standard_normal(affine.noise[v]).astype(v.dtype) for v in noise]
-    factor = np.any([function(*(sign * part for part in x)) != 0 for sign in (-1, 1)], axis=0)
-    found = first_outside(factor, "positive")
-    if found is not None and factor.any():
-        raise InvalidDataError(
-            f"{name!r} has the exposure 0{found[1]}, and zero has no logarithm that could be part of a predictor. "
-            f"Such an observation says nothing of the latent variables: leave it out."
-        )
 
 
 def require_latent(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> None:
