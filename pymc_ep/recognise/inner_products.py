@@ -115,7 +115,6 @@ def _broadcast(i: TensorVariable, j: TensorVariable) -> tuple[TensorVariable, Te
 
 def same_index(one: TensorVariable, other: TensorVariable) -> bool:
     """Whether two index vectors are one variable, or constants of the same values."""
-    one, other = without_casts(one), without_casts(other)
     both = isinstance(one, Constant) and isinstance(other, Constant)
     return one is other or (both and np.array_equal(one.data, other.data))
 
