@@ -215,8 +215,9 @@ def measure(store: Store, splits: int, whole: bool) -> None:
                 store.get(
                     f"{data}/{key}/{name}", lambda how=(split, law): ours(*how, calibrated=len(how[0].held_out.y) < 1e4)
                 )
-    for seed, (name, method) in product(range(splits), PAPER.items()):
-        key, split = f"LastFM/{seed}/{name}", split_of(dataset("LastFM"), seed)
+    few = [split_of(dataset("LastFM"), seed) for seed in range(splits)]
+    for (seed, split), (name, method) in product(enumerate(few), PAPER.items()):
+        key = f"LastFM/{seed}/{name}"
         if method.covariance == "full":
             variance = store.rows[f"LastFM/{seed}/MF"]["variance"]
             store.get(key, lambda how=(split, variance): full(*how))
