@@ -70,9 +70,23 @@ def exposure_of_zero():
     pm.Poisson("y", np.array([2.0, 0.0]) * rate, observed=[3, 0])
 
 
+def every_cell(observed, exposure=1.0):
+    V, U = shaped()
+    pm.Poisson("y", exposure * pm.math.exp(V @ U.T), observed=observed)
+
+
+def but_one(value, other=1.0):
+    cells = np.full((3, 4), other)
+    cells[1, 2] = value
+    return cells
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: every_cell(np.ones((4, 3), int)), r"shape \(4, 3\), but .* are of shape \(3, 4\).*transpose the obs"),
+        (lambda: every_cell(but_one(-1)), r"observation -1.* at index \(1, 2\)"),
+        (lambda: every_cell(np.ones((3, 4), int), but_one(0.0)), r"the exposure 0 at index \(1, 2\).*leave it out"),
         (lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[1, -1]), "observation -1.* at index 1"),
         (
             lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[0, 1], truncated=True),
@@ -131,6 +145,11 @@ def imputed():
         pm.Poisson("y", rate, observed=np.ma.array([1, 2], mask=[0, 1]))
 
 
+def imputed_cells():
+    with pytest.warns(pm.exceptions.ImputationWarning):
+        every_cell(np.ma.masked_equal(but_one(3), 3))
+
+
 def other_truncation():
     V, U = shaped()
     rate = pm.math.exp((V[[0, 1]] * U[[0, 1]]).sum(axis=-1))
@@ -146,6 +165,7 @@ def other_truncation():
         (half_normal, r"prior of 'U' is no pm\.Normal.*latent=\['V'\]"),
         (itself, "rows of 'V' with rows of 'V' itself"),
         (imputed, "'y' has missing observations, which PyMC draws as 'y_unobserved'.*leave these out"),
+        (imputed_cells, r"'y' has missing observations.*leave these out, as \(V @ U\.T\)\[seen\]"),
         (other_truncation, "only zeros can be cut off: give it lower=1"),
     ],
 )

@@ -50,7 +50,7 @@ def bilinear_solution(
     if prior_variances is not None:
         state |= dict(zip(_LEARNED, prior_variances))
     posterior, what = rebuild(form, state), "log density" if points else "bound"
-    predictor = posterior.predictor_moments()
+    predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
     constant = form.constrained(found.state.theta)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     return Solution(
@@ -59,7 +59,12 @@ def bilinear_solution(
         scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
         hyper_traces=form.constrained(np.array(thetas)),
-        sites={form.form.cells.name: {"predictor_mean": predictor.mean, "predictor_sd": predictor.sd}},
+        sites={
+            form.form.cells.name: {
+                "predictor_mean": predictor.mean.reshape(shape),
+                "predictor_sd": predictor.sd.reshape(shape),
+            }
+        },
         state=state,
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),

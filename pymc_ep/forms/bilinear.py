@@ -60,7 +60,10 @@ class CellGroup:
     name : str
         The observed variable.
     site : CellSite
-    observed : TensorVariable, (n,)
+    observed : TensorVariable
+        (n,), or (I, J) where all cells of a matrix are observed.
+    shape : tuple of TensorVariable
+        That the observed variable should have.
     rows, cols : TensorVariable of int, (n,)
     offset : TensorVariable, (n,)
         In terms of hyperparameters.
@@ -73,6 +76,7 @@ class CellGroup:
     name: str
     site: CellSite
     observed: TensorVariable
+    shape: tuple[TensorVariable, ...]
     rows: TensorVariable
     cols: TensorVariable
     offset: TensorVariable

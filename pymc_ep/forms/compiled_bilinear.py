@@ -15,7 +15,7 @@ from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.linear_maps import batch
-from pymc_ep.sites.base import first_outside
+from pymc_ep.sites.base import at_index, first_outside
 
 __all__ = ["CompiledBilinear"]
 
@@ -65,13 +65,24 @@ class CompiledBilinear(HyperFunctions):
         InvalidDataError
             For observations that cannot be, for rows that there are not, and for numbers that differ.
         """
-        y, rows, cols = (np.asarray(part) for part in self._data())
-        self.require_cells(y, rows, cols)
+        y, wanted, rows, cols = (np.asarray(part) for part in self._data())
+        if len(wanted) == 2 and y.shape != tuple(wanted):
+            v, u = (one.name for one in self.form.matrices)
+            raise InvalidDataError(
+                f"{self.form.cells.name!r} has observations of shape {y.shape}, but the products of {v!r} and {u!r} "
+                f"are of shape {tuple(map(int, wanted))}; correct the one or the other, or transpose the observations."
+            )
+        self.require_cells(y.ravel(), rows, cols, shape=y.shape)
         shape = self.shapes[0][0], self.shapes[1][0]
-        return Cells.of(y, rows.astype(np.int64), cols.astype(np.int64), shape, self.form.cells.site)
+        return Cells.of(y.ravel(), rows.astype(np.int64), cols.astype(np.int64), shape, self.form.cells.site)
 
-    def require_cells(self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> None:
-        """Raise unless there can be such observations at such rows and columns, (n,) each."""
+    def require_cells(
+        self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, shape: tuple[int, ...] | None = None
+    ) -> None:
+        """Raise unless there can be such observations at such rows and columns, (n,) each.
+
+        The observations were given in a shape, by default theirs, which messages count in.
+        """
         group = self.form.cells
         if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
             raise InvalidDataError(
@@ -96,8 +107,9 @@ class CompiledBilinear(HyperFunctions):
                 )
         if (bad_value := group.site.first_bad(y)) is not None:
             k, kinds = bad_value
+            place = tuple(int(i) for i in np.unravel_index(k, shape or y.shape))
             raise InvalidDataError(
-                f"{group.name!r} has the observation {y[k]} at index {k}, but its values are {kinds}; correct or "
+                f"{group.name!r} has the observation {y[k]}{at_index(place)}, but its values are {kinds}; correct or "
                 f"remove that cell."
             )
 
@@ -228,7 +240,7 @@ class CompiledBilinear(HyperFunctions):
     @cached_property
     def _data(self) -> Callable[..., Any]:
         group = self.form.cells
-        return self._function([], [group.observed, group.rows, group.cols])
+        return self._function([], [group.observed, pt.stack(group.shape), group.rows, group.cols])
 
     @cached_property
     def _entry_shapes(self) -> Callable[..., Any]:

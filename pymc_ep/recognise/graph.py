@@ -87,10 +87,15 @@ def without_casts(variable: TensorVariable) -> TensorVariable:
     return variable
 
 
-def without_views(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the graphs without the views that PyMC puts around Deterministics; many rows would loop over them."""
+def without_views(
+    expressions: Sequence[TensorVariable], blockers: Sequence[TensorVariable] = ()
+) -> list[TensorVariable]:
+    """Return the graphs without the views that PyMC puts around Deterministics, which hide what is behind them.
+
+    What follows from a view is made anew, down to `blockers`, which stay who they are.
+    """
     known: dict = {}
-    for node in io_toposort([], list(expressions)):
+    for node in io_toposort(list(blockers), list(expressions)):
         inputs = [known.get(v, v) for v in node.inputs]
         if isinstance(node.op, ViewOp):
             known[node.outputs[0]] = inputs[0]

@@ -178,8 +178,7 @@ def _without_offenders(
             f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
             f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
             f"products of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and "
-            f"predictors with {SPELLINGS} write; where every cell is observed, "
-            f"rows, cols = np.indices(shape).reshape(2, -1)."
+            f"predictors with {SPELLINGS} write."
         )
     return sets[0]
 

@@ -13,7 +13,17 @@ import numpy as np
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["Relation", "Site", "SuperGaussian", "Tilted", "first_outside", "get_site", "register_site", "sites"]
+__all__ = [
+    "Relation",
+    "Site",
+    "SuperGaussian",
+    "Tilted",
+    "at_index",
+    "first_outside",
+    "get_site",
+    "register_site",
+    "sites",
+]
 
 
 class Tilted(NamedTuple):
@@ -215,7 +225,7 @@ class Site:
             index = tuple(int(i) for i in np.argwhere(~holds)[0])
             of = [f"{k} = {np.broadcast_to(v, holds.shape)[index]}" for k, v in zip(self.parameters, values)]
             raise InvalidDataError(
-                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{_where(index)} with "
+                f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{at_index(index)} with "
                 f"{', '.join(of)}, but a {self.name} site takes {self.relation.wanted}. Correct one of them."
             )
 
@@ -234,10 +244,11 @@ def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> 
     if not bad.any():
         return None
     index = tuple(int(i) for i in np.argwhere(bad)[0])
-    return value[index], _where(index)
+    return value[index], at_index(index)
 
 
-def _where(index: tuple[int, ...]) -> str:
+def at_index(index: tuple[int, ...]) -> str:
+    """Return where an entry of an array stands, for messages."""
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
 

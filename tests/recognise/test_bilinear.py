@@ -114,12 +114,15 @@ def test_a_bias_of_rows_and_of_columns_is_refused():
 MASK = np.array([[True, False, True], [False, True, False], [True, True, False]])
 ROWS, COLS = MASK.nonzero()
 SPELLINGS = {
-    "sum": lambda V, U: (V[ROWS] * U[COLS]).sum(-1),
-    "at": lambda V, U: (V @ U.T)[ROWS, COLS],
-    "mask": lambda V, U: (V @ U.T)[MASK],
-    "shared mask": lambda V, U: (V @ U.T)[pm.Data("mask", MASK)],
-    "dot": lambda V, U: pm.math.dot(V, U.T)[pm.Data("rows", ROWS), COLS],
-    "transpose": lambda V, U: pt.tensordot(V, pt.transpose(U), 1)[ROWS, COLS],
+    "sum": lambda V, U, b: (V[ROWS] * U[COLS]).sum(-1) + b[COLS],
+    "at": lambda V, U, b: (V @ U.T)[ROWS, COLS] + b[COLS],
+    "mask": lambda V, U, b: (V @ U.T)[MASK] + b[COLS],
+    "dot": lambda V, U, b: pm.math.dot(V, U.T)[pm.Data("rows", ROWS), COLS] + b[COLS],
+    "transpose": lambda V, U, b: pt.tensordot(V, pt.transpose(U), 1)[ROWS, COLS] + b[COLS],
+    "sum at": lambda V, U, b: (V @ U.T + b + 1.0)[ROWS, COLS],
+    "sum in a mask": lambda V, U, b: (V @ U.T + b[None] + np.ones((3, 1)))[pm.Data("mask", MASK)],
+    "deterministics": lambda V, U, b: pm.Deterministic("p", pm.Deterministic("q", V @ U.T) + b)[MASK],
+    "deterministic": lambda V, U, b: pm.Deterministic("q", (V[ROWS] * U[COLS]).sum(-1)) + b[COLS],
 }
 
 
@@ -129,14 +132,90 @@ def test_spellings(spelling):
     with pm.Model() as model:
         V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
         b = pm.Normal("b", shape=3)
-        pm.Normal("y", SPELLINGS[spelling](V, U) + b[COLS], 1, observed=np.arange(5.0))
+        pm.Normal("y", SPELLINGS[spelling](V, U, b), 1, observed=np.arange(5.0))
     form = compiled_form(model, None).form
     assert [matrix.name for matrix in form.matrices] == ["V", "U"]
     cells = [pytensor.function([], part)() for part in model.replace_rvs_by_values([form.cells.rows, form.cells.cols])]
     np.testing.assert_array_equal(cells, [ROWS, COLS])
-    if spelling != "shared mask":
-        assert form.biases[0] is None
-        assert form.biases[1].name == "b"
+    assert form.biases[0] is None
+    assert form.biases[1].name == "b"
+
+
+COUNTS = np.array([[1, 0, 4], [2, 7, 0], [0, 3, 1], [5, 1, 2]])
+CELLS = tuple(np.indices(COUNTS.shape).reshape(2, -1))
+WHOLE = {
+    "counts": lambda f, y: pm.Poisson("y", pm.math.exp(f), observed=y),
+    "bits": lambda f, y: pm.Bernoulli("y", logit_p=f, observed=(y > 1).astype(int)),
+    "numbers": lambda f, y: pm.Normal("y", f, pm.HalfNormal("noise", 1), observed=np.sqrt(y)),
+}
+
+
+@pytest.mark.parametrize("likelihood", WHOLE)
+def test_a_whole_product_is_all_its_cells(likelihood):
+    def found(whole):
+        with pm.Model() as model:
+            V, U = (pm.Normal(name, shape=(n, 2)) for name, n in zip("VU", COUNTS.shape))
+            b, c = (pm.Normal(name, shape=n) for name, n in zip("bc", COUNTS.shape))
+            if whole:
+                WHOLE[likelihood](V @ U.T + b[:, None] + c + pm.Normal("mu", 0, 1), COUNTS)
+            else:
+                rows, cols = CELLS
+                f = (V[rows] * U[cols]).sum(-1) + b[rows] + c[cols] + pm.Normal("mu", 0, 1)
+                WHOLE[likelihood](f, COUNTS.ravel())
+        idata = pmep.fit("vg", model=model, draws=5, chains=1, random_seed=0, progressbar=False)
+        fit = idata["fit"]
+        return (
+            {name: fit[name].to_numpy() for name in ("log_evidence", "b_sd", "c_mean", "hyper_mode_mu")},
+            [fit["y_predictor_sd"].to_numpy(), idata["log_likelihood"]["y"].to_numpy()[0]],
+        )
+
+    (same, of_matrix), (expected, of_vector) = found(True), found(False)
+    for name, value in expected.items():
+        np.testing.assert_allclose(same[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+    for part, vector in zip(of_matrix, of_vector):
+        assert part.shape == (*vector.shape[:-1], *COUNTS.shape)
+        np.testing.assert_allclose(part.reshape(vector.shape), vector, rtol=1e-10)
+
+
+def test_rates_may_be_selected_after_the_link():
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        pm.Poisson("y", pm.math.exp(V @ U.T + pm.Normal("b", shape=3)[:, None])[ROWS, COLS], observed=np.arange(5))
+    form = compiled_form(model, None).form
+    assert form.cells.link == "exp"
+    assert form.biases[0].name == "b"
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda p: pm.Normal("y", np.ones((2, 3)) @ p, 1, observed=np.ones((2, 3))), r"with latent=\[\.\.\.\]"),
+        (lambda p: pm.Normal("y", p[:, 1:], 1, observed=np.ones((3, 2))), r"with latent=\[\.\.\.\]"),
+        (
+            lambda p: pm.MvNormal("y", np.zeros(3), p @ p.T + np.eye(3), observed=np.ones((2, 3))),
+            "depend on each other",
+        ),
+    ],
+    ids=["multiplied", "sliced", "covariance"],
+)
+def test_whole_products_that_are_no_predictors_of_cells(use, message):
+    """They are not taken for bilinear likelihoods, about the shape of which there would be nothing good to say."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        use(V @ U.T)
+    with pytest.raises(pmep.UnsupportedModelError, match=message):
+        compiled_form(model, None)
+
+
+def test_a_bias_at_another_variable_of_the_same_values():
+    with pm.Model() as model:
+        V, U, b = pm.Normal("V", shape=(3, 2)), pm.Normal("U", shape=(3, 2)), pm.Normal("b", shape=3)
+        f = (V[pm.Data("rows", ROWS)] * U[COLS]).sum(-1)
+        pm.Normal("y", f + b[ROWS], 1, observed=np.arange(5.0))
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'b' is taken at the indices at which 'V' is.*Take both"):
+        compiled_form(model, None)
+    # Unless it is asked for as a hyperparameter.
+    assert compiled_form(model, ["V", "U"]).form.hyper_names == ("b",)
 
 
 def test_one_row_for_all_cells():
