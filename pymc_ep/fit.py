@@ -5,11 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pymc as pm
 
 from pymc_ep.calls import check_numbers, check_options, hyper_start, progress, warn_unless_converged
 from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
 from pymc_ep.forms.bilinear import Bilinear
+from pymc_ep.forms.digest import digest
 from pymc_ep.marginal import sample
 from pymc_ep.recognise import bilinear_sites, compiled_form, field_sites, site_names
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
@@ -65,7 +67,8 @@ def fit(
     start : optional
         Result of an earlier fit of the same model, or a dict of hyperparameter values by name.
     checkpoint : path, optional
-        File to which the state of a long fit is written at intervals, and from which the fit resumes where it exists.
+        File to which the state of a long fit is written at intervals, and from which the same call resumes where it
+        exists.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
     **options
@@ -109,11 +112,12 @@ def fit(
     check_options(engine, hyper, options)
     if hyper == "sample":
         return sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
-    saved = Checkpoint(checkpoint)
-    state = saved.load()
-    if state is None and start is not None and not isinstance(start, dict):
-        state = fit_state(start)
+    state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
+    call = {"method": np.array(engine.name), "hyper=": np.array(hyper), "start": theta}
+    saved = Checkpoint(checkpoint, call | {"set of data": digest(*form.observed())})
+    if (resumed := saved.load()) is not None:
+        state, theta = resumed, resumed["theta"]
     compiled = time.perf_counter()
     with progress(engine.name, progressbar) as report:
         solution = engine.solve(

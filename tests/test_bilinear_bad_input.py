@@ -145,6 +145,27 @@ def imputed():
         pm.Poisson("y", rate, observed=np.ma.array([1, 2], mask=[0, 1]))
 
 
+def not_centred():
+    V, U = shaped()
+    b = pm.Normal("z", 0, 1, shape=3) * pm.HalfNormal("sb", 1)
+    pmep.BilinearPoisson("y", V, U, [0, 1], [1, 2], offset=b[[0, 1]], observed=[1, 2])
+
+
+def signed():
+    V, U = shaped()
+    pmep.BilinearPoisson("y", V, U, [0, 1], [1, 2], offset=-pm.Normal("b", 0, 1, shape=4)[[1, 2]], observed=[1, 2])
+
+
+def halved():
+    V, U = shaped()
+    pm.Poisson("y", pm.math.exp(V @ U.T + pm.Normal("b", 0, 1, shape=3)[:, None] / 2), observed=np.ones((3, 4), int))
+
+
+def made():
+    V = pm.Deterministic("V", pm.Normal("z", 0, 1, shape=(3, 2)) * pm.HalfNormal("s", 1))
+    pmep.BilinearPoisson("y", V, pm.Normal("U", shape=(4, 2)), [0, 1], [1, 2], observed=[1, 2])
+
+
 def imputed_cells():
     with pytest.warns(pm.exceptions.ImputationWarning):
         every_cell(np.ma.masked_equal(but_one(3), 3))
@@ -165,6 +186,10 @@ def other_truncation():
         (half_normal, r"prior of 'U' is no pm\.Normal.*latent=\['V'\]"),
         (itself, "rows of 'V' with rows of 'V' itself"),
         (imputed, "'y' has missing observations, which PyMC draws as 'y_unobserved'.*leave these out"),
+        (made, r"rows that are made of 'z', by a factor or a sum.*Write mean and scale into the prior"),
+        (not_centred, r"'z' is a bias of the rows of 'V' of which.*Write its mean and scale into its prior"),
+        (signed, r"'b' is a bias of the rows of 'U' of which a sign"),
+        (halved, r"'b' is a bias of the rows of 'V' of which a sign, a factor.*or hold it at its mode by latent="),
         (imputed_cells, r"'y' has missing observations.*leave these out, as \(V @ U\.T\)\[seen\]"),
         (other_truncation, "only zeros can be cut off: give it lower=1"),
     ],
@@ -174,6 +199,31 @@ def test_models_that_do_not_fit(build, message):
         build()
     with pytest.raises(pmep.UnsupportedModelError, match=message):
         pmep.fit(model=model, draws=0, **QUIET)
+
+
+def test_that_what_is_learned_has_no_spread_is_said():
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, pm.HalfNormal("s", 1), shape=(3, 2)), pm.Normal("U", 0, 1, shape=(4, 2))
+        pmep.BilinearPoisson("y", V, U, [0, 1], [1, 2], observed=[1, 2])
+    for hyper, said in (("optimize", True), ("fixed", False)):
+        fit = group(pmep.fit(model=model, hyper=hyper, draws=0, **QUIET), "fit")
+        assert ("the hyperparameters are at their mode, without a spread" in fit.attrs["status"]) == said
+
+
+@pytest.mark.parametrize("method", ["vg", "vbmf"])
+def test_hyperparameters_that_are_scales_of_others_have_no_joint_mode(method):
+    """Their density rises without an end as the scale goes to zero, and did so down to 1e-162."""
+    X = np.random.default_rng(0).standard_normal((2, 3))
+    with pm.Model() as model:
+        V, U = shaped()
+        slopes = pm.Normal("slopes", 0, pm.HalfNormal("t", 1), shape=3)
+        offset = pm.math.dot(X, slopes)
+        pmep.BilinearPoisson("y", V, U, [0, 1], [1, 2], offset=offset, observed=[1, 2], link="softplus")
+    with pytest.raises(ValueError, match=r"'slopes' is held at its mode, and its scale 't' is to be learned"):
+        pmep.fit(method, model=model, draws=0, **QUIET)
+    fit = group(pmep.fit(method, model=model, draws=0, hyper="fixed", start={"t": 0.5}, **QUIET), "fit")
+    assert float(fit["hyper_mode_t"]) == 0.5
+    assert "at their mode" not in fit.attrs["status"]
 
 
 @pytest.mark.parametrize(("sd", "same"), [(17, 17.0), (100, 100.0)])

@@ -1,6 +1,7 @@
 """What engines for bilinear forms share: where they start from, and the solution that they hand over."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from pymc_ep.engines.base import check_whole
 from pymc_ep.engines.bilinear_bound import Sides
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.solution import Solution
+from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
@@ -16,6 +18,7 @@ from pymc_ep.kernels.inner_products import FactoredRows, Rows
 __all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides"]
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+_AT_MODE = "; the hyperparameters are at their mode, without a spread"
 _LEARNED = ("left_prior_variance", "right_prior_variance")
 """Of a ``fit_state``: prior variances of columns, where they were learned."""
 
@@ -28,6 +31,7 @@ def bilinear_solution(
     log_evidence_is: str,
     *,
     points: bool,
+    learned: bool,
     prior_variances: Sequence[np.ndarray] | None = None,
 ) -> Solution:
     """Return the solution at the end of an iteration.
@@ -43,6 +47,8 @@ def bilinear_solution(
     log_evidence_is : str
     points : bool
         Whether all rows are points, so that what rises is a density.
+    learned : bool
+        Whether hyperparameters were learned, which are at their mode then.
     prior_variances : (D,) and (D,), optional
         Of the columns of either matrix, where they were learned in place of the model's.
     """
@@ -65,11 +71,11 @@ def bilinear_solution(
                 "predictor_sd": predictor.sd.reshape(shape),
             }
         },
-        state=state,
+        state=state | form.fingerprint(found.state.theta),
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=found.status.sentence,
+        status=found.status.sentence + (_AT_MODE if learned and constant else ""),
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=log_evidence_is,
@@ -110,9 +116,24 @@ def _sides(arrays: Mapping[str, np.ndarray]) -> Sides:
     return left, right
 
 
-def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options that are those of all these engines; raise where they are outside their range."""
-    if not (isinstance(options["tol"], int | float) and options["tol"] > 0):
-        raise ValueError(f"tol={options['tol']!r} must be positive.")
+def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, Any]:
+    """Return options that are those of all these engines; raise where they are outside their range, or have no answer.
+
+    Raises
+    ------
+    ValueError
+        For options that cannot be, and where hyperparameters that are to be learned are the scales of others.
+    """
+    tol = options["tol"]
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
+        raise ValueError(f"tol={tol!r} must be positive.")
     check_whole("max_iter", options["max_iter"])
-    return options
+    if hyper == "optimize" and form.nested:
+        (name, scale), *_ = form.nested.items()
+        raise ValueError(
+            f"{name!r} is held at its mode, and its scale {scale!r} is to be learned, but the density of both together "
+            f"is largest where the scale is zero. Hold the scale by hyper='fixed', at another value than the model's "
+            f"initial point by start={{{scale!r}: ...}}, give it a number, or use pm.sample; of vectors, those that "
+            f"are added as b[rows] to inner products of rows are integrated out."
+        )
+    return options | {"tol": float(tol)}

@@ -1,5 +1,6 @@
 """Shrinkage of singular values on bilinear models from end to end: what it takes, options, solution."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,9 +69,14 @@ def solve(
         For observations that cannot be, and for rows that there are not.
     ValueError
         For options that cannot be.
+
+    Warns
+    -----
+    UserWarning
+        Where one cell makes the bound of most others loose, although the fit converged.
     """
     _require_form(form)
-    settings = checked(OPTIONS | options)
+    settings = checked(OPTIONS | options, form.form, hyper)
     settings["rank"] = _rank(form, settings["rank"])
     _require_options(form, hyper, settings)
     cells, prior = form.started(theta)
@@ -95,7 +101,11 @@ def solve(
     kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
     variances = np.array([side.variance[0] for side in (own.left, own.right)])
     settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
-    notes = _pruned(ascent, found.state, kappa, variances) + _degraded(form, ascent, kappa, last)
+    loose = _degraded(form, ascent, kappa, last)
+    if loose and found.status.converged:
+        # Where it has not, the warning that says so says this as well.
+        warnings.warn(f"{form.form.cells.name!r} is hard for vbmf{loose}.", stacklevel=3)
+    notes = _pruned(ascent, found.state, kappa, variances) + loose
     if not found.status.converged:
         notes += (
             f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
@@ -104,7 +114,16 @@ def solve(
     found = found._replace(status=found.status._replace(sentence=sentence))
     learned = list(variances) if settings["ard"] else None
     what = _JOINT if ascent.points else BOUND
-    return bilinear_solution(form, found, engine.thetas, settings, what, points=ascent.points, prior_variances=learned)
+    return bilinear_solution(
+        form,
+        found,
+        engine.thetas,
+        settings,
+        what,
+        points=ascent.points,
+        learned=hyper == "optimize",
+        prior_variances=learned,
+    )
 
 
 def _require_form(form: CompiledBilinear) -> None:

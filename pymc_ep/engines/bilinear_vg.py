@@ -63,7 +63,7 @@ def solve(
     ValueError
         For options that cannot be, such as points with a scale that is learned.
     """
-    settings = checked(OPTIONS | options)
+    settings = checked(OPTIONS | options, form.form, hyper)
     if settings["covariance"] not in _COVARIANCES:
         raise ValueError(f"covariance={settings['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
@@ -95,12 +95,13 @@ def solve(
         left, right = map(factored, found.state.sides)
         found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
-    return bilinear_solution(form, found, engine.thetas, settings, what, points=bool(np.concatenate(points).all()))
+    all_points = bool(np.concatenate(points).all())
+    return bilinear_solution(form, found, engine.thetas, settings, what, points=all_points, learned=hyper == "optimize")
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
     """Return the names of what is estimated, and which columns of either side that is."""
-    named = (estimate,) if isinstance(estimate, str) else tuple(estimate)
+    named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
     unknown = [name for name in named if name not in form.latent_names]
     if unknown:
         raise ValueError(

@@ -95,6 +95,8 @@ class Bilinear(Hyperparameters):
     biases : pair of Entries or None
         (I,) and (J,).
     cells : CellGroup
+    nested : dict of str to str
+        Hyperparameters whose prior has another one as its scale, and that one.
     deterministics : dict of str to TensorVariable
         In terms of hyperparameters and stand-ins.
     ignored : tuple of str
@@ -104,6 +106,7 @@ class Bilinear(Hyperparameters):
     matrices: tuple[Entries, Entries]
     biases: tuple[Entries | None, Entries | None]
     cells: CellGroup
+    nested: dict[str, str] = field(default_factory=dict)
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 

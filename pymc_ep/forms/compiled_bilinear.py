@@ -13,6 +13,7 @@ from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.forms.digest import digest
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.linear_maps import batch
 from pymc_ep.sites.base import at_index, first_outside
@@ -163,6 +164,20 @@ class CompiledBilinear(HyperFunctions):
             for matrix, bias in zip(self.form.matrices, self.form.biases)
         )
         return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
+
+    def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what tells, by name, whether a result is of the present data and priors: small beside these."""
+        prior, (y, _, rows, cols) = self.prior(theta), map(np.asarray, self._data())
+        given = [prior.offset, *prior.parameters]
+        alike = all(np.ptp(part) == 0 for part in given)
+        moments = [getattr(side, name) for name in ("mean", "variance") for side in (prior.left, prior.right)]
+        finite = [np.where(np.isfinite(part), part, 0.0).mean(axis=0) for part in moments]
+        return {
+            "cells": digest(self.form.cells.site.name, y.astype(float), rows.astype(np.int64), cols.astype(np.int64)),
+            "offset": np.array([part[:1] if alike else part for part in given]),
+            "prior_mean": np.concatenate(finite[:2]),
+            "prior_variance": np.concatenate(finite[2:]),
+        }
 
     def pullback(
         self,

@@ -1,6 +1,6 @@
 """Gaussian predictions of variables that are affine in the latent ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,13 +55,20 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPo
     present = {"observed": np.concatenate([np.ravel(y) for y in form.observed()]), "prior_mean": prior.mean}
     if "prior_variance" in state:
         present["prior_variance"] = np.asarray(prior.gaussian.variances())
-    for name, now in present.items():
-        if not np.allclose(state[name], now, rtol=1e-6, atol=1e-9 * np.max(np.abs(now), initial=1e-300)):
-            raise ValueError(
-                f"The data of the model have changed since the fit (its {name.replace('_', ' ')} differs). Set those "
-                f"of the fit again, and put new inputs into variables of their own; or fit anew."
-            )
+    _require_unchanged(state, present)
     return posterior
+
+
+def _require_unchanged(state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> None:
+    """Raise where numbers that a fit has kept are not those of the model as it is now."""
+    for name, now in present.items():
+        held, scale = state[name], np.max(np.abs(now.astype(float)), initial=1e-300)
+        if held.shape != now.shape or not np.allclose(held, now, rtol=1e-6, atol=1e-9 * scale):
+            what = f"{name.replace('_', ' ')} {'differ' if name.endswith('s') else 'differs'}"
+            raise ValueError(
+                f"The data of the model have changed since the fit (its {what}). Set those of the fit again, and put "
+                f"new inputs into variables of their own; or fit anew."
+            )
 
 
 def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear, BilinearPosterior] | None:
@@ -70,13 +77,14 @@ def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear
     Raises
     ------
     ValueError
-        Where the model's matrices are no longer those of the fit.
+        Where the model's matrices, priors or data are no longer those of the fit.
     """
     latent = settings(idata)["latent"]
     form = compiled_form(model, latent) if fit_group(idata).attrs["method"] in _BILINEAR else None
     if not isinstance(form, CompiledBilinear):
         return None
-    posterior = get_engine(fit_group(idata).attrs["method"], form.form).rebuild(form, fit_state(idata))
+    state = fit_state(idata)
+    posterior = get_engine(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
     sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
     for rows, matrix, bias, (n, d) in sides:
         if rows.mean.shape != (n, d + (bias is not None)):
@@ -87,6 +95,12 @@ def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear
                 f"the model it is now {now}. Set the data, dims and variables of the fit again, or fit anew."
             )
         _require_labels(idata, model, matrix.name)
+    if posterior.theta.size != form.start.size:
+        raise ValueError(
+            f"The result holds {posterior.theta.size} hyperparameters, but the model now has {form.start.size}. Set "
+            f"the data and variables of the fit again, or fit anew."
+        )
+    _require_unchanged(state, form.fingerprint(posterior.theta))
     return form, posterior
 
 

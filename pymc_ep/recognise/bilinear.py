@@ -114,9 +114,10 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
     rv = likelihood.rv
     for graph in ancestors(likelihood.parameters, blockers=model.basic_RVs):
         products = inner_products(graph)
-        if products is None or not all(matrix in model.free_RVs for matrix in products.matrices):
+        if products is None or (products.graph.ndim == 2 and not _elementwise(likelihood, products.graph)):
             continue
-        if products.graph.ndim == 2 and not _elementwise(likelihood, products.graph):
+        if not all(matrix in model.free_RVs for matrix in products.matrices):
+            _require_not_made(model, rv, products, latent)
             continue
         v, u = products.matrices
         gaussian = [one for one in (v, u) if is_gaussian(model, one, 2)]
@@ -136,6 +137,27 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
             )
         return products
     return None
+
+
+def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
+    """Raise where matrices are Gaussian ones with another scale or mean, which are to be integrated out."""
+    gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and _all_latent([one], latent)]
+    behind = [[one for one in gaussian if _made_of(model, matrix, one)] for matrix in products.matrices]
+    if all(behind):
+        made = next(of[0] for of, matrix in zip(behind, products.matrices) if of[0] is not matrix)
+        raise UnsupportedModelError(
+            f"{rv.name!r} has inner products of rows that are made of {made.name!r}, by a factor or a sum, and only "
+            f"random variables themselves are read as matrices. Write mean and scale into the prior, as in "
+            f"pm.Normal({made.name!r}, mu, sd, ...)."
+        )
+
+
+def _made_of(model: Model, graph: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether a graph is a variable, or that with something done to its elements one by one."""
+    between = value_dependent([graph], [rv]) - {rv}
+    return depends_on([graph], [rv], blockers=model.basic_RVs) and all(
+        isinstance(v.owner.op, Elemwise) for v in between
+    )
 
 
 def _elementwise(likelihood: Likelihood, graph: TensorVariable) -> bool:
@@ -163,6 +185,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
         else:
             biases[found[0]] = found[1]
     _require_own_index(model, rest, products, latent)
+    _require_plain_biases(model, rest, products, latent)
     latents = [*products.matrices, *(b for b in biases if b is not None)]
     offset = pt.add(*rest, pt.zeros(())) if rest else pt.zeros(())
     _require_apart(model, likelihood, eta, latents, rest, products)
@@ -179,6 +202,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
         matrices=(own[products.matrices[0]], own[products.matrices[1]]),
         biases=(pairs[0], pairs[1]),
         cells=cells,
+        nested=_nested(hyper),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
     )
@@ -234,7 +258,7 @@ def _require_own_index(
 ) -> None:
     """Raise where a vector that could be a bias is taken at the indices of a matrix by another variable."""
     for vector, index in filter(None, map(taken, terms)):
-        if vector not in model.free_RVs or not is_gaussian(model, vector, 1) or not _all_latent([vector], latent):
+        if not _may_be_bias(model, vector, latent):
             continue
         if any(same_index(without_casts(index), own) for own in products.indices):
             continue
@@ -245,6 +269,34 @@ def _require_own_index(
                     f"variables, so that it cannot be told whether {vector.name!r} is a bias of its rows. Take both at "
                     f"one, such as rows = pm.Data('rows', ...)."
                 )
+
+
+def _require_plain_biases(
+    model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
+) -> None:
+    """Raise where something is done to a bias, which would make a hyperparameter of it."""
+    for graph in ancestors(terms, blockers=model.basic_RVs):
+        vector, places = _vector_and_places(graph, products) if isinstance(graph, TensorVariable) else (None, [])
+        if not places or (any(graph is term for term in terms) and vector in model.free_RVs):
+            continue
+        for rv in model.free_RVs:
+            if _may_be_bias(model, rv, latent) and _made_of(model, vector, rv):
+                raise UnsupportedModelError(
+                    f"{rv.name!r} is a bias of the rows of {products.matrices[places[0]].name!r} of which a sign, a "
+                    f"factor or something else makes another. Write its mean and scale into its prior, "
+                    f"pm.Normal({rv.name!r}, mu, sd, ...), and add it as it is, or hold it at its mode by latent=[...]."
+                )
+
+
+def _may_be_bias(model: Model, rv: TensorVariable, latent: Sequence[str] | None) -> bool:
+    return rv in model.free_RVs and is_gaussian(model, rv, 1) and _all_latent([rv], latent)
+
+
+def _nested(hyper: Sequence[TensorVariable]) -> dict[str, str]:
+    """Return hyperparameters the last parameter of whose prior, a scale or rate, follows from another, and that one."""
+    scales = {rv: parameters_of(rv)[-1:] for rv in hyper}
+    pairs = ((rv, other) for rv in hyper for other in hyper if other is not rv and depends_on(scales[rv], [other]))
+    return {rv.name: other.name for rv, other in pairs}
 
 
 def _evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:

@@ -29,6 +29,8 @@ def fit_state(container: Any) -> dict[str, np.ndarray]:
     ------
     ValueError
         When the container has no such group.
+    TypeError
+        For what is no container.
     """
     return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
 
@@ -45,6 +47,11 @@ def settings(container: Any) -> dict[str, Any]:
 
 
 def _own_group(container: Any, name: str) -> xr.Dataset:
+    if not hasattr(container, "groups"):
+        raise TypeError(
+            f"A {type(container).__name__} is no result of a fit; pass what pymc_ep.fit returned, or a file of it that "
+            f"ArviZ has read."
+        )
     if not has_group(container, name):
         found = ", ".join(group_names(container)) or "none"
         raise ValueError(
