@@ -40,10 +40,10 @@ def fit(
     Parameters
     ----------
     method : str, optional
-        ``"ep"``; for models with a `SparseField` also ``"dsb"``, the double loop, and ``"map"``, the mode of the
-        density, of which those with a `WaveletTree` have these two alone; for inner products of rows of two matrices,
-        as of `BilinearPoisson`, ``"vg"`` and, where log densities of cells have a largest curvature, ``"vbmf"``. None
-        picks the first that takes all sites of the model. `pymc_ep.supported` lists all.
+        ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
+        mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
+        log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
+        model. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -75,8 +75,9 @@ def fit(
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
         ``"coefficients"``. The double loop: ``variance="auto"``, ``"exact"``, ``"perturb-and-map"`` or ``"lanczos"``,
-        ``n_samples=30``, ``seed=0``, ``outer`` loops at most (by default 50 with exact variances, 15 with others),
-        ``tol=1e-4``, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``.
+        ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
+        with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
+        for models of wavelet coefficients: ``translations=1`` grids to average over.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.

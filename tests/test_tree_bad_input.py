@@ -1,5 +1,7 @@
 """Wrong input to wavelet trees: each is refused with the name of the variable, what is wrong and a cure."""
 
+import re
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -28,7 +30,10 @@ def same():
 
 INVALID = {
     # What the transform takes
-    "sides": (lambda: tree(levels=4), r"multiples of 16.*\(8, 8\).*at most 3 levels.*to shape \(16, 16\)"),
+    "sides": (
+        lambda: tree(levels=4),
+        r"multiples of 16.*\(8, 8\).*at most 3 levels.*np\.pad\(image, \(\(0, 8\), \(0, 8\)\).*to shape \(16, 16\)",
+    ),
     "one side": (lambda: tree(shape=(8, 12), levels=3), r"multiples of 8.*\(8, 12\).*at most 2.*\(8, 16\)"),
     "odd side": (lambda: tree(shape=(8, 9)), r"multiples of 4.*\(8, 9\).*a side is odd.*\(8, 12\)"),
     "a signal": (lambda: tree(shape=8), r"shape must be a tuple of 2 sides.*\(8,\)"),
@@ -232,6 +237,66 @@ def test_data_without_details(level):
     np.testing.assert_allclose(fit["u_mean"], level, atol=1e-6)
     # Hardly more is left than the noise of the scaling coefficients, flat over four by four pixels.
     assert np.all((fit["u_sd"] > 0.999 * 0.3 / 4) & (fit["u_sd"] < 1.2 * 0.3 / 4))
+
+
+def scales(low, high):
+    """Return the scales of both states, to be learned."""
+    return {name: pm.HalfNormal(name, np.array(size), shape=2) for name, size in (("low", low), ("high", high))}
+
+
+@pytest.mark.parametrize("method", ["dsb", "ep"])
+def test_laplace_states_of_data_without_details(method):
+    """A state without weight has no part in the gradient, however steep its potential is; the status names scales."""
+    with pm.Model() as model:
+        pair = {name: pm.Laplace.dist(0, b) for name, b in scales(0.5, 2.0).items()}
+        pm.Normal("y", tree(wavelet="haar", **pair), np.array(0.3), observed=np.zeros(SHAPE))
+    fit = fit_group(pmep.fit(method, model=model, draws=0, progressbar=False))
+    np.testing.assert_allclose(fit["u_mean"], 0.0, atol=1e-6)
+    assert re.search(r"'low' ran to zero at index 0.*InverseGamma|optimum at a boundary", fit.attrs["status"])
+
+
+@pytest.mark.filterwarnings("ignore:The fit by dsb did not converge")
+def test_scales_that_are_given_stay_where_the_search_begins():
+    """The others are fitted to the data all the same."""
+    with pm.Model() as model:
+        pair = {name: pm.Normal.dist(0, sd) for name, sd in scales(0.5, 2.0).items()}
+        pm.Normal("y", tree(wavelet="haar", **pair), np.array(0.3), observed=OBSERVED)
+    given = {"low": np.array([0.07, 0.03])}
+    traces = [
+        fit_group(pmep.fit("dsb", model=model, start=start, outer=1, draws=0, progressbar=False))
+        for start in (given, None)
+    ]
+    first = [{name: fit[f"hyper_trace_{name}"].to_numpy()[0] for name in ("low", "high")} for fit in traces]
+    np.testing.assert_allclose(first[0]["low"], given["low"])
+    assert (np.abs(first[1]["low"] - given["low"]) > 1e-3).all()
+    assert (first[0]["high"] != 2.0).all()
+
+
+def one_scale():
+    s = pm.HalfNormal("s", 1)
+    return {"low": pm.Normal.dist(0, s), "high": pm.Normal.dist(0, s * 1.0)}
+
+
+def one_number():
+    return {"low": pm.Normal.dist(0, tau=4.0), "high": pm.Normal.dist(0, 0.5)}
+
+
+@pytest.mark.parametrize("method", ["dsb", "ep"])
+@pytest.mark.parametrize("pair", [one_scale, one_number])
+def test_states_that_are_equal_at_all_hyperparameters(pair, method):
+    with pm.Model() as model:
+        pm.Normal("y", tree(**pair()), pm.HalfNormal("noise", 1), observed=OBSERVED)
+    with pytest.raises(pmep.InvalidDataError, match="'u' are the same distribution at all hyperparameters"):
+        pmep.fit(method, model=model, draws=0, progressbar=False)
+
+
+@pytest.mark.parametrize("method", ["dsb", "ep", "map"])
+def test_a_mask_that_leaves_nothing(method):
+    with pm.Model() as model:
+        u = tree(scaling=pm.Normal.dist(0, 1))
+        pm.Normal("y", u[np.zeros(SHAPE, dtype=bool)], 1.0, observed=np.zeros(0))
+    with pytest.raises(pmep.InvalidDataError, match="'y' has no observations; pass at least one"):
+        pmep.fit(method, model=model, hyper="fixed", draws=0, progressbar=False)
 
 
 def test_pixels_that_nothing_determines():

@@ -30,7 +30,7 @@ class FactorSites:
     Raises
     ------
     InvalidDataError
-        Where an observation lies outside what its site takes.
+        Where there is no observation, or one lies outside what its site takes.
     """
 
     def __init__(self, form: Any):
@@ -39,6 +39,8 @@ class FactorSites:
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
         self.slices = group_slices(self.observed)
         for group, y in zip(form.form.factors, form.observed()):
+            if y.size == 0:
+                raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
 
     def prior(self, theta: np.ndarray) -> Prior:

@@ -73,10 +73,10 @@ def solve(
     moved = translations_of(form, grids) if isinstance(form, CompiledSparseLinear) and grids > 1 else []
     if grids > 1 and hyper == "integrate" and theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
-    if has_trees(form) and hyper == "fixed":
-        require_two_states(FactorSites(form), theta)
-    elif has_trees(form) and sites is None and np.array_equal(theta, form.start):
-        theta = first_hyperparameters(form, theta)
+    if has_trees(form):
+        require_two_states(FactorSites(form), theta, learn=hyper != "fixed")
+        if hyper != "fixed" and sites is None:
+            theta = first_hyperparameters(form, theta)
     integral = None
     if hyper == "fixed" or not theta.size:
         found = stay(evidence, theta, sites)

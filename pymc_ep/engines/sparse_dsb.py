@@ -18,6 +18,7 @@ from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.tree_start import fitted_start, has_trees, require_two_states
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.average import translations_of
+from pymc_ep.sites.base import at_index
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 
@@ -51,6 +52,8 @@ _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 """Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
+_VANISHED = 1e-10
+"""Part of a scale's initial value below which it is said to have run to zero."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
 _WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations")
 _POSITIVE = ("tol", "cg_tol", "smoothing")
@@ -125,7 +128,7 @@ def solve_by_bounds(
     InvalidDataError
         For observations outside their domain, and where the factors leave unknowns undetermined.
     NumericalError
-        Where a scale runs to zero, or a bound is not finite.
+        Where a bound is not finite, as where a scale ran to zero and leaves no precision that can be factored.
     """
     given = OPTIONS | options
     if given["tol"] is None:
@@ -141,10 +144,11 @@ def solve_by_bounds(
     settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     sites = BoundedSites(form)
-    if hyper == "fixed":
-        require_two_states(sites, theta)
-    begin = _start(form, sites, solver, theta, start, learn=learn and np.array_equal(theta, form.start))
+    require_two_states(sites, theta, learn=learn)
+    begin = _start(form, sites, solver, theta, start, learn=learn)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
+    if learn and (vanished := _vanished(form, fit.state.theta)):
+        fit = fit._replace(status=fit.status._replace(sentence=fit.status.sentence + vanished))
     if settings["translations"] > 1:
         fit = _averaged(form, fit, report)
     if solver.exact:
@@ -187,7 +191,7 @@ def find_mode(
         )
     solver = _solver(form, settings | {"variance": "auto"})
     sites = BoundedSites(form)
-    require_two_states(sites, theta)
+    require_two_states(sites, theta, learn=False)
     begin = _start(form, sites, solver, theta, start, learn=False)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, smoothing=settings["smoothing"])
     return fit._replace(log_evidence=None)
@@ -206,6 +210,20 @@ def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] |
         evidence = averaged_evidence(known)
     status = averaged_status(fit.status, [other.status for other in others])
     return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
+
+
+def _vanished(form: Any, theta: np.ndarray) -> str:
+    """Return what is to be said where a scale ran to zero."""
+    first, last = form.constrained(form.start), form.constrained(theta)
+    for name, transformed in zip(form.form.hyper_names, form.form.hyper_transformed):
+        gone = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
+        if gone.any():
+            return (
+                f"; {name!r} ran to zero{at_index(tuple(int(i) for i in np.argwhere(gone)[0]))}, as the data ask for "
+                f"coefficients that are exactly zero and its prior lets it: give it one without density at zero, such "
+                f"as pm.InverseGamma, or a number"
+            )
+    return ""
 
 
 def _by_level(form: Any, fit: BoundFit) -> np.ndarray:

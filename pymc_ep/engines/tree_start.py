@@ -19,6 +19,7 @@ from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
 from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.compiled import aside
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
@@ -45,23 +46,28 @@ def has_trees(form: Any) -> bool:
     return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
 
 
-def require_two_states(sites: FactorSites, theta: np.ndarray) -> None:
-    """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), that are not learned."""
+def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
+    """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), or at any if `learn`."""
+    everywhere = [theta, aside(theta)] if learn else [theta]
     for i, tree, _ in _trees(sites):
-        low, high = _of_states(tree, sites.prior(theta).parameters[i])
-        if tree.site.low is tree.site.high and all(map(np.array_equal, low, high)):
+        pairs = [_of_states(tree, sites.prior(at).parameters[i]) for at in everywhere]
+        if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in pairs):
             name = sites.form.form.factors[i].name
-            raise InvalidDataError(
-                f"The states of {name!r} are the same distribution at the given hyperparameters, which hyper='fixed' "
-                f"holds, so that they mean nothing; give those of the high state other values by start=, or learn them "
-                f"by hyper='optimize'."
-            )
+            if learn:
+                what = "all hyperparameters, so that they mean nothing; give low= and high= scales of their own"
+            else:
+                what = (
+                    "the given hyperparameters, which hyper='fixed' holds, so that they mean nothing; give those of "
+                    "the high state other values by start=, or learn them by hyper='optimize'"
+                )
+            raise InvalidDataError(f"The states of {name!r} are the same distribution at {what}.")
 
 
 def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
-    """Return hyperparameters at which EP starts its search, from a compiled sparse linear form's own, (p,).
+    """Return hyperparameters at which EP starts its search, (p,).
 
-    For the interpolation each of the other factors stands by the Gaussian that it is roughly like.
+    Those that are not a compiled sparse linear form's own, as the user gave them, stay. For the interpolation each of
+    the other factors stands by the Gaussian that it is roughly like.
     """
     sites, prior = FactorSites(form), form.prior(theta)
     shift, precision = form.first_sites(prior)
@@ -83,7 +89,7 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     theta : ndarray, (p,)
         Unconstrained hyperparameters; those that no mixture depends on stay there.
     learn : bool
-        Whether the others are fitted.
+        Whether the others are fitted, but for those that are not the form's own, as the user gave them.
     """
     smooth = _smooth(sites, linear, solver, theta)
     if learn:
@@ -180,8 +186,9 @@ def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray) -> np.nda
         found, gradient = tree.bounded_with_gradient(np.zeros(here.stop - here.start), *arguments)
         return float(found.value.sum()), gradient
 
+    movable = theta == sites.form.start
     for value in (assigned, summed):
-        theta = _raised(sites, theta, fitted, spread, value)
+        theta = _raised(sites, theta, movable, fitted, spread, value)
     return theta
 
 
@@ -191,7 +198,14 @@ def _largest(level: np.ndarray) -> np.ndarray:
     return (size >= np.quantile(size, 1.0 - _HIGH)).astype(float)
 
 
-def _raised(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, spread: np.ndarray, value: Value) -> np.ndarray:
+def _raised(
+    sites: FactorSites,
+    theta: np.ndarray,
+    movable: np.ndarray,
+    fitted: np.ndarray,
+    spread: np.ndarray,
+    value: Value,
+) -> np.ndarray:
     """Return the hyperparameters that maximise a value of all mixtures and the prior, where mixtures depend on them."""
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
@@ -204,7 +218,7 @@ def _raised(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, spread: n
             total += own
         return total, sites.form.pullback(point, np.zeros(len(eta)), None, gradients, density=density)
 
-    free = evaluate(theta, "none")[1] != 0.0
+    free = (evaluate(theta, "none")[1] != 0.0) & movable
 
     def of_free(part: np.ndarray) -> tuple[float, np.ndarray]:
         total, gradient = evaluate(_with(theta, free, part))

@@ -245,8 +245,9 @@ def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
         raise InvalidDataError(f"Wavelet2D: levels must be an integer of at least 1, not {levels!r}.")
     step = 2**wanted
     larger = tuple(-(-side // step) * step for side in shape)
+    widths = tuple((0, new - old) for new, old in zip(larger, shape))
     cure = f"at most {most} levels work here" if most else "no level works here, since a side is odd"
     raise InvalidDataError(
         f"Wavelet2D: {wanted} levels need sides that are multiples of {step}, and the shape is {shape}; {cure}, or pad "
-        f"or cut the image, to shape {larger} for instance."
+        f"the image by np.pad(image, {widths}, mode='symmetric') to shape {larger}, or cut it."
     )

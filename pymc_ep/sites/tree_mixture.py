@@ -182,7 +182,9 @@ class CompiledTreeMixture(CompiledSite):
     def _weighted_gradient(self, y: Any, eta: Any, z: Any, high: Any, parameters: Sequence[Any]) -> Iterator[Any]:
         *own, _ = _split(self.site.low, self.site.high, parameters)
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
-            yield from (weight * d for d in state.bounded_parameter_gradient(y, eta, z, *part))
+            gradients = state.bounded_parameter_gradient(y, eta, z, *part)
+            # Infinitely steep where a scale ran to zero, which a state without weight has no part in.
+            yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
         """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""

@@ -43,7 +43,9 @@ OURS = {
     for row in (
         Row("dsb", "Normal/Student-t, tree", WAVELET, 1),
         Row("dsb", "Normal/Student-t, tree", WAVELET, 16),
+        Row("ep", "Normal, tree", WAVELET, 1),
         Row("ep", "Normal, tree", WAVELET, 16),
+        Row("ep", "Normal, tree", "haar", 1),
         Row("ep", "Normal, tree", "haar", 16),
     )
 }
