@@ -111,7 +111,7 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     if not isinstance(data, Mapping) or len(data) != 1:
         raise ValueError("predictive_pit takes one variable at a time, a mapping of its name to its new observations.")
     if (cells := bilinear_posterior_of(idata, model)) is not None:
-        return transforms_of_cells(*cells, data)
+        return transforms_of_cells(model, *cells, data)
     ((name, values),) = data.items()
     y, posterior = np.asarray(values), posterior_of(idata, model, [name])
     (group,) = likelihoods(posterior.form.form, [name])

@@ -1,5 +1,6 @@
 """What predictions of bilinear models share: which matrix is meant, and what is given for new cells."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,15 @@ from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.predict.gaussian import bilinear_posterior_of
 from pymc_ep.results import fit_group, model_dims
 
-__all__ = ["offsets_and_parameters", "read_cells", "require_bilinear", "row_dims", "side_named"]
+__all__ = [
+    "numbered_rows",
+    "offsets_and_parameters",
+    "read_cells",
+    "require_bilinear",
+    "row_dims",
+    "row_labels",
+    "side_named",
+]
 
 _INDICES = ("rows", "cols")
 
@@ -36,6 +45,35 @@ def row_dims(model: pm.Model, form: CompiledBilinear) -> tuple[str, str]:
     return left, right
 
 
+def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
+    """Return the labels of a dim, or positions where it has none."""
+    labels = model.coords.get(dim)
+    return np.arange(size) if labels is None else np.asarray(labels)
+
+
+def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers and labels of rows that are given by either; `what` they are for messages."""
+    labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
+    if not wanted.size or wanted.ndim > 1:
+        raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
+    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
+    names = list(range(size)) if by_position else labels.tolist()
+    known = {name: k for k, name in enumerate(names)}
+    if unknown := [one for one in wanted.tolist() if one not in known]:
+        kind = "positions" if by_position else "labels"
+        raise ValueError(
+            f"{what} holds {unknown[0]!r}, but there is no such row: {kind} are {names[0]!r} to {names[-1]!r}."
+        )
+    times = Counter(names)
+    if twice := [one for one in wanted.tolist() if times[one] > 1]:
+        raise ValueError(
+            f"{what} holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
+            f"labels that differ."
+        )
+    numbers = np.array([known[one] for one in wanted.tolist()])
+    return numbers, labels[numbers]
+
+
 def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
     """Return the side, 0 or 1, whose matrix has that name, or rows of which have that dim."""
     names, dims = [one.name for one in form.form.matrices], row_dims(model, form)
@@ -48,17 +86,21 @@ def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
     raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
 
 
-def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None) -> NewCells:
+def read_cells(
+    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None
+) -> NewCells:
     """Return new cells that a mapping describes.
 
     Parameters
     ----------
+    model : pymc.Model
+        For the labels of rows.
     form : CompiledBilinear
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     given : mapping of str to array_like
-        ``rows``, ``cols`` and ``observed``, and where they are not the same for all cells of the fit ``offset``, which
-        biases are no part of, and parameters of the likelihood.
+        ``rows`` and ``cols``, by number or by words that label them, and ``observed``, and where they are not the same
+        for all cells of the fit ``offset``, which biases are no part of, and parameters of the likelihood.
     new : {0, 1}, optional
         Side whose index counts rows that were not in the fit; a single number, by default 0, is that of all cells.
 
@@ -82,10 +124,14 @@ def read_cells(form: CompiledBilinear, theta: np.ndarray, given: Any, new: int |
         require_unmasked(f"New cells of {name!r} have {key}", cells[key])
     y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
     indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
+    for k, (key, dim) in enumerate(zip(_INDICES, row_dims(model, form))):
+        if indices[k].dtype.kind in "OSU" and k != new:
+            indices[k] = numbered_rows(model, dim, indices[k], form.shapes[k][0], f"{key} of {name!r}")[0]
     for key, index in zip(_INDICES, indices):
         if index.size and not np.issubdtype(index.dtype, np.integer):
             raise InvalidDataError(
-                f"New cells of {name!r} have {key} of type {index.dtype}; give whole numbers, counted from zero."
+                f"New cells of {name!r} have {key} of type {index.dtype}; give whole numbers, counted from zero, or "
+                f"labels."
             )
     form.require_cells(y, *(np.zeros_like(index) if k == new else index for k, index in enumerate(indices)))
     if new is not None and (bad := indices[new] < 0).any():

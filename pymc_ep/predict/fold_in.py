@@ -71,7 +71,7 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
         raise ValueError("fold_in takes new rows of one matrix at a time, a mapping of its rows' dim to their cells.")
     ((key, given),) = data.items()
     own = side_named(model, form, key)
-    new = read_cells(form, posterior.theta, given, own)
+    new = read_cells(model, form, posterior.theta, given, own)
     counts = np.bincount((new.rows, new.cols)[own])
     best, name = _best(posterior, new, own, counts), form.form.matrices[own].name
     if not best.converged.all():

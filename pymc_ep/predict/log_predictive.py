@@ -51,7 +51,7 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     model = pm.modelcontext(model)
     cells = bilinear_posterior_of(idata, model)
     if cells is not None:
-        return log_predictive_of_cells(*cells, data)
+        return log_predictive_of_cells(model, *cells, data)
     posterior = posterior_of(idata, model, list(data))
     variables: dict[str, tuple[str, np.ndarray]] = {}
     for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):

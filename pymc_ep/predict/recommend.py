@@ -1,6 +1,5 @@
 """The rows of one matrix that go best with rows of the other one, such as items for users."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +13,14 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
-from pymc_ep.predict.bilinear import offsets_and_parameters, require_bilinear, row_dims, side_named
+from pymc_ep.predict.bilinear import (
+    numbered_rows,
+    offsets_and_parameters,
+    require_bilinear,
+    row_dims,
+    row_labels,
+    side_named,
+)
 
 __all__ = ["recommend"]
 
@@ -106,7 +112,7 @@ def recommend(
     if isinstance(value, xr.Dataset):
         wanted, posterior = _folded(form, posterior, side, value, dims[side])
     else:
-        numbers, labels = _numbered(model, dims[side], value, form.shapes[side][0])
+        numbers, labels = numbered_rows(model, dims[side], value, form.shapes[side][0], f"{dims[side]}=")
         wanted = _Wanted(side, numbers, labels, _seen(form, side))
     if not exclude_observed:
         nothing = np.zeros(0, dtype=np.int64)
@@ -114,7 +120,7 @@ def recommend(
     best = _Search(form, posterior, wanted, by, cells or {}).best(n)
     other = dims[1 - side] if dims[0] != dims[1] else names[1 - side]
     found = {
-        other: _labels(model, dims[1 - side], form.shapes[1 - side][0])[best.others],
+        other: row_labels(model, dims[1 - side], form.shapes[1 - side][0])[best.others],
         "probability": -np.expm1(best.log_least),
         "predictor_mean": best.mean,
         "predictor_sd": best.sd,
@@ -181,35 +187,6 @@ def _least(form: CompiledBilinear) -> int:
 def _seen(form: CompiledBilinear, side: int) -> Pairs:
     cells = form.cells()
     return (cells.by_left, cells.by_right)[side]
-
-
-def _labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
-    """Return the labels of a dim, or positions where it has none."""
-    labels = model.coords.get(dim)
-    return np.arange(size) if labels is None else np.asarray(labels)
-
-
-def _numbered(model: pm.Model, dim: str, given: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and labels of rows that are given by either."""
-    labels, wanted = _labels(model, dim, size), np.atleast_1d(given)
-    if not wanted.size or wanted.ndim > 1:
-        raise ValueError(f"{dim}= has the shape {wanted.shape}; give one row, or a list of these.")
-    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
-    names = list(range(size)) if by_position else labels.tolist()
-    known = {name: k for k, name in enumerate(names)}
-    if unknown := [one for one in wanted.tolist() if one not in known]:
-        what = "positions" if by_position else "labels"
-        raise ValueError(
-            f"{dim}= holds {unknown[0]!r}, but there is no such row: {what} are {names[0]!r} to {names[-1]!r}."
-        )
-    times = Counter(names)
-    if twice := [one for one in wanted.tolist() if times[one] > 1]:
-        raise ValueError(
-            f"{dim}= holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
-            f"labels that differ."
-        )
-    numbers = np.array([known[one] for one in wanted.tolist()])
-    return numbers, labels[numbers]
 
 
 def _folded(

@@ -55,6 +55,20 @@ def cells_of(model, side, which):
     return {"rows": rows, "cols": cols, "observed": y}
 
 
+def test_rows_of_the_fit_may_be_given_by_their_labels(fits):
+    model, idata = fits["poisson"]
+    by_label, by_number = ({"rows": rows, "observed": [2, 0]} for rows in (["item 3", "item 10"], [3, 10]))
+    one, other = (
+        pmep.log_predictive(idata, model, {"y": {**new, "cols": [1, 2]}})["y"].to_numpy()
+        for new in (by_label, by_number)
+    )
+    np.testing.assert_array_equal(one, other)
+    one, other = (pmep.fold_in(idata, model, {"user": new})["U_mean"].to_numpy() for new in (by_label, by_number))
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match=r"rows of 'y' holds 'item 12', but there is no such row: labels are 'item 0'"):
+        pmep.fold_in(idata, model, {"user": {"rows": ["item 12"], "observed": [2]}})
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "full"])
 @pytest.mark.parametrize(("key", "side"), [("item", 0), ("V", 0), ("user", 1)])
 def test_rows_of_the_fit_are_where_the_fit_has_them(fits, kind, key, side):
