@@ -11,25 +11,21 @@ from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear, CellGroup
-from pymc_ep.recognise.entries import entries_of, is_gaussian
+from pymc_ep.recognise.biases import with_biases
+from pymc_ep.recognise.entries import all_latent, entries_of, is_gaussian
 from pymc_ep.recognise.families import family_of
-from pymc_ep.recognise.graph import depends_on, value_dependent, without_casts, without_views
+from pymc_ep.recognise.graph import depends_on, elementwise, evaluated, made_of, without_casts, without_views
 from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, relevant_variables
 from pymc_ep.recognise.inner_products import (
     InnerProducts,
     inner_products,
     is_sum,
-    repeated,
-    row_counts,
-    same_index,
     selected_early,
-    taken,
     terms,
 )
 from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
@@ -86,7 +82,7 @@ def recognise_bilinear(
     """
     likelihoods = (Likelihood.of(model, rv) for rv in model.observed_RVs)
     found = [(one, products) for one in likelihoods if (products := _products(model, one, latent)) is not None]
-    if not found or not _all_latent(found[0][1].matrices, latent):
+    if not found or not all_latent(found[0][1].matrices, latent):
         return None
     likelihood, products = found[0]
     rv = likelihood.rv
@@ -103,10 +99,6 @@ def recognise_bilinear(
             f"variable ({others[0]!r}). Fit them in models of their own."
         )
     return _build(model, likelihood, products, latent)
-
-
-def _all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None) -> bool:
-    return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
 def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None) -> InnerProducts | None:
@@ -141,8 +133,8 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
 
 def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
     """Raise where matrices are Gaussian ones with another scale or mean, which are to be integrated out."""
-    gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and _all_latent([one], latent)]
-    behind = [[one for one in gaussian if _made_of(model, matrix, one)] for matrix in products.matrices]
+    gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and all_latent([one], latent)]
+    behind = [[one for one in gaussian if made_of(matrix, one, model.basic_RVs)] for matrix in products.matrices]
     if all(behind):
         made = next(of[0] for of, matrix in zip(behind, products.matrices) if of[0] is not matrix)
         raise UnsupportedModelError(
@@ -152,21 +144,12 @@ def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts,
         )
 
 
-def _made_of(model: Model, graph: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether a graph is a variable, or that with something done to its elements one by one."""
-    between = value_dependent([graph], [rv]) - {rv}
-    return depends_on([graph], [rv], blockers=model.basic_RVs) and all(
-        isinstance(v.owner.op, Elemwise) for v in between
-    )
-
-
 def _elementwise(likelihood: Likelihood, graph: TensorVariable) -> bool:
     """Whether each observation has its own element of a graph as its parameter.
 
     A whole product of two matrices may as well be the covariance of all observations, or be multiplied by a third.
     """
-    between = value_dependent(likelihood.parameters, [graph]) - {graph}
-    return likelihood.rv.owner.op.ndim_supp == 0 and all(isinstance(v.owner.op, Elemwise) for v in between)
+    return likelihood.rv.owner.op.ndim_supp == 0 and elementwise(likelihood.parameters, graph)
 
 
 def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent: Sequence[str] | None) -> Bilinear:
@@ -174,18 +157,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
     added = terms(eta)
     if sum(term is products.graph for term in added) != 1:
         raise _not_plain(likelihood.rv, products)
-    biases: list[TensorVariable | None] = [None, None]
-    rest = []
-    for term in added:
-        if term is products.graph:
-            continue
-        found = _bias(model, term, products, biases)
-        if found is None or not _all_latent([found[1]], latent):
-            rest.append(term)
-        else:
-            biases[found[0]] = found[1]
-    _require_own_index(model, rest, products, latent)
-    _require_plain_biases(model, rest, products, latent)
+    biases, rest = with_biases(model, [term for term in added if term is not products.graph], products, latent)
     latents = [*products.matrices, *(b for b in biases if b is not None)]
     offset = pt.add(*rest, pt.zeros(())) if rest else pt.zeros(())
     _require_apart(model, likelihood, eta, latents, rest, products)
@@ -221,86 +193,11 @@ def _predictor(model: Model, likelihood: Likelihood, products: TensorVariable) -
         products = larger[0]
 
 
-def _bias(
-    model: Model,
-    term: TensorVariable,
-    products: InnerProducts,
-    known: Sequence[TensorVariable | None],
-) -> tuple[int, TensorVariable] | None:
-    """Return of which rows, left (0) or right (1), a term is a bias, and that bias; None where it is none.
-
-    Where rows and columns of all cells are equal, the variable of the index tells, or else the length of the bias.
-    """
-    bias, places = _vector_and_places(term, products)
-    if bias not in model.free_RVs or not is_gaussian(model, bias, 1) or any(bias is one for one in known):
-        # One vector for rows and columns alike is no pair of independent ones.
-        return None
-    places = [k for k in places if known[k] is None]
-    if places:
-        length, *lengths = _evaluated(row_counts(bias, *products.matrices))
-        places = [k for k in places if lengths[k] == length]
-    return (places[0], bias) if places else None
-
-
-def _vector_and_places(term: TensorVariable, products: InnerProducts) -> tuple[TensorVariable | None, list[int]]:
-    """Return the vector whose entries a term takes or repeats, and of which rows it may be the bias, best first."""
-    if products.graph.ndim == 2:
-        vector, *axes = repeated(term) or (None,)
-        return vector, axes
-    vector, index = taken(term) or (None, None)
-    index = None if index is None else without_casts(index)
-    places = [k for k in range(2) if index is not None and same_index(index, products.indices[k])]
-    return vector, sorted(places, key=lambda k: products.indices[k] is not index)
-
-
-def _require_own_index(
-    model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
-) -> None:
-    """Raise where a vector that could be a bias is taken at the indices of a matrix by another variable."""
-    for vector, index in filter(None, map(taken, terms)):
-        if not _may_be_bias(model, vector, latent):
-            continue
-        if any(same_index(without_casts(index), own) for own in products.indices):
-            continue
-        for matrix, own in zip(products.matrices, products.indices):
-            if not depends_on([index, own], model.basic_RVs) and np.array_equal(*_evaluated([index, own])):
-                raise UnsupportedModelError(
-                    f"{vector.name!r} is taken at the indices at which {matrix.name!r} is, but these are two "
-                    f"variables, so that it cannot be told whether {vector.name!r} is a bias of its rows. Take both at "
-                    f"one, such as rows = pm.Data('rows', ...)."
-                )
-
-
-def _require_plain_biases(
-    model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
-) -> None:
-    """Raise where something is done to a bias, which would make a hyperparameter of it."""
-    for graph in ancestors(terms, blockers=model.basic_RVs):
-        vector, places = _vector_and_places(graph, products) if isinstance(graph, TensorVariable) else (None, [])
-        if not places or (any(graph is term for term in terms) and vector in model.free_RVs):
-            continue
-        for rv in model.free_RVs:
-            if _may_be_bias(model, rv, latent) and _made_of(model, vector, rv):
-                raise UnsupportedModelError(
-                    f"{rv.name!r} is a bias of the rows of {products.matrices[places[0]].name!r} of which a sign, a "
-                    f"factor or something else makes another. Write its mean and scale into its prior, "
-                    f"pm.Normal({rv.name!r}, mu, sd, ...), and add it as it is, or hold it at its mode by latent=[...]."
-                )
-
-
-def _may_be_bias(model: Model, rv: TensorVariable, latent: Sequence[str] | None) -> bool:
-    return rv in model.free_RVs and is_gaussian(model, rv, 1) and _all_latent([rv], latent)
-
-
 def _nested(hyper: Sequence[TensorVariable]) -> dict[str, str]:
     """Return hyperparameters the last parameter of whose prior, a scale or rate, follows from another, and that one."""
     scales = {rv: parameters_of(rv)[-1:] for rv in hyper}
     pairs = ((rv, other) for rv in hyper for other in hyper if other is not rv and depends_on(scales[rv], [other]))
     return {rv.name: other.name for rv, other in pairs}
-
-
-def _evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
-    return pytensor.function([], list(graphs), mode=quick_mode(), on_unused_input="ignore")()
 
 
 def _require_apart(
@@ -340,7 +237,7 @@ def _cells(
     parameters, offset = (list(model.replace_rvs_by_values(part)) for part in (parameters, [offset]))
     start = model.initial_point()
     point = {model.rvs_to_values[v]: start[model.rvs_to_values[v].name] for v in hyper}
-    shape = tuple(int(n) for n in _evaluated(products.shape))
+    shape = tuple(int(n) for n in evaluated(products.shape))
     zeros = pt.zeros(products.shape, dtype=stand_in.dtype)
     found = None
     if family is not None:

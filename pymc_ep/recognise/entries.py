@@ -1,5 +1,7 @@
 """Priors of the matrices and biases of bilinear models."""
 
+from collections.abc import Sequence
+
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.continuous import FlatRV
@@ -9,7 +11,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.bilinear import Entries
 
-__all__ = ["entries_of", "is_gaussian"]
+__all__ = ["all_latent", "entries_of", "is_gaussian"]
+
+
+def all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None) -> bool:
+    """Whether the user names all of some variables to integrate out, or none."""
+    return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
 def is_gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import pytensor
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -12,13 +13,17 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.compat import quick_mode
 from pymc_ep.forms.linear_maps import pullback
 
 __all__ = [
     "depends_on",
     "dominators",
+    "elementwise",
+    "evaluated",
     "is_affine_numerically",
     "is_affine_symbolically",
+    "made_of",
     "value_dependent",
     "value_depends_on",
     "without_casts",
@@ -143,3 +148,19 @@ def is_affine_numerically(
         if not np.all(lost | (off <= 1e-10 * size)):
             return False
     return True
+
+
+def elementwise(expressions: Iterable, variable: TensorVariable) -> bool:
+    """Whether all that is between a variable and expressions is done to its elements one by one."""
+    between = value_dependent(expressions, [variable]) - {variable}
+    return all(isinstance(v.owner.op, Elemwise) for v in between)
+
+
+def made_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable) -> bool:
+    """Whether a graph is a variable, maybe with something done to its elements, looking no further than `blockers`."""
+    return depends_on([graph], [variable], blockers) and elementwise([graph], variable)
+
+
+def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
+    """Return the values of graphs that no random variable is in."""
+    return pytensor.function([], list(graphs), mode=quick_mode(), on_unused_input="ignore")()
