@@ -63,6 +63,7 @@ class Checkpoint:
             return
         part = self.path.with_name(self.path.name + ".part")
         with part.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays, **{_CALL + name: part for name, part in self._call.items()})
+            call = {_CALL + name: value for name, value in self._call.items()}
+            np.savez(file, allow_pickle=False, **arrays, **call)
         part.replace(self.path)
         self._written = time.monotonic()

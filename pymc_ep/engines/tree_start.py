@@ -50,7 +50,8 @@ def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) ->
     """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), or at any if `learn`."""
     everywhere = [theta, aside(theta)] if learn else [theta]
     for i, tree, _ in _trees(sites):
-        pairs = [_of_states(tree, sites.prior(at).parameters[i]) for at in everywhere]
+        # No others are asked about states that differ at the first ones: these may be outside of their domain there.
+        pairs = (_of_states(tree, sites.prior(at).parameters[i]) for at in everywhere)
         if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in pairs):
             name = sites.form.form.factors[i].name
             if learn:
