@@ -18,7 +18,6 @@ from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.tree_start import fitted_start, has_trees, require_two_states
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.average import translations_of
-from pymc_ep.sites.base import at_index
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 
@@ -52,8 +51,6 @@ _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 """Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
-_VANISHED = 1e-10
-"""Part of a scale's initial value below which it is said to have run to zero."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
 _WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations")
 _POSITIVE = ("tol", "cg_tol", "smoothing")
@@ -147,8 +144,6 @@ def solve_by_bounds(
     require_two_states(sites, theta, learn=learn)
     begin = _start(form, sites, solver, theta, start, learn=learn)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
-    if learn and (vanished := _vanished(form, fit.state.theta)):
-        fit = fit._replace(status=fit.status._replace(sentence=fit.status.sentence + vanished))
     if settings["translations"] > 1:
         fit = _averaged(form, fit, report)
     if solver.exact:
@@ -210,20 +205,6 @@ def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] |
         evidence = averaged_evidence(known)
     status = averaged_status(fit.status, [other.status for other in others])
     return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
-
-
-def _vanished(form: Any, theta: np.ndarray) -> str:
-    """Return what is to be said where a scale ran to zero."""
-    first, last = form.constrained(form.start), form.constrained(theta)
-    for name, transformed in zip(form.form.hyper_names, form.form.hyper_transformed):
-        gone = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
-        if gone.any():
-            return (
-                f"; {name!r} ran to zero{at_index(tuple(int(i) for i in np.argwhere(gone)[0]))}, as the data ask for "
-                f"coefficients that are exactly zero and its prior lets it: give it one without density at zero, such "
-                f"as pm.InverseGamma, or a number"
-            )
-    return ""
 
 
 def _by_level(form: Any, fit: BoundFit) -> np.ndarray:

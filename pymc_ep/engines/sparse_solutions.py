@@ -19,7 +19,7 @@ from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.forms.sampled import SampledPosterior
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.sites.base import Site
+from pymc_ep.sites.base import Site, at_index
 from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
@@ -28,6 +28,8 @@ _BOUND = "lower bound on the log density of the data at the hyperparameters of t
 Posterior = LatentPosterior | PosteriorAverage | PosteriorMixture | SampledPosterior
 _BY_GRID = "shift", "precision", "unknowns"
 """What the state holds of each translated grid."""
+_VANISHED = 1e-10
+"""Part of a scale's initial value below which it is said to have run to zero."""
 _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
 """Settings of which the draws are made where no factor is held."""
 
@@ -104,11 +106,27 @@ def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarr
         "coefficients": coefficient_results(form, fit.observed, prior, bounded, eta, sd),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,
-        "status": fit.status.sentence,
+        "status": fit.status.sentence + _vanished(form, fit.thetas),
         "converged": fit.status.converged,
         "settings": fit.settings,
         "max_change_is": "largest change",
     }
+
+
+def _vanished(form: CompiledSparseLinear, thetas: np.ndarray) -> str:
+    """Return what is to be said where a scale that was learned ran to zero."""
+    if not np.ptp(thetas, axis=0).any():
+        return ""
+    first, last = form.constrained(form.start), form.constrained(thetas[-1])
+    for name, transformed in zip(form.form.hyper_names, form.form.hyper_transformed):
+        gone = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
+        if gone.any():
+            return (
+                f"; {name!r} ran to zero{at_index(tuple(int(i) for i in np.argwhere(gone)[0]))}, as the data ask for "
+                f"coefficients that are exactly zero and its prior lets it: give it one without density at zero, such "
+                f"as pm.InverseGamma, or a number"
+            )
+    return ""
 
 
 def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
