@@ -168,8 +168,9 @@ def find_mode(
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
 
     To the square of each predictor's distance from a site's centre, where it may have a kink, is added ``smoothing``
-    times the variance of the site alone: a Laplace potential of scale b is rounded over 1e-4 b. Parameters are those of
-    `solve_by_bounds`, options those of `MODE_OPTIONS`.
+    times the variance of the site alone: a Laplace potential of scale b is rounded over 1e-4 b. That begins at this
+    variance itself, or that of the start, and becomes less with each outer loop (graduated non-convexity; Blake and
+    Zisserman 1987). Parameters are those of `solve_by_bounds`, options those of `MODE_OPTIONS`.
 
     Raises
     ------

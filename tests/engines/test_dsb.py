@@ -354,6 +354,40 @@ def test_mode_of_a_line_has_flat_pieces_and_the_highest_density():
     np.testing.assert_allclose(found.objective[-1], density, atol=5e-3)
 
 
+@pytest.mark.parametrize("name", ["laplace", "student"])
+def test_the_way_to_the_mode_rises_and_ends_at_the_smoothing_asked_for(name):
+    form = FORMS[name]()
+    found = mode(form)
+    assert found.status.converged
+    # Values rise as potentials are rounded less.
+    assert np.diff(found.objective).min() > -1e-9 * abs(found.objective[-1])
+    np.testing.assert_array_equal(found.state.variance, found.state.least)
+    early = mode(form, outer=3)
+    assert not early.status.converged
+    assert early.state.variance.min() > 1e3 * found.state.variance.min()
+    state = {what: getattr(found.state, what) for what in ("unknowns", "variance")}
+    again = find_mode(form, hyper="fixed", theta=form.start, start=state, options={})
+    assert again.state.loop == 1
+
+
+@pytest.mark.parametrize(("seed", "lower_from_zero"), [(0, True), (1, False), (2, True), (3, False)])
+def test_a_mode_among_several_is_as_high_as_any_that_is_found_at_once(seed, lower_from_zero):
+    """Student-t potentials: SciPy's BFGS on the density itself, from zero and from the data."""
+    form = line("student_t", ((0.3,), (3.0, 0.1)), seed=seed)
+    (y, _), rows = form.observed(), differences(64).toarray()
+
+    def minus_log_density(x):
+        jumps, nu, width = rows @ x, 3.0, 0.1
+        value = -scipy.stats.norm.logpdf(y, x, 0.3).sum() - scipy.stats.t.logpdf(jumps, nu, scale=width).sum()
+        return value, (x - y) / 0.3**2 + rows.T @ ((nu + 1) * jumps / (nu * width**2 + jumps**2))
+
+    at_once = [scipy.optimize.minimize(minus_log_density, x, jac=True).fun for x in (np.zeros(64), y)]
+    found = mode(form)
+    np.testing.assert_allclose(found.objective[-1], -minus_log_density(found.state.unknowns)[0], atol=1e-5)
+    assert found.objective[-1] >= -min(at_once) - 1e-5
+    assert (found.objective[-1] > -at_once[0] + 0.1) == lower_from_zero
+
+
 def test_mode_refuses_to_learn_scales():
     form = FORMS["laplace, learned"]()
     with pytest.raises(ValueError, match="method='map' holds hyperparameters"):
