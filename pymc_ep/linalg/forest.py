@@ -14,6 +14,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pymc_ep.linalg.namespace import namespace
 
 __all__ = ["Forest", "TreePosterior", "quad_forest"]
@@ -107,9 +109,11 @@ class Forest(NamedTuple):
         below: Any = 0.0
         for level, (odds, *given) in enumerate(zip(*map(self.levels, (log_odds, low, high)))):
             belief = odds + below
+            if xp is np:
+                given = [_common(p) for p in given]
             softened = [_softened(p, belief, xp) for p in given]
-            messages = [xp.log1p(-p) + softplus for p, (_, softplus) in zip(given, softened)]
-            out.append(_Level(messages[0], softened))
+            messages = [against + softplus for _, softplus, against in softened]
+            out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in softened]))
             if level + 1 < len(self.shapes):
                 trees, rows, columns = self.shapes[level + 1]
                 below = (messages[1] - messages[0]).reshape((trees, rows, 2, columns, 2)).sum(axis=(2, 4))
@@ -128,10 +132,18 @@ def quad_forest(trees: int, rows: int, columns: int, levels: int) -> Forest:
     return Forest(tuple((trees, rows >> level, columns >> level) for level in range(levels)))
 
 
-def _softened(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any]:
-    odds = xp.log(probability) - xp.log1p(-probability) + belief
+def _common(probability: np.ndarray) -> np.ndarray:
+    """Return the one probability of a level whose nodes share it, as those of trees do that are tied; else all."""
+    first = probability[:1, :1, :1]
+    return first if (probability == first).all() else probability
+
+
+def _softened(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Return logit p + b, its softplus and log(1 - p)."""
+    against = xp.log1p(-probability)
+    odds = xp.log(probability) - against + belief
     softplus: Callable[[Any], Any] = getattr(xp, "softplus", None) or _softplus
-    return odds, softplus(odds)
+    return odds, softplus(odds), against
 
 
 def _softplus(x: Any) -> Any:
