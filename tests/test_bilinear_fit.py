@@ -4,10 +4,13 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.integrate
+import scipy.optimize
 import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, numpy_mode
+from pymc_ep.diagnostics import predictive_pit
 from pymc_ep.results.reading import settings
 
 I, J, D, N = 12, 9, 2, 150  # noqa: E741
@@ -417,6 +420,40 @@ def test_log_predictive_at_points_is_the_density_there():
     f = (V[NEW["rows"]] * U[NEW["cols"]]).sum(axis=1) + b[NEW["rows"]] + c[NEW["cols"]] + float(fit_mode(idata, "mu"))
     expected = scipy.stats.poisson(np.exp(f)).logpmf(NEW["observed"])
     np.testing.assert_allclose(pmep.log_predictive(idata, model, {"y": NEW})["y"], expected, rtol=1e-9)
+
+
+def log_density_of_count(y, mean, sd):
+    """log of the integral of p(y | e^f) over a Gaussian f, about the maximum of the product."""
+
+    def log_joint(f):
+        return scipy.stats.poisson.logpmf(y, np.exp(f)) + scipy.stats.norm.logpdf(f, mean, sd)
+
+    top = scipy.optimize.minimize_scalar(lambda f: -log_joint(f), bounds=(-20, 20), method="bounded")
+    part = scipy.integrate.quad(lambda f: np.exp(log_joint(f) + top.fun), top.x - 8, top.x + 8, points=[top.x])
+    return np.log(part[0]) - top.fun
+
+
+@pytest.mark.parametrize("points", [("V", "b"), ("U", "c")])
+def test_log_predictive_is_exact_where_one_matrix_is_a_point(points):
+    """Predictors are Gaussian there: against SciPy's adaptive quadrature, far from what is expected too."""
+    model = counts_model()
+    idata = pmep.fit(model=model, draws=0, estimate=list(points), hyper="fixed", **QUIET)
+    fit, at = group(idata, "fit"), {"V": NEW["rows"], "b": NEW["rows"], "U": NEW["cols"], "c": NEW["cols"]}
+    mean, sd = (
+        {name: np.asarray(fit[f"{name}_{what}"])[where] for name, where in at.items()} for what in ("mean", "sd")
+    )
+    centre = (mean["V"] * mean["U"]).sum(axis=1) + mean["b"] + mean["c"] + float(fit_mode(idata, "mu"))
+    variance = sum(sd[name] ** 2 for name in "bc")
+    variance = variance + (mean["V"] ** 2 * sd["U"] ** 2 + mean["U"] ** 2 * sd["V"] ** 2).sum(axis=1)
+    observed = np.array([0, 1, 7, 300])
+    found = pmep.log_predictive(idata, model, {"y": NEW | {"observed": observed}})["y"]
+    expected = [log_density_of_count(*of_cell) for of_cell in zip(observed, centre, np.sqrt(variance))]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    bounds = predictive_pit(idata, model, {"y": NEW})
+    rng = np.random.default_rng(1)
+    draws = rng.poisson(np.exp(rng.normal(centre, np.sqrt(variance), (40_000, 4))))
+    for which, share in (("lower", draws < NEW["observed"]), ("upper", draws <= NEW["observed"])):
+        np.testing.assert_allclose(bounds[f"y_{which}"], share.mean(axis=0), atol=4 * 0.5 / 200)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,22 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
 
 from pymc_ep.forms.bilinear_values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.posterior import JointDraws, Moments
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
+from pymc_ep.sites.cell_integrals import log_integral
+from pymc_ep.sites.cells import CellSite
 
 __all__ = ["BilinearPosterior"]
 
 _NODES = 32
 _NUMBERS = 2**22
 """Numbers in the rows of draws that are multiplied at a time."""
+_AT_A_TIME = 40
+"""Numbers for each draw of a predictor that are held at a time."""
 _RATES = np.errstate(over="ignore")
 """Rates of draws and of nodes may be infinite, where the likelihood is zero."""
 
@@ -111,23 +115,28 @@ class BilinearPosterior:
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return log integrals of p(y | f) Q(f), (n,), for new cells.
 
-        Rows of the left matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over
-        it is by Gauss-Hermite quadrature: a mean of f that exists is not needed, as it is for E e^f.
+        Rows of one matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over it is
+        by quadrature: a mean of f that exists is not needed, as it is for E e^f. Where either matrix is a point
+        nothing is drawn.
         """
-        site, out = self.form.form.cells.site, np.empty(len(new.y))
-        for here, f, weights in self._predictors(new, size, rng):
-            density = site.log_density(new.y[here], f, *(p[here] for p in new.parameters))
-            out[here] = logsumexp(density + np.log(weights), axis=(0, 1))
+        out = np.empty(len(new.y))
+        for here, mean, spread in self._predictors(new, size, rng):
+            found = log_integral(self._site, new.y[here], mean, spread, *(p[here] for p in new.parameters))
+            out[here] = logsumexp(found, axis=0) - np.log(len(found))
         return out
 
     @_RATES
     def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return P(Y < y) and P(Y <= y), (n,) each, for new cells as those of `log_predictive`."""
-        site, out = self.form.form.cells.site, np.empty((2, len(new.y)))
-        for here, f, weights in self._predictors(new, size, rng):
-            given = new.y[here], f, *(p[here] for p in new.parameters)
-            above = (weights * site.above(*given)).sum(axis=(0, 1))
-            equal = 0.0 if site.domain == "real" else (weights * np.exp(site.log_density(*given))).sum(axis=(0, 1))
+        site, out = self._site, np.empty((2, len(new.y)))
+        for here, mean, spread in self._predictors(new, size, rng):
+            y, parameters = new.y[here], [p[here] for p in new.parameters]
+            above, equal = np.zeros(len(y)), np.zeros(len(y))
+            for z, weight in zip(*_rule(len(mean), size)):
+                f = mean + z * np.sqrt(spread)
+                above += weight * site.above(y, f, *parameters).mean(axis=0)
+                if site.domain != "real":
+                    equal += weight * np.exp(site.log_density(y, f, *parameters)).mean(axis=0)
             # Both are sums of weights that are one up to rounding.
             out[:, here] = np.maximum(1.0 - above - equal, 0.0), np.maximum(1.0 - above, 0.0)
         return out[0], out[1]
@@ -135,23 +144,37 @@ class BilinearPosterior:
     def _predictors(
         self, new: NewCells, size: int, rng: np.random.Generator
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Yield nodes of the predictors of some new cells at a time, (nodes, size, k), and weights to go with them."""
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES if self.right.variance.any() else 1)
-        size = size if self.left.variance.any() else 1
-        left, right = self._with_partners()
-        step = max(1, _NUMBERS // (size * max(len(nodes), left.mean.shape[1])))
+        """Yield means and variances of the predictors of some new cells at a time, (draws, k), given draws of a row."""
+        sides = [(rows, which) for rows, which in zip(self._with_partners(), (new.rows, new.cols))]
+        # Of a point there is but one draw.
+        (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
+        size = size if drawn.variance.any() else 1
+        step = max(1, _NUMBERS // (size * max(_AT_A_TIME, drawn.mean.shape[1])))
         for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
-            own, other = left.at(new.rows[here]), right.at(new.cols[here])
-            z = rng.standard_normal((-(-size // 2), *own.mean.shape))
+            rows, partners = drawn.at(drawn_at[here]), other.at(other_at[here])
             # Each with its mirror image, which takes the error that is odd in z away.
-            v = own.moved(np.concatenate([z, -z]))
-            mean = np.einsum("scd,cd->sc", v, other.mean) + new.offset[here]
-            sd = np.sqrt(other.variance_along(v))
-            yield here, mean + nodes[:, None, None] * sd, (weights / weights.sum() / len(v))[:, None, None]
+            z = rng.standard_normal((-(-size // 2), *rows.mean.shape))
+            v = rows.moved(np.concatenate([z, -z][:size]))
+            yield here, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[here], partners.variance_along(v)
+
+    @property
+    def _site(self) -> CellSite:
+        return self.form.form.cells.site
 
     def _with_partners(self) -> tuple[AnyRows, AnyRows]:
         """Return both sides with ones beside each bias of the other."""
         return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
+
+
+def _rule(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return places in standard deviations of a Gaussian and their weights, which sum to one.
+
+    Functions that are narrow steps are averaged over draws, or where there is but one over quantiles instead.
+    """
+    if draws < size:
+        return ndtri((np.arange(size) + 0.5) / size), np.full(size, 1.0 / size)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return nodes, weights / weights.sum()
 
 
 def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:

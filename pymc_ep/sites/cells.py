@@ -12,11 +12,14 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import betainc, betaln, digamma, expit, gammainc, gammaln, ndtr
+from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
 
 from pymc_ep.sites.count_rates import (
     at_most_one,
     below_log_softplus,
+    log_binomial,
+    log_or_none,
+    log_softplus_bends,
     no_zeros,
     no_zeros_dispersed,
     softplus,
@@ -89,6 +92,12 @@ class CellSite(Protocol):
     def log_density(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return log p(y | f), of the common shape of all arguments."""
 
+    def peak(self, y: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return the f at which p(y | f), were zeros not cut off, is largest, which may be infinite."""
+
+    def slopes(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return d log p(y | f) / df, and minus the second derivative, were zeros not cut off, which is no smaller."""
+
     def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return P(Y > y | f), of the common shape of all arguments."""
 
@@ -137,6 +146,15 @@ class PoissonCells:
         out = y * f - np.exp(f) - gammaln(y + 1)
         return out + no_zeros(f)[0] if self.truncated else out
 
+    def peak(self, y):
+        """See `CellSite`."""
+        return log_or_none(y)
+
+    def slopes(self, y, f):
+        """See `CellSite`."""
+        rate = np.exp(f)
+        return y - rate + (no_zeros(f)[1] if self.truncated else 0.0), rate
+
     def above(self, y, f):
         """See `CellSite`."""
         out = gammainc(y + 1, np.exp(f))
@@ -175,7 +193,7 @@ class NegativeBinomialCells:
             mean - np.log(alpha), spread, None if anchor is None else (anchor[0] - np.log(alpha), anchor[1])
         )
         total = alpha + y
-        value = y * (mean - np.log(alpha)) - total * found.value + _log_binomial(y, alpha)
+        value = y * (mean - np.log(alpha)) - total * found.value + log_binomial(y, alpha)
         of_alpha = digamma(total) - digamma(alpha) + 1 - found.value - total * (1 - found.of_mean) / alpha
         bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
         return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
@@ -183,8 +201,18 @@ class NegativeBinomialCells:
     def log_density(self, y, f, alpha):
         """See `CellSite`."""
         x = f - np.log(alpha)
-        out = y * x - (alpha + y) * np.logaddexp(0.0, x) + _log_binomial(y, alpha)
+        out = y * x - (alpha + y) * np.logaddexp(0.0, x) + log_binomial(y, alpha)
         return out + no_zeros_dispersed(f, alpha)[0] if self.truncated else out
+
+    def peak(self, y, alpha):
+        """See `CellSite`."""
+        return log_or_none(y)
+
+    def slopes(self, y, f, alpha):
+        """See `CellSite`."""
+        part = expit(f - np.log(alpha))
+        first = y - (alpha + y) * part + (no_zeros_dispersed(f, alpha)[1] if self.truncated else 0.0)
+        return first, (alpha + y) * part * (1 - part)
 
     def above(self, y, f, alpha):
         """See `CellSite`."""
@@ -217,6 +245,15 @@ class BernoulliCells:
     def log_density(self, y, f):
         """See `CellSite`."""
         return y * f - np.logaddexp(0.0, f)
+
+    def peak(self, y):
+        """See `CellSite`."""
+        return np.where(y > 0, np.inf, -np.inf)
+
+    def slopes(self, y, f):
+        """See `CellSite`."""
+        part = expit(f)
+        return y - part, part * (1 - part)
 
     def above(self, y, f):
         """See `CellSite`."""
@@ -258,6 +295,15 @@ class SoftplusPoissonCells:
         rate, log_rate, *_ = softplus(f)
         return y * log_rate - rate - gammaln(y + 1)
 
+    def peak(self, y):
+        """See `CellSite`."""
+        return y + log_or_none(-np.expm1(-y))
+
+    def slopes(self, y, f):
+        """See `CellSite`."""
+        _, _, part, slope = softplus(f)
+        return y * slope - part, part * (1 - part) - y * log_softplus_bends(f)[0]
+
     def above(self, y, f):
         """See `CellSite`."""
         return gammainc(y + 1, np.logaddexp(0.0, f))
@@ -291,6 +337,14 @@ class NormalCells:
         """See `CellSite`."""
         return -0.5 * (np.log(2 * np.pi) + ((y - f) / sigma) ** 2) - np.log(sigma)
 
+    def peak(self, y, sigma):
+        """See `CellSite`."""
+        return y
+
+    def slopes(self, y, f, sigma):
+        """See `CellSite`."""
+        return (y - f) / sigma**2, sigma**-2.0
+
     def above(self, y, f, sigma):
         """See `CellSite`."""
         return ndtr((f - y) / sigma)
@@ -303,12 +357,6 @@ class NormalCells:
         """See `CellSite`."""
         bad = ~np.isfinite(y)
         return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
-
-
-def _log_binomial(y, alpha):
-    """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, where alpha may be so large that these agree."""
-    some = np.maximum(y, 1.0)
-    return np.where(y > 0, -betaln(alpha, some) - np.log(some), 0.0)
 
 
 def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> CellBound:

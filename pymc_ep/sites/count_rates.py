@@ -1,4 +1,4 @@
-"""Functions of the rates of counts: softplus, parabolas below its logarithm, zeros that are cut off."""
+"""Functions of counts and their rates: softplus, parabolas below its logarithm, zeros that are cut off."""
 
 from functools import cache
 from typing import NamedTuple
@@ -6,12 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
-from scipy.special import expit
+from scipy.special import betaln, expit
 
 __all__ = [
     "Parabola",
     "at_most_one",
     "below_log_softplus",
+    "log_binomial",
+    "log_or_none",
+    "log_softplus_bends",
     "no_zeros",
     "no_zeros_dispersed",
     "softplus",
@@ -32,7 +35,7 @@ def softplus(f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return rate, np.where(far, f, np.log(seen)), of_rate, np.where(far, 1.0, of_rate / seen)
 
 
-def _second(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def log_softplus_bends(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the second and third derivatives of log log(1 + e^f)."""
     _, _, p, slope = softplus(f)
     second = -slope * (slope + p - 1)
@@ -46,7 +49,7 @@ def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     f = np.linspace(0.0, 0.495, 2001)
     _, _, p, _ = softplus(f)
-    first, per_count = p * (1 - p), -_second(f)[0]
+    first, per_count = p * (1 - p), -log_softplus_bends(f)[0]
     kept = slice(0, int(np.argmax(per_count)) + 1)
     return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
 
@@ -127,14 +130,14 @@ def _touching() -> _Touching:
     left, right, *_ = ends(low)
     first = _steepest()
     centre = np.append(first, low)
-    curvature = np.append(-_second(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
+    curvature = np.append(-log_softplus_bends(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
     beyond = [0.0, 0.0, 0.5, centre[-1]], [0.0, 0.0, 0.0, curvature[-1]]
     return _Touching(*(np.column_stack([CubicSpline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
 
 
 def _steepest() -> float:
     """Return where the second derivative is least."""
-    return brentq(lambda f: float(_second(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
+    return brentq(lambda f: float(log_softplus_bends(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
 
 
 class Parabola(NamedTuple):
@@ -180,14 +183,26 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     return Parabola(mean + np.where(gap < 0, -away, away), table.curvature_at(square))
 
 
+def log_or_none(y: np.ndarray) -> np.ndarray:
+    """Return log y of counts, minus infinity of none."""
+    with np.errstate(divide="ignore"):
+        return np.log(y)
+
+
+def log_binomial(y: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, where alpha may be so large that these agree."""
+    some = np.maximum(y, 1.0)
+    return np.where(y > 0, -betaln(alpha, some) - np.log(some), 0.0)
+
+
 def no_zeros(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return -log P(y > 0) for a Poisson count of rate e^f, and its derivative in f."""
     rate = np.exp(f)
     small = rate < 1e-8
     # -log(1 - e^-rate) = -f + rate / 2 - ..., and rate / (e^rate - 1) = 1 - rate / 2 + ...: exact below 1e-8.
-    safe = np.where(small, 1.0, rate)
-    with np.errstate(over="ignore"):
-        slope = -np.where(small, 1.0 - rate / 2, safe / np.expm1(safe))
+    # Above 700 zeros are none in doubles, and rates may be infinite.
+    safe = np.where(small, 1.0, np.minimum(rate, 700.0))
+    slope = -np.where(small, 1.0 - rate / 2, safe / np.expm1(safe))
     return np.where(small, -f + rate / 2, -np.log(-np.expm1(-safe))), slope
 
 
