@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 
 from pymc_ep.distributions.counts import as_real
+from pymc_ep.distributions.positive_counts import PositiveCounts
 from pymc_ep.exceptions import InvalidDataError
 
 __all__ = ["BilinearBernoulli", "BilinearPoisson", "require_unmasked"]
@@ -85,7 +86,7 @@ class BilinearPoisson:
         rate = inverse(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
         alpha = _dispersion(name, alpha, rate)
         if truncated:
-            return pm.Truncated(name, _counts(rate, alpha), lower=1, **kwargs)
+            return PositiveCounts(name, _counts(rate, alpha), **kwargs)
         if alpha is None:
             return pm.Poisson(name, rate, **kwargs)
         return pm.NegativeBinomial(name, mu=rate, alpha=alpha, **kwargs)
@@ -108,7 +109,7 @@ class BilinearPoisson:
         rate = _inverse_link(cls.__name__, link, alpha, truncated)(_predictor(cls.__name__, V, U, rows, cols, offset))
         alpha = _dispersion(cls.__name__, alpha, rate)
         if truncated:
-            return pm.Truncated.dist(_counts(rate, alpha), lower=1, **kwargs)
+            return PositiveCounts.dist(_counts(rate, alpha), **kwargs)
         return _counts(rate, alpha, **kwargs)
 
 
