@@ -35,6 +35,11 @@ def shaped(left=(3, 2), right=(4, 2)):
         ({"alpha": [1.0, 1.0, 1.0]}, r"alpha of shape \(3,\)"),
         ({"alpha": [1.0, -1.0]}, r"alpha -1\.0 at index 1; it must be positive"),
         ({"alpha": np.nan}, "alpha nan; it must be positive"),
+        ({"observed": [None, 1]}, "'y' has the observation None at index 0, which is no number"),
+        ({"observed": ["1", "many"]}, "'y' has the observation 1 at index 0, which is no number"),
+        ({"offset": "log"}, "'y' has offset='log'; give one number"),
+        ({"offset": 1j}, "'y' has offset=1j"),
+        ({"alpha": "x"}, "'y' has alpha='x'"),
     ],
 )
 def test_cells_that_there_are_not(change, message):
@@ -54,6 +59,7 @@ def test_half_a_bit():
 
 
 def two_cells(mean=0.0, sd=1.0, **options):
+    pm.modelcontext(None).add_coord("item", range(3))
     V, U = pm.Normal("V", mean, sd, shape=(3, 2)), pm.Normal("U", 0, 1, shape=(4, 2))
     pmep.BilinearPoisson("y", V, U, [0, 1], [0, 1], observed=[1, 2], **options)
 
@@ -103,6 +109,8 @@ def but_one(value, other=1.0):
         (lambda: two_cells(sd=[1.0, 0.0]), r"'V' has the prior standard deviation 0\.0 at index \(0, 1\)"),
         (lambda: two_cells(sd=-2.0), r"'V' has the prior standard deviation -2\.0 at index \(0, 0\).*positive"),
         (lambda: two_cells(mean=np.inf), r"'V' has the prior mean inf at index \(0, 0\)"),
+        (lambda: two_cells(offset=[0.5, 720.0]), r"'y' has the offset 720 at index 1.*pass the log of an exposure"),
+        (lambda: two_cells(dims="item"), "'y' has 2 observations along axis 0, but its dim 'item' has 3 labels"),
         (short_bias, "takes 'b' out of range: index 2 is out of bounds.*as many entries as their matrix has rows"),
         (exposure_of_zero, "'y' has the exposure 0 at index 1.*leave it out"),
     ],

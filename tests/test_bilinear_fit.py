@@ -482,6 +482,31 @@ def test_offsets_that_differ_have_to_be_given():
     assert pmep.log_predictive(idata, model, {"y": NEW | {"offset": 0.5}})["y"].shape == (4,)
 
 
+def test_a_fit_that_prunes_every_factor_says_so():
+    rng = np.random.default_rng(0)
+    bits = (rng.random(N) < 0.5).astype(int)
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        V, U = pm.Normal("V", 0, s, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
+        pmep.BilinearBernoulli("y", V, U, ROWS, COLS, observed=bits)
+    fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
+    assert float(fit["hyper_mode_s"]) < 1e-2
+    assert "every factor is pruned" in fit.attrs["status"]
+    held = group(pmep.fit(model=model, draws=0, hyper="fixed", start={"s": 0.8}, **QUIET), "fit")
+    assert "pruned" not in held.attrs["status"]
+
+
+def test_a_covariance_that_runs_to_none_has_no_mode():
+    counts = np.random.default_rng(3).poisson(3.0, N)
+    with pm.Model() as model:
+        chol = pm.LKJCholeskyCov("L", n=2, eta=2, sd_dist=pm.HalfNormal.dist(1))[0]
+        V, U = pm.MvNormal("V", np.zeros(2), chol=chol, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=1.0, observed=counts)
+    with pytest.warns(pmep.ConvergenceWarning, match="covariance of 'V' ran to a singular one"):
+        fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
+    assert not bool(fit["converged"])
+
+
 @pytest.mark.parametrize("draws", [500, 0])
 def test_weights_of_draws_give_the_evidence(draws):
     """Against quadrature over three numbers."""

@@ -4,6 +4,7 @@ Each is a distribution of PyMC's at such a predictor, so that draws, log densiti
 """
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,8 @@ def _length(part: Any) -> int | None:
 
 def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
     """Return real numbers of which there has to be one, or one for every cell, where lengths are known."""
+    if values is None or (not isinstance(values, Variable) and np.asarray(values).dtype.kind in "USc"):
+        raise InvalidDataError(f"{name!r} has {what}={values!r}; give one number, or one for every cell.")
     graph = as_real(values)
     length = graph.type.shape[0] if graph.ndim == 1 else 1
     if graph.ndim > 1 or (lengths and length not in (None, 1, *lengths)):
@@ -250,6 +253,13 @@ def _require_whole(name: str, observed: Any) -> None:
     if np.ndim(observed) != 1:
         raise InvalidDataError(f"{name!r} has observations of shape {np.shape(observed)}; give one for every cell.")
     values = np.ma.asarray(observed)
+    if values.dtype.kind not in "biuf":
+        bad = [k for k, value in enumerate(np.ravel(observed)) if not isinstance(value, Real)]
+        where = f" {np.ravel(observed)[bad[0]]} at index {bad[0]}" if bad else f"s of type {values.dtype}"
+        raise InvalidDataError(
+            f"{name!r} has the observation{where}, which is no number; leave cells without one out of rows, cols and "
+            f"observed."
+        )
     missing = np.ma.getmaskarray(values) | (values.data != values.data)
     if missing.any():
         raise InvalidDataError(

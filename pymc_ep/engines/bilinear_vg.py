@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.base import EngineEntry, register_engine
+from pymc_ep.engines.base import EngineEntry, Status, register_engine
 from pymc_ep.engines.bilinear_bound import BilinearBound
 from pymc_ep.engines.bilinear_rows import factored, independent
 from pymc_ep.engines.bilinear_solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
@@ -16,6 +16,7 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.unseen_rows import with_unseen
 from pymc_ep.engines.vg import State, VariationalGaussian, first_state
 from pymc_ep.forms.bilinear import Bilinear
+from pymc_ep.forms.bilinear_values import BilinearPrior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.sites.cells import CELL_SITES
 
@@ -27,6 +28,10 @@ _WITH_POINTS = (
     "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
 )
 _COVARIANCES = ("diagonal", "full")
+_NOTHING = 1e-3
+"""Root mean square of inner products below which there are none."""
+_SINGULAR = 1e-10
+"""Least eigenvalue of a learned covariance, relative to the largest one that it began with, at which it is singular."""
 
 
 def solve(
@@ -89,7 +94,10 @@ def solve(
     engine = Saved(ascent, checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
-    found = found._replace(status=found.status._replace(sentence=with_unseen(found.status.sentence, form, cells)))
+    status = found.status._replace(sentence=with_unseen(found.status.sentence, form, cells))
+    if hyper == "optimize":
+        status = _degenerate(status, form, prior, found.state)
+    found = found._replace(status=status)
     if ascent.full:
         # Sweeps, with which few steps end, are without covariances.
         left, right = map(factored, found.state.sides)
@@ -97,6 +105,30 @@ def solve(
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     all_points = bool(np.concatenate(points).all())
     return bilinear_solution(form, found, engine.thetas, settings, what, points=all_points, learned=hyper == "optimize")
+
+
+def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
+    """Return the status of a fit, with what is to be said of learned priors that leave nothing, or have no maximum."""
+    sentence, last = status.sentence, form.prior(state.theta)
+    squares = [(rows.mean**2 + rows.variance)[:, : form.n_factors].mean(axis=0) for rows in state.sides]
+    size = float(np.sqrt(squares[0] @ squares[1]))
+    if size < _NOTHING:
+        sentence += (
+            f"; every factor is pruned, to inner products of root mean square {size:.2g}, as the bound is highest "
+            f"without any where the data say little of them: new rows have their prior. Hold a scale at the value that "
+            f"predicts best, by hyper='fixed', or observe more cells"
+        )
+    for matrix, begun, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
+        if begun.covariance is None or own.covariance is None:
+            continue
+        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(begun.covariance)[-1]:
+            status = status._replace(converged=False)
+            sentence += (
+                f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior is unbounded: give "
+                f"standard deviations a prior without density at zero, such as pm.InverseGamma.dist(3, 2), or hold the "
+                f"covariance"
+            )
+    return status._replace(sentence=sentence)
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:

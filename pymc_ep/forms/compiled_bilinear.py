@@ -23,6 +23,9 @@ __all__ = ["CompiledBilinear"]
 _SINGULAR = 1e-14
 """Smallest eigenvalue of a covariance over the largest one, from which on its inverse is made of rounding errors."""
 
+_FAR_ABOVE = 25.0
+"""Nats by which a log rate may begin above that of the largest count: the log of 7e10."""
+
 
 class CompiledBilinear(HyperFunctions):
     """Compiled functions of a `Bilinear`.
@@ -133,6 +136,7 @@ class CompiledBilinear(HyperFunctions):
                 f"arrays against shapes and dims; a bias of rows has as many entries as their matrix has rows."
             ) from error
         self.require_numbers(prior.offset, prior.parameters)
+        self._require_rates(cells.y, prior.offset)
         means, variances = (self.split(prior.left[k], prior.right[k]) for k in range(2))
         for one in self.form.entries:
             _require(f"{one.name!r} has the prior mean", means[one.name], "real")
@@ -148,6 +152,19 @@ class CompiledBilinear(HyperFunctions):
         _require(f"{group.name!r} has the offset", offset, "real")
         for name, values in zip(group.site.parameters, parameters):
             _require(f"{group.name!r} has the {name}", values, "positive")
+
+    def _require_rates(self, y: np.ndarray, offset: np.ndarray) -> None:
+        """Raise for offsets that begin with rates no count is anywhere near."""
+        group = self.form.cells
+        if group.site.domain != "count" or group.link != "exp" or not y.size:
+            return
+        k, most = int(np.argmax(offset)), float(y.max())
+        if offset[k] > np.log(most + 1.0) + _FAR_ABOVE:
+            raise InvalidDataError(
+                f"{group.name!r} has the offset {offset[k]:.6g} at index {k}, so that rates e^f begin near "
+                f"e^{offset[k]:.4g}, while its largest count is {most:g}. Offsets are added to log rates: pass the log "
+                f"of an exposure, or start an intercept lower."
+            )
 
     def prior(self, theta: np.ndarray) -> BilinearPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""

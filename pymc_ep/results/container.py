@@ -10,9 +10,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+from pytensor.graph.basic import Constant
 
 from pymc_ep.compat import dim_names, make_container, to_dataset
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 
@@ -137,7 +138,8 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
 def check_dims(model: pm.Model) -> None:
     """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations and points.
 
-    Call it before a long computation; `build_container` does so again.
+    Raise as well where observations have dims of other lengths. Call it before a long computation; `build_container`
+    does so again.
     """
     for dim in _OWN_DIMS:
         if dim in model.coords:
@@ -145,6 +147,16 @@ def check_dims(model: pm.Model) -> None:
                 f"The model has a dim {dim!r}, which the group 'fit' of the result needs for itself; "
                 f"rename that dim in the model."
             )
+    for rv in model.observed_RVs:
+        value = model.rvs_to_values[rv]
+        data = value.data if isinstance(value, Constant) else getattr(value, "get_value", lambda **_: None)(borrow=True)
+        for axis, dim in enumerate(model.named_vars_to_dims.get(rv.name, ())):
+            labels = model.coords.get(dim)
+            if data is not None and labels is not None and data.shape[axis] != len(labels):
+                raise InvalidDataError(
+                    f"{rv.name!r} has {data.shape[axis]} observations along axis {axis}, but its dim {dim!r} has "
+                    f"{len(labels)} labels; give it a dim of its own, or none."
+                )
 
 
 def _library() -> dict[str, str]:
