@@ -124,9 +124,8 @@ def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, st
         if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(begun.covariance)[-1]:
             status = status._replace(converged=False)
             sentence += (
-                f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior is unbounded: give "
-                f"standard deviations a prior without density at zero, such as pm.InverseGamma.dist(3, 2), or hold the "
-                f"covariance"
+                f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior has no bound: "
+                f"give standard deviations a prior without density at zero, as pm.InverseGamma.dist(3, 2), or hold it"
             )
     return status._replace(sentence=sentence)
 
