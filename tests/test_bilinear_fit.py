@@ -496,6 +496,14 @@ def test_a_fit_that_prunes_every_factor_says_so():
     assert "pruned" not in held.attrs["status"]
 
 
+def test_more_factors_than_rows_are_told():
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, 1, shape=(I, J + 1)), pm.Normal("U", 0, 1, shape=(J, J + 1))
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, observed=COUNTS)
+    fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
+    assert f"of {J + 1} factors no more than {J} can matter" in fit.attrs["status"]
+
+
 def test_a_covariance_that_runs_to_none_has_no_mode():
     counts = np.random.default_rng(3).poisson(3.0, N)
     with pm.Model() as model:

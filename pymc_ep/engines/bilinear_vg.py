@@ -94,7 +94,10 @@ def solve(
     engine = Saved(ascent, checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=report)
     engine.save(found.state, last=True)
-    status = found.status._replace(sentence=with_unseen(found.status.sentence, form, cells))
+    sentence = with_unseen(found.status.sentence, form, cells)
+    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
+        sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
+    status = found.status._replace(sentence=sentence)
     if hyper == "optimize":
         status = _degenerate(status, form, prior, found.state)
     found = found._replace(status=status)
