@@ -10,7 +10,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
-from pytensor.graph.basic import Constant
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 
 from pymc_ep.compat import dim_names, make_container, to_dataset
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
@@ -148,15 +149,21 @@ def check_dims(model: pm.Model) -> None:
                 f"rename that dim in the model."
             )
     for rv in model.observed_RVs:
-        value = model.rvs_to_values[rv]
-        data = value.data if isinstance(value, Constant) else getattr(value, "get_value", lambda **_: None)(borrow=True)
-        for axis, dim in enumerate(model.named_vars_to_dims.get(rv.name, ())):
+        shape = _known_shape(model.rvs_to_values[rv])
+        for axis, (dim, size) in enumerate(zip(model.named_vars_to_dims.get(rv.name, ()), shape)):
             labels = model.coords.get(dim)
-            if data is not None and labels is not None and data.shape[axis] != len(labels):
+            if labels is not None and size != len(labels):
                 raise InvalidDataError(
-                    f"{rv.name!r} has {data.shape[axis]} observations along axis {axis}, but its dim {dim!r} has "
-                    f"{len(labels)} labels; give it a dim of its own, or none."
+                    f"{rv.name!r} has {size} observations along axis {axis}, but its dim {dim!r} has {len(labels)} "
+                    f"labels; give it a dim of its own, or none."
                 )
+
+
+def _known_shape(value: Variable) -> tuple[int, ...]:
+    """Return the shape of data; none where they are made of others."""
+    if isinstance(value, Constant):
+        return np.shape(value.data)
+    return value.get_value(borrow=True).shape if isinstance(value, SharedVariable) else ()
 
 
 def _library() -> dict[str, str]:
