@@ -49,6 +49,8 @@ MODE_OPTIONS = {
 _VARIANCES = ("auto", "exact", "perturb-and-map", "lanczos")
 _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
 """Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
+_MODE_TOL = 1e-8
+"""Decrease of the objective at which an inner loop towards a mode ends: flat pieces are then flat to the smoothing."""
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
@@ -189,7 +191,8 @@ def find_mode(
     sites = BoundedSites(form)
     require_two_states(sites, theta, learn=False)
     begin = _start(form, sites, solver, theta, start, learn=False)
-    fit = _run(form, sites, solver, begin, settings, report, checkpoint, smoothing=settings["smoothing"])
+    choices = {"smoothing": settings["smoothing"], "inner_tol": _MODE_TOL}
+    fit = _run(form, sites, solver, begin, settings, report, checkpoint, **choices)
     return fit._replace(log_evidence=None)
 
 
