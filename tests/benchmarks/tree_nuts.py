@@ -33,11 +33,12 @@ PAIRS = {"Normal": pm.Normal.dist, "Laplace": pm.Laplace.dist}
 
 
 class Case(NamedTuple):
-    """What is observed, under which potentials, and what is fitted."""
+    """What is observed, under which potentials, what is fitted, and which package's NUTS stands beside it."""
 
     data: str
     pair: str
     engines: tuple[str, ...]
+    sampler: str = "pymc"
 
     @property
     def title(self) -> str:
@@ -53,7 +54,7 @@ DATA = {
 CASES = {
     "noise": Case("noise", "Normal", ("ep", "dsb")),
     "counts": Case("counts", "Normal", ("ep",)),
-    "half": Case("half", "Laplace", ("dsb",)),
+    "half": Case("half", "Laplace", ("dsb",), "nutpie"),
 }
 
 
@@ -79,13 +80,17 @@ def build(case: Case) -> pm.Model:
 
 
 def measure_nuts(case: Case, draws: int) -> dict[str, Any]:
-    """Sample with PyMC."""
+    """Sample with PyMC, or by it with nutpie where trajectories are hundreds of steps long."""
     with build(case) as model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        start = {"u": np.full((SIDE, SIDE), np.mean(model.rvs_to_values[model["y"]].eval()))}
+        how: dict[str, Any] = {"tune": TUNE, "chains": CHAINS, "target_accept": 0.9, "random_seed": 1}
+        if case.sampler == "pymc":
+            start = {"u": np.full((SIDE, SIDE), np.mean(model.rvs_to_values[model["y"]].eval()))}
+            how |= {"initvals": start, "cores": 1}
+        else:
+            how |= {"nuts_sampler": case.sampler, "cores": 2}
         began = time.perf_counter()
-        how = {"tune": TUNE, "chains": CHAINS, "cores": 1, "target_accept": 0.9, "random_seed": 1}
-        chains = pm.sample(draws, initvals=start, progressbar=False, **how)
+        chains = pm.sample(draws, progressbar=False, **how)
     posterior = chains["posterior"]
     found = np.asarray(posterior["u"]).reshape(-1, SIDE, SIDE)
     return {
@@ -125,7 +130,7 @@ def page(rows: dict[str, Any]) -> list[str]:
         if (nuts := rows.get(f"{name}/NUTS")) is None:
             continue
         mixing = f"{nuts['r_hat']:.3f}", f"{nuts['bulk']:.0f}", str(nuts["divergences"]), f"{nuts['seconds']:.3g}"
-        chains.append([case.title, f"{CHAINS} x {nuts['draws']}", *mixing])
+        chains.append([case.title, case.sampler, f"{CHAINS} x {nuts['draws']}", *mixing])
         for engine in case.engines:
             if (one := rows.get(f"{name}/{engine}")) is None:
                 continue
@@ -153,7 +158,9 @@ def page(rows: dict[str, Any]) -> list[str]:
         markdown_table(head, lines),
         verdicts,
         "The chains:\n",
-        markdown_table(["model", "draws", "R-hat, worst", "bulk ESS, least", "divergences", "seconds"], chains),
+        markdown_table(
+            ["model", "NUTS of", "draws", "R-hat, worst", "bulk ESS, least", "divergences", "seconds"], chains
+        ),
     ]
 
 
