@@ -504,8 +504,11 @@ def test_more_factors_than_rows_are_told():
     assert f"of {J + 1} factors no more than {J} can matter" in fit.attrs["status"]
 
 
-def test_a_covariance_that_runs_to_none_has_no_mode():
-    counts = np.random.default_rng(3).poisson(3.0, N)
+def test_a_covariance_of_which_one_direction_runs_to_none_has_no_mode():
+    """Counts of one factor, where there are two columns."""
+    rng = np.random.default_rng(3)
+    v, u = rng.normal(size=I), rng.normal(size=J)
+    counts = rng.poisson(np.exp(1.0 + v[ROWS] * u[COLS]))
     with pm.Model() as model:
         chol = pm.LKJCholeskyCov("L", n=2, eta=2, sd_dist=pm.HalfNormal.dist(1))[0]
         V, U = pm.MvNormal("V", np.zeros(2), chol=chol, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
@@ -513,6 +516,7 @@ def test_a_covariance_that_runs_to_none_has_no_mode():
     with pytest.warns(pmep.ConvergenceWarning, match="covariance of 'V' ran to a singular one"):
         fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
     assert not bool(fit["converged"])
+    assert float(fit["V_sd"].max()) > 1e-2
 
 
 @pytest.mark.parametrize("draws", [500, 0])

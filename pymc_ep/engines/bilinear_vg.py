@@ -125,7 +125,8 @@ def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, st
         if begun.covariance is None or own.covariance is None:
             continue
         if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(begun.covariance)[-1]:
-            status = status._replace(converged=False)
+            # Where nothing is left the factors are settled all the same.
+            status = status._replace(converged=status.converged and size < _NOTHING)
             sentence += (
                 f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior has no bound: "
                 f"give standard deviations a prior without density at zero, as pm.InverseGamma.dist(3, 2), or hold it"
