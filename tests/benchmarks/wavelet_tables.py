@@ -373,8 +373,8 @@ A quarter of the pixels is left, `default_rng(0).choice(65536, 16384, replace=Fa
 Peers: SciPy's `griddata`, beyond the outermost pixels the nearest one's value, and scikit-image's
 `inpaint_biharmonic`. Modes here were sought with potentials that are sharp from the beginning, before `method="map"`
 took to rounding them less and less: on one picture of 128 x 128 pixels it now takes a third to a half of the time under
-Laplace potentials, and ends at -0.13 dB (Normal/Student-t, tree), 0.32 dB (Student-t) and within 0.03 dB else of what it
-did.
+Laplace potentials, and ends at -0.13 dB (Normal/Student-t, tree), 0.32 dB (Student-t) and within 0.03 dB else of what
+it did.
 """,
 }
 
