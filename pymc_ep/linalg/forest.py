@@ -88,7 +88,7 @@ class Forest(NamedTuple):
         xp = namespace(log_odds, low, high)
         found: list[TreePosterior] = []
         for shape, own in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
-            parent = _spread(found[-1].high, shape, xp) if found else xp.zeros(shape)
+            parent = _spread(found[-1].high, xp) if found else xp.zeros(shape)
             below_low, below_high = (xp.exp(x - softplus) for x, softplus in own.below)
             reached = below_low + parent * (below_high - below_low)
             found.append(TreePosterior(own.message, reached, parent, below_low, below_high))
@@ -97,9 +97,8 @@ class Forest(NamedTuple):
     def states(self, uniform: Any, low: Any, high: Any, xp: Any) -> Any:
         """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
         found: list[Any] = []
-        given = list(zip(self.shapes, *map(self.levels, (uniform, low, high))))
-        for shape, own, below_low, below_high in reversed(given):
-            probability = xp.where(_spread(found[-1], shape, xp), below_high, below_low) if found else below_low
+        for own, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
+            probability = xp.where(_spread(found[-1], xp), below_high, below_low) if found else below_low
             found.append(own < probability)
         return xp.concatenate([level.ravel() for level in found[::-1]])
 
@@ -115,8 +114,7 @@ class Forest(NamedTuple):
             messages = [against + softplus for _, softplus, against in softened]
             out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in softened]))
             if level + 1 < len(self.shapes):
-                trees, rows, columns = self.shapes[level + 1]
-                below = (messages[1] - messages[0]).reshape((trees, rows, 2, columns, 2)).sum(axis=(2, 4))
+                below = _gathered(messages[1] - messages[0], self.shapes[level + 1])
         return out
 
 
@@ -151,7 +149,14 @@ def _softplus(x: Any) -> Any:
     return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def _spread(parents: Any, shape: tuple[int, ...], xp: Any) -> Any:
+def _gathered(children: Any, shape: tuple[int, ...]) -> Any:
+    """Add up each parent's children: by slices, as NumPy's sum over axes of two takes thirty times as long."""
+    trees, rows, columns = shape
+    apart = children.reshape((trees, rows, 2, columns, 2))
+    pairs = apart[:, :, 0] + apart[:, :, 1]
+    return pairs[..., 0] + pairs[..., 1]
+
+
+def _spread(parents: Any, xp: Any) -> Any:
     """Give each child its parent's value."""
-    trees, rows, columns = shape[0], shape[1] // 2, shape[2] // 2
-    return xp.broadcast_to(parents[:, :, None, :, None], (trees, rows, 2, columns, 2)).reshape(shape)
+    return xp.repeat(xp.repeat(parents, 2, axis=2), 2, axis=1)
