@@ -16,17 +16,29 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 
-__all__ = ["check_numbers", "check_options", "hyper_start", "progress", "warn_unless_converged"]
+__all__ = ["check_numbers", "check_options", "check_seed", "hyper_start", "progress", "warn_unless_converged"]
 
 _SILENT_SECONDS = 2.0
 
 
-def check_numbers(draws: int | None, chains: int) -> None:
-    """Raise for numbers of draws or chains that there cannot be."""
+def check_numbers(draws: int | None, chains: int, random_seed: Any) -> None:
+    """Raise for numbers of draws or chains that there cannot be, and for seeds that are none."""
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 0):
         raise ValueError(f"draws={draws!r} must be a whole number of at least 0, or None.")
     if not isinstance(chains, int | np.integer) or chains < 1:
         raise ValueError(f"chains={chains!r} must be a whole number of at least 1.")
+    check_seed(random_seed)
+
+
+def check_seed(random_seed: Any) -> None:
+    """Raise for what seeds no generator, before the fit whose draws it is for."""
+    try:
+        np.random.default_rng(random_seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"random_seed={random_seed!r} must be None, a whole number of at least 0, a sequence of these, or a "
+            f"numpy.random.Generator."
+        ) from error
 
 
 def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ def fit(
     began = time.perf_counter()
     model = pm.modelcontext(model)
     check_dims(model)
-    check_numbers(draws, chains)
+    check_numbers(draws, chains, random_seed)
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options)

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_ep import compat
-from pymc_ep.calls import check_options, hyper_start, progress, warn_unless_converged
+from pymc_ep.calls import check_options, check_seed, hyper_start, progress, warn_unless_converged
 from pymc_ep.engines import EngineEntry, get_engine
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -174,7 +174,13 @@ def recover(
         raise ValueError(
             "idata has no group 'posterior': recover() takes what a sampler made of the model of marginalize()."
         )
+    check_seed(random_seed)
     latent = latents_missing_from(model, set(map(str, compat.group(idata, "posterior").data_vars)))
+    if not latent:
+        raise ValueError(
+            "The posterior has draws of every variable that the observations depend on, so that there is nothing to "
+            "recover: recover() takes what a sampler made of the model of marginalize()."
+        )
     try:
         form = compiled_form(model, latent, compile_kwargs)
     except UnsupportedModelError as error:

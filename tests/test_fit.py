@@ -202,6 +202,9 @@ def test_seed_layout_and_no_draws(gaussian_model):
     assert not np.array_equal(group(first, "posterior")["f"], group(other, "posterior")["f"])
     flat = np.unique(group(first, "posterior")["f"].values.reshape(6, N), axis=0)
     assert len(flat) == 6, "chains have to be independent draws"
+    for seed in ("a", -1):
+        with pytest.raises(ValueError, match=f"random_seed={seed!r} must be None, a whole number of at least 0"):
+            pmep.fit(random_seed=seed, **options)
     none = pmep.fit(draws=0, **options)
     assert not has_group(none, "posterior")
     assert not has_group(none, "log_likelihood")

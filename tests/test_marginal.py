@@ -118,6 +118,8 @@ def test_refusals(model):
         pmep.marginalize(model, tol=-1)
     with pytest.raises(ValueError, match="no draws of 'scale', 'f', and these are not what can"):
         pmep.recover(container({"other": np.zeros((1, 3))}), model)
+    with pytest.raises(ValueError, match="nothing to recover"):
+        pmep.recover(pmep.fit(model=model, draws=2, progressbar=False), model)
     with pytest.raises(ValueError, match=r"no group 'posterior': recover\(\) takes what a sampler"):
         pmep.recover(pmep.fit(model=model, draws=0, progressbar=False), model)
     with pytest.raises(ValueError, match="max_fits=0"):

@@ -121,7 +121,7 @@ def test_trees_and_their_scaling_coefficients_move_together():
     [
         (Gradient2D(SHAPE), 2, "translations=2, but the model has no potential on wavelets"),
         (Wavelet2D(SHAPE, "haar", 1), 5, r"wavelets that repeat after 2 pixels; there are 4 different translations"),
-        (Wavelet2D(SHAPE, "haar", 1), 0, "translations=0 must be a positive whole number"),
+        (Wavelet2D(SHAPE, "haar", 1), 0, "translations=0 must be a whole number of at least 1"),
     ],
 )
 def test_translations_that_there_are_not(operator, translations, message):

@@ -163,7 +163,7 @@ def test_averages_of_ep_hold_hyperparameters():
     refused(learned(), ValueError, "translations=4 holds hyperparameters", "ep", translations=4, hyper="integrate")
     with pytest.raises(ValueError, match=r"translations=4 needs.*'optimize' or 'fixed'"):
         pmep.fit("ep", model=learned(), progressbar=False, draws=10, chains=1, hyper="sample", translations=4)
-    refused(learned(), ValueError, "translations=0 must be a positive whole number", "ep", translations=0)
+    refused(learned(), ValueError, "translations=0 must be a whole number of at least 1", "ep", translations=0)
     refused(learned(), ValueError, "translations=100, but.*16 different translations", "ep", translations=100)
 
 

@@ -187,10 +187,19 @@ def test_a_bound_that_is_loose_for_a_few_large_counts_is_named(largest, max_iter
     with pm.Model() as model:
         V, U = pm.Normal("V", 0, 3, shape=(I, 2)), pm.Normal("U", 0, 3, shape=(J, 2))
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, link="softplus", observed=counts)
-    with pytest.warns(Warning, match=f"curve like the one that curves most, {kappa}") as warned:
+    with pytest.warns(Warning, match=f"takes all cells to curve by {kappa}") as warned:
         fit = group(pmep.fit("vbmf", model=model, draws=0, max_iter=max_iter, **QUIET), "fit")
     (one,) = warned
     assert issubclass(one.category, pmep.ConvergenceWarning) == (not fit["converged"]) == (largest == 900)
+
+
+def test_a_bound_that_is_loose_for_all_counts_alike_is_named():
+    # At its likeliest predictor, about y, a count y curves by 1 / y.
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, 10, shape=(I, 2)), pm.Normal("U", 0, 10, shape=(J, 2))
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, link="softplus", observed=np.full(len(ROWS), 100))
+    with pytest.warns(pmep.ConvergenceWarning, match="takes all cells to curve by 16.9, .* where 0.01 is typical"):
+        pmep.fit("vbmf", model=model, draws=0, max_iter=3, **QUIET)
 
 
 def test_the_table_and_explanations():
@@ -209,9 +218,10 @@ def test_the_table_and_explanations():
     ("options", "message"),
     [
         ({"rank": 5}, "rank=5 is more than the 4 columns of 'V' and 'U'"),
-        ({"rank": True}, "rank=True must be a positive whole number"),
+        ({"rank": True}, "rank=True must be a whole number of at least 1"),
         ({"ard": "no"}, "ard='no' must be True or False"),
-        ({"rank": 0}, "rank=0 must be a positive whole number"),
+        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"rank": 0}, "rank=0 must be a whole number of at least 1"),
         ({"shrinkage": "soft"}, "shrinkage='soft' is none of"),
         ({"init": "ones"}, "init='ones' is none of"),
         ({"ard": True}, "ard=True learns prior variances.*'s'"),

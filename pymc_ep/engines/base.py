@@ -135,10 +135,10 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
     raise ValueError(f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}.")
 
 
-def check_whole(name: str, value: Any) -> None:
-    """Raise unless an option is a positive whole number."""
-    if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value > 0):
-        raise ValueError(f"{name}={value!r} must be a positive whole number.")
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless an option is a whole number that is not too small."""
+    if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value >= least):
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
 def check_flag(name: str, value: Any) -> None:

@@ -128,6 +128,7 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
     if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
         raise ValueError(f"tol={tol!r} must be positive.")
     check_whole("max_iter", options["max_iter"])
+    check_whole("seed", options["seed"], least=0)
     if hyper == "optimize" and form.nested:
         (name, scale), *_ = form.nested.items()
         raise ValueError(

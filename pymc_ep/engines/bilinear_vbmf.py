@@ -31,7 +31,7 @@ OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol"
 _JOINT = "log density of the data and of both matrices at the result"
 _UNLIKE = "{!r} has a {}, and singular values are shrunk alike in all rows and towards zero; {}"
 _MANY = 10.0
-"""How many times the mean curvature of the cells the largest one may be before the status names it."""
+"""How many times what cells curve by, at most or where they are likeliest, the bound may before the status says so."""
 
 
 def solve(
@@ -247,14 +247,20 @@ def _pruned(engine: SingularValueShrinkage, state: State, kappa: float, variance
 
 
 def _degraded(form: CompiledBilinear, engine: SingularValueShrinkage, kappa: float, prior: BilinearPrior) -> str:
-    """Return what is to be said where one cell makes the bound of most others loose."""
-    typical = float(engine.site.curvature(engine.cells.y, *prior.parameters)[0].mean())
+    """Return what is to be said where the bound curves far more than the likelihood of most cells."""
+    site, given = engine.site, (engine.cells.y, *prior.parameters)
+    peak = site.peak(*given)
+    known = np.isfinite(peak)
+    typical = float(site.curvature(*given)[0].mean())
+    if known.any():
+        curved = site.slopes(engine.cells.y, np.where(known, peak, 0.0), *prior.parameters)[1]
+        typical = min(typical, float(np.broadcast_to(curved, known.shape)[known].mean()))
     if kappa <= _MANY * typical:
         return ""
     name = form.form.cells.name
     return (
-        f"; the bound takes all cells to curve like the one that curves most, {kappa:.3g} where their mean is "
-        f"{typical:.3g}, and is loose and slow to rise for it: transform or clip the largest of {name!r}, or use "
+        f"; the bound takes all cells to curve by {kappa:.3g}, the most that one does anywhere, where {typical:.3g} is "
+        f"typical, and is loose and slow to rise for it: transform or clip the largest of {name!r}, or use "
         f"method='vg', with link='exp' for counts"
     )
 

@@ -1,6 +1,6 @@
 """The variational Gaussian on bilinear models from end to end: options, points, solution."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,8 @@ def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, st
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
     """Return the names of what is estimated, and which columns of either side that is."""
+    if estimate is not None and not isinstance(estimate, Iterable):
+        raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
     named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
     unknown = [name for name in named if name not in form.latent_names]
     if unknown:
@@ -157,7 +159,9 @@ def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) ->
     left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
     for rows, own in zip((left, right), first.sides):
         if ((rows.variance > 0) != (own.variance > 0)).any():
-            raise ValueError("start= is a fit with another estimate=; fit without start=, or with the same.")
+            raise ValueError(
+                "start= or the file of checkpoint= is a fit with another estimate=; fit without it, or with the same."
+            )
     return first._replace(left=left, right=right)
 
 

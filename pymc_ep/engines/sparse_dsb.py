@@ -54,7 +54,7 @@ _MODE_TOL = 1e-8
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
-_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations")
+_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations", "seed")
 _POSITIVE = ("tol", "cg_tol", "smoothing")
 
 
@@ -307,7 +307,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, kinds))}.")
     for name in _WHOLE:
         if name in options:
-            check_whole(name, options[name])
+            check_whole(name, options[name], least=0 if name == "seed" else 1)
     for name in _POSITIVE:
         if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
             raise ValueError(f"{name}={options[name]!r} must be positive.")

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 _INDICES = ("rows", "cols")
+_MOST_GAPS = 10**6
+"""New rows without a cell, beyond which their numbers are taken to be something else, such as names of users."""
 
 
 def require_bilinear(idata: Any, model: pm.Model, caller: str) -> tuple[CompiledBilinear, BilinearPosterior]:
@@ -54,6 +56,10 @@ def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
 def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers and labels of rows that are given by either; `what` they are for messages."""
     labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
+    if isinstance(given, Mapping):
+        raise ValueError(
+            f"{what} is a {type(given).__name__}; give labels or positions of rows, or what fold_in returns."
+        )
     if not wanted.size or wanted.ndim > 1:
         raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
     by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
@@ -139,6 +145,13 @@ def read_cells(
         raise InvalidDataError(
             f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count new rows "
             f"of {form.form.matrices[new].name!r} from 0; correct it."
+        )
+    if new is not None and (far := indices[new] >= _MOST_GAPS + y.size).any():
+        k = int(np.argmax(far))
+        raise InvalidDataError(
+            f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count new rows "
+            f"of {form.form.matrices[new].name!r} from 0, and with {y.size} cells nearly all of so many are empty; "
+            f"number rows without gaps, as numpy.unique(..., return_inverse=True) does."
         )
     others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
     form.require_numbers(others[0], others[1:])

@@ -49,6 +49,8 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
         For observations outside the likelihood's domain, or of a wrong shape.
     """
     model = pm.modelcontext(model)
+    if not isinstance(data, Mapping) or not data:
+        raise ValueError("log_predictive takes a mapping of names of variables to their new observations.")
     cells = bilinear_posterior_of(idata, model)
     if cells is not None:
         return log_predictive_of_cells(model, *cells, data)

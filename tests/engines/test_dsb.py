@@ -426,7 +426,7 @@ def test_refusals():
     [
         ({"variance": "diagonal"}, "variance='diagonal' must be one of 'auto', 'exact'"),
         ({"inner": "newton"}, "inner='newton' must be one of 'irls'"),
-        ({"n_samples": 0}, "n_samples=0 must be a positive whole number"),
+        ({"n_samples": 0}, "n_samples=0 must be a whole number of at least 1"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"cg_tol": None}, "cg_tol=None must be positive"),
     ],

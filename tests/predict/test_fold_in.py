@@ -189,6 +189,11 @@ def test_rows_short_of_their_maximum_are_counted(fits, monkeypatch):
         ({"item": NEW, "user": NEW}, ValueError, "one matrix at a time"),
         ({"users": NEW}, ValueError, r"'users' are not.*'item' \(the rows of 'V'\) or 'user' \(the rows of 'U'\)"),
         ({"user": NEW | {"rows": [0, 0, 0, 12, 0]}}, pmep.InvalidDataError, "row 12 at index 3.*rows 0 to 11"),
+        (
+            {"user": NEW | {"cols": [0, 0, 10**10, 0, 0]}},
+            pmep.InvalidDataError,
+            "10000000000 at index 2 of cols.*with 5 cells nearly all of so many are empty",
+        ),
         ({"user": NEW | {"cols": [0, 0, -1, 0, 0]}}, pmep.InvalidDataError, "-1 at index 2 of cols, but these count"),
         ({"user": NEW | {"cols": [0.0] * 5}}, pmep.InvalidDataError, "cols of type float64"),
         ({"user": NEW | {"observed": [0, 1, -2, 0, 0]}}, pmep.InvalidDataError, "observation -2 at index 2"),

@@ -124,6 +124,9 @@ def test_log_predictive_of_what_is_no_likelihood(gaussian):
     model, result = gaussian
     with pytest.raises(pmep.UnsupportedModelError, match=r"'f_new'"):
         pmep.log_predictive(result, model, {"f_new": np.zeros(4)})
+    for data in (None, ["count_new"], {}):
+        with pytest.raises(ValueError, match="takes a mapping of names of variables to their new observations"):
+            pmep.log_predictive(result, model, data)
 
 
 @pytest.fixture(scope="module")
