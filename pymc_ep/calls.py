@@ -94,11 +94,11 @@ def progress(name: str, enabled: bool) -> Iterator[Callable[[float, float], None
     with ExitStack() as stack:
         shown: list[Callable[[float, float], None]] = []
 
-        def report(evidence: float, change: float) -> None:
+        def report(objective: float, change: float) -> None:
             if enabled and not shown and time.perf_counter() - began > _SILENT_SECONDS:
                 shown.append(stack.enter_context(compat.progress(name.upper(), None)))
             for advance in shown:
-                advance(evidence, change)
+                advance(objective, change)
 
         yield report
 

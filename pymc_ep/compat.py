@@ -235,7 +235,7 @@ def group(container: Any, name: str) -> xr.Dataset:
 
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Callable[[float, float], None]]:
-    """Show a progress bar in PyMC's style with the evidence and its change.
+    """Show a progress bar in PyMC's style with what is maximised and how much changes.
 
     Parameters
     ----------
@@ -247,19 +247,19 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[float, f
     Yields
     ------
     callable
-        ``advance(evidence, change)``, to be called once an iteration.
+        ``advance(objective, change)``, to be called once an iteration.
     """
     columns = (
         *Progress.get_default_columns(),
-        TextColumn("{task.fields[evidence]}"),
+        TextColumn("{task.fields[objective]}"),
         TextColumn("{task.fields[change]}"),
     )
     console = Console(theme=default_progress_theme, stderr=True)
     with CustomProgress(*columns, console=console) as bar:
-        task = bar.add_task(description, total=total, evidence="", change="")
+        task = bar.add_task(description, total=total, objective="", change="")
 
-        def advance(evidence: float, change: float) -> None:
-            bar.update(task, advance=1, evidence=f"evidence {evidence:.6g}", change=f"change {change:.2g}")
+        def advance(objective: float, change: float) -> None:
+            bar.update(task, advance=1, objective=f"objective {objective:.6g}", change=f"change {change:.2g}")
 
         yield advance
 

@@ -1,6 +1,6 @@
 """What can go wrong, each with its sentence and its cure."""
 
-__all__ = ["ConvergenceWarning", "InvalidDataError", "NumericalError", "UnsupportedModelError"]
+__all__ = ["ConvergenceWarning", "InvalidDataError", "NumericalError", "UnsupportedModelError", "at_index"]
 
 
 class UnsupportedModelError(ValueError):
@@ -26,3 +26,8 @@ class NumericalError(ArithmeticError):
 
 class ConvergenceWarning(UserWarning):
     """An iteration stopped before it met its tolerance; the result says how far it came."""
+
+
+def at_index(index: tuple[int, ...]) -> str:
+    """Return where an entry of an array stands, for messages."""
+    return f" at index {index[0] if len(index) == 1 else index}" if index else ""

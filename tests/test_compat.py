@@ -48,10 +48,10 @@ def test_c_mode_compiles_to_c():
     assert function.maker.linker.c_thunks is not False
 
 
-def test_progress_shows_evidence_and_change():
+def test_progress_shows_objective_and_change():
     with redirect_stderr(io.StringIO()) as shown, compat.progress("EP", 3) as advance:
         advance(-12.5, 1e-3)
-    assert "evidence -12.5" in shown.getvalue() and "change 0.001" in shown.getvalue()
+    assert "objective -12.5" in shown.getvalue() and "change 0.001" in shown.getvalue()
 
 
 def test_numpy_mode_runs_whole_arrays_by_numpy():

@@ -273,7 +273,7 @@ def test_stopping_early_is_said(counts_model):
 
 
 def test_progress(counts_model, capfd, monkeypatch):
-    """Nothing in the first two seconds, nothing when asked not to; otherwise a bar with the evidence."""
+    """Nothing in the first two seconds, nothing when asked not to; otherwise a bar with what is maximised."""
     options = {"model": counts_model, "hyper": "fixed", "draws": 0}
     # Compilers take longer than that, and may speak.
     pmep.fit(progressbar=False, **options)
@@ -287,7 +287,7 @@ def test_progress(counts_model, capfd, monkeypatch):
     out, err = capfd.readouterr()
     assert out == ""
     assert "EP" in err
-    assert "evidence" in err
+    assert "objective" in err
 
 
 def test_start_point_for_sampling():

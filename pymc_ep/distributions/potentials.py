@@ -1,6 +1,7 @@
 """Potentials on the coefficients of an array, such as ``pm.Laplace.dist(0, b)``, as a user gives them to a field."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_ep.compat import quick_mode, random_draw
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
 
 __all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
 
@@ -48,8 +49,8 @@ class Potential(NamedTuple):
         # A number such as 0.5 comes in single precision, which would show in its logarithm.
         double = [p.astype("float64") for p in parameters]
         # PyTensor would go through an index that is no variable of its own element by element, in Python.
-        index = None if groups is None else pt.constant(groups)
-        return [p[index] if ndim and index is not None else p for p, ndim in zip(double, self.ndims)]
+        places = None if groups is None else pt.constant(groups)
+        return [p[places] if ndim and places is not None else p for p, ndim in zip(double, self.ndims)]
 
     def random(self, own: Sequence[Any], rng: Any = None) -> tuple[Any, Any]:
         """Return the next generator and a random variable with these parameters."""
@@ -100,13 +101,18 @@ def read_potential(potential: Any, owner: str, argument: str = "potential") -> t
 
 
 def require_positive(potential: Potential, parameters: Sequence[Any], owner: str, argument: str = "potential") -> None:
-    """Raise for constants among the parameters that are not positive."""
+    """Raise for constants among the parameters that are not positive, and for scales that are infinite."""
     scale = potential.scale(parameters)
     for parameter in parameters:
-        if isinstance(parameter, Constant) and not np.all(parameter.data > 0):
+        if not isinstance(parameter, Constant):
+            continue
+        wrong = ~(parameter.data > 0) | ((parameter is scale) & np.isinf(parameter.data))
+        if wrong.any():
             what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
+            first = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise InvalidDataError(
-                f"{argument}= of a {owner} has the {what} {np.min(parameter.data)}; {plural} must be positive."
+                f"{argument}= of a {owner} has the {what} {parameter.data[first]}{at_index(first)}; {plural} must be "
+                f"positive{' and finite' if parameter is scale else ''}."
             )
 
 
@@ -130,8 +136,18 @@ def _length(parameter: Any, axis: int) -> int | None:
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as whole numbers, where it may be a length or hold graphs that are known."""
-    return tuple(int(n.eval()) if isinstance(n, Variable) else int(n) for n in np.atleast_1d(np.array(shape, object)))
+    """Return a shape as whole numbers, where it may be a length or hold graphs that are known.
+
+    Raises
+    ------
+    InvalidDataError
+        Where it is anything else.
+    """
+    sides = [n.eval() if isinstance(n, Variable) else n for n in np.atleast_1d(np.array(shape, object))]
+    try:
+        return tuple(index(n) for n in sides)
+    except TypeError:
+        raise InvalidDataError(f"shape={shape!r} must be whole numbers.") from None
 
 
 def _simplest(parameter: Any) -> Any:

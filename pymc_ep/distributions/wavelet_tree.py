@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
 from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import normalize_rng_param
@@ -114,6 +115,8 @@ def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: A
         if probabilities:
             low, high = each_probability(component.forest, probabilities)
             total += component.forest.log_normaliser(logs[1] - logs[0], low, high, pt)
+            inside = [pt.all((p > 0) & (p < 1)) for p in probabilities]
+            total = check_parameters(total, *inside, msg="0 < transition probabilities < 1")
         total += logs[0].sum()
     return total
 
@@ -212,6 +215,10 @@ class WaveletTree(Continuous):
 
         Only a model gives `learned`, which returns a variable of a name and shape for what `transition` lacks.
         """
+        if kwargs.get("size") is not None:
+            raise InvalidDataError(
+                f"size={kwargs['size']!r} of a WaveletTree, which is one image; write a variable for each image."
+            )
         if shape is None:
             raise InvalidDataError("A WaveletTree needs its shape=(rows, columns), or dims= that have lengths.")
         shape = static_shape(shape)

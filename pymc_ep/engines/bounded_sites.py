@@ -128,8 +128,9 @@ class BoundedSites(FactorSites):
         """Raise where the sites leave some direction of the unknowns free."""
         if not proper:
             names = ", ".join(repr(g.name) for g in self.form.form.factors)
+            tree = any(g.site.coupled for g in self.form.form.factors)
             raise InvalidDataError(
                 f"The factors {names} do not determine all unknowns: some direction, such as the mean of an image "
                 f"of which only differences are known, is in none of their operators. Observe it, or add a potential "
-                f"that does, such as a weak one on the unknowns themselves."
+                f"that does, such as a weak one on the unknowns themselves{', or scaling= of the WaveletTree' * tree}."
             )

@@ -42,6 +42,9 @@ _STRETCH, _LONGEST = 2.0, 16.0
 """First and greatest length of a move that is stretched, and by what it grows; relative to the move."""
 _ALIGNED = 0.9
 """Cosine between moves from which they are stretched without a bound."""
+_ROUNDED = 1e-6
+"""Nats of the bound that rounding may decide at a state that was extrapolated to: far away terms of any size, z times
+precisions, cancel, and what is left of them looks like a bound."""
 _SHARPER = 0.1
 """What an outer loop towards a mode makes of z, down to the smoothing asked for. From there at once, inner loops take
 three to ten times as long under Laplace potentials, and under those that are not log-concave end at lower modes."""
@@ -273,11 +276,13 @@ class DoubleLoop:
         return self._tight(problem, state)
 
     def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
-        """Return `_tight`, or None where hyperparameters or variances are so far away that nothing is finite."""
+        """Return `_tight`, or None where hyperparameters or variances are so far away that it is not to be had."""
         try:
-            return self._tight(problem, state)
+            found = self._tight(problem, state)
         except (NumericalError, InvalidDataError):
             return None
+        rounding = np.finfo(float).eps * float(found.variance @ found.precision)
+        return found if rounding < _ROUNDED else None
 
     def _tight(self, problem: BoundedSites, state: State) -> State:
         """Return the state with the Gaussians that touch the sites best, and its bound."""

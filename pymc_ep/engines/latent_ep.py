@@ -1,6 +1,7 @@
 """EP on latent Gaussian models from end to end: options, hyperparameters, solution."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
-from pymc_ep.engines.tree_start import first_hyperparameters, has_trees, require_two_states
+from pymc_ep.engines.tree_start import first_hyperparameters
+from pymc_ep.engines.tree_states import has_trees, require_two_states, told_of_states
 from pymc_ep.forms.average import translations_of
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
@@ -94,7 +96,10 @@ def solve(
     for grid in moved:
         other = evidence_of(grid, settings, report=report, density=density)
         translated.append((other, other.at(found.at.theta)))
-    return mode_solution(form, evidence, found, settings, translated)
+    solution = mode_solution(form, evidence, found, settings, translated)
+    if hyper == "fixed" or not has_trees(form):
+        return solution
+    return replace(solution, status=solution.status + told_of_states(form, found.at.theta))
 
 
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
 from pymc_ep.engines.saved import Saved
-from pymc_ep.engines.tree_start import fitted_start, has_trees, require_two_states
+from pymc_ep.engines.tree_start import fitted_start
+from pymc_ep.engines.tree_states import has_trees, require_two_states, told_of_states
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.average import translations_of
 
@@ -148,13 +149,13 @@ def solve_by_bounds(
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
     if settings["translations"] > 1:
         fit = _averaged(form, fit, report)
-    if solver.exact:
-        return fit
-    how = f"variances by {settings['variance']}"
-    if settings["variance"] == "perturb-and-map":
-        how += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
-    status = fit.status._replace(sentence=f"{fit.status.sentence}; {how}")
-    return fit._replace(status=status, scalars=fit.scalars | {"variance_error": fit.state.error})
+    told = told_of_states(form, fit.state.theta) if learn else ""
+    if not solver.exact:
+        told += f"; variances by {settings['variance']}"
+        if settings["variance"] == "perturb-and-map":
+            told += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
+        fit = fit._replace(scalars=fit.scalars | {"variance_error": fit.state.error})
+    return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + told))
 
 
 def find_mode(
@@ -183,9 +184,9 @@ def find_mode(
     settings = _checked(MODE_OPTIONS | options)
     if hyper == "optimize" and theta.size:
         raise ValueError(
-            "method='map' holds hyperparameters, as the joint density of unknowns and scales is largest where scales "
-            "are zero: pass hyper='fixed', with start={...} for other values than the model's initial point, or use "
-            "method='dsb', which can learn them."
+            "method='map' holds hyperparameters, as the joint density of these and the unknowns is largest at the "
+            "edge, such as where scales are zero: pass hyper='fixed', with start={...} for other values than the "
+            "model's initial point, or the fit of a method that learns them, such as start=pymc_ep.fit('dsb')."
         )
     solver = _solver(form, settings | {"variance": "auto"})
     sites = BoundedSites(form)
@@ -311,4 +312,6 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name in _POSITIVE:
         if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
             raise ValueError(f"{name}={options[name]!r} must be positive.")
+    if options["cg_tol"] >= 1:
+        raise ValueError(f"cg_tol={options['cg_tol']!r} must be below 1, at which nothing is solved.")
     return options

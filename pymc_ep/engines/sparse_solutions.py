@@ -12,14 +12,14 @@ from pymc_ep.engines.precision_solvers import Iterative
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import coefficient_results, rebuild_one
 from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import UnsupportedModelError, at_index
 from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.forms.sampled import SampledPosterior
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.sites.base import Site, at_index
+from pymc_ep.sites.base import Site
 from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]

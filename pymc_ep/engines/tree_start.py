@@ -8,7 +8,7 @@ their likelihood and its own prior. EP's search starts from these. In the double
 the posterior under Gaussians of the variances that the states, given all of this, are expected to have.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,50 +18,26 @@ from pymc_ep.engines.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
-from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.forms.compiled import aside
+from pymc_ep.engines.tree_states import of_states, trees
 from pymc_ep.forms.values import Prior
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
-__all__ = ["first_hyperparameters", "fitted_start", "has_trees", "require_two_states"]
+__all__ = ["first_hyperparameters", "fitted_start"]
 
 _RIDGE = 0.01
 """Precision of the Gaussian potentials on the finest coefficients, relative to that of the data."""
 _HIGH = 0.2
 """Part of the coefficients of a level that is given to the high state at first."""
 _SPREAD = 0.01
-"""Variance of a coefficient, relative to their mean square in the level, at which bounds are evaluated: potentials may
-be infinitely sharp, and coefficients exactly zero."""
+"""Variance of a coefficient at which bounds are evaluated, relative to their mean square in the level, or to that of
+the noise where it is larger: potentials may be infinitely sharp, and coefficients exactly zero."""
 _ITERATIONS = 30
 """Iterations of L-BFGS on all that the mixtures depend on."""
 
 Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any]]
 """Of a mixture, its place among all sites, and the means, variances and parameters there: a value and its derivatives
 in the parameters."""
-
-
-def has_trees(form: Any) -> bool:
-    """Whether some coefficients of a compiled form are mixtures on trees."""
-    return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
-
-
-def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
-    """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), or at any if `learn`."""
-    everywhere = [theta, aside(theta)] if learn else [theta]
-    for i, tree, _ in _trees(sites):
-        # No others are asked about states that differ at the first ones: these may be outside of their domain there.
-        pairs = (_of_states(tree, sites.prior(at).parameters[i]) for at in everywhere)
-        if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in pairs):
-            name = sites.form.form.factors[i].name
-            if learn:
-                what = "all hyperparameters, so that they mean nothing; give low= and high= scales of their own"
-            else:
-                what = (
-                    "the given hyperparameters, which hyper='fixed' holds, so that they mean nothing; give those of "
-                    "the high state other values by start=, or learn them by hyper='optimize'"
-                )
-            raise InvalidDataError(f"The states of {name!r} are the same distribution at {what}.")
 
 
 def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
@@ -72,11 +48,12 @@ def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
     """
     sites, prior = FactorSites(form), form.prior(theta)
     shift, precision = form.first_sites(prior)
-    ridge = _ridge(sites, precision)
+    of_data = _of_data(sites, precision)
+    ridge = _ridge(sites, of_data)
     own = ~np.isnan(ridge)
     shift, precision = np.where(own, 0.0, shift), np.where(own, ridge, precision)
     posterior = prior.gaussian.posterior(prior.mean, shift, precision, log_concave=True)
-    return _fitted(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean))
+    return _fitted(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), of_data)
 
 
 def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
@@ -92,25 +69,14 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     learn : bool
         Whether the others are fitted, but for those that are not the form's own, as the user gave them.
     """
-    smooth = _smooth(sites, linear, solver, theta)
-    if learn:
-        theta = _fitted(sites, theta, smooth.fitted)
     prior = sites.prior(theta)
+    of_data = _of_data(sites, sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision)
+    smooth = _under_gaussians(sites, linear, solver, prior, _ridge(sites, of_data))
+    if learn:
+        theta = _fitted(sites, theta, smooth.fitted, of_data)
+        prior = sites.prior(theta)
     found = _under_gaussians(sites, linear, solver, prior, _likely(sites, prior, smooth, solver))
     return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
-
-
-def _trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
-    """Yield the position of each mixture among the groups, itself, and its place among all sites."""
-    for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
-        if isinstance(site, CompiledTreeMixture):
-            yield i, site, here
-
-
-def _of_states(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the parameters of the low and of the high state, out of those of a mixture."""
-    first = len(tree.site.low.parameters)
-    return parameters[:first], parameters[first:-2]
 
 
 def _under_gaussians(
@@ -132,19 +98,20 @@ def _under_gaussians(
     return minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
 
 
-def _smooth(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray) -> Inner:
-    """Interpolate the data under weak Gaussian potentials."""
-    prior = sites.prior(theta)
-    precision = sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision
-    return _under_gaussians(sites, linear, solver, prior, _ridge(sites, precision))
+def _of_data(sites: FactorSites, precision: np.ndarray) -> float:
+    """Return the median precision of what is no mixture, out of those of all sites, (n,)."""
+    data = np.ones(len(precision), dtype=bool)
+    for _, _, here in trees(sites):
+        data[here] = False
+    return float(np.median(precision[data]))
 
 
-def _ridge(sites: FactorSites, precision: np.ndarray) -> np.ndarray:
-    """Return precisions of Gaussian potentials in place of mixtures, relative to those of the data; NaN elsewhere."""
-    ridge = np.full(len(precision), np.nan)
-    for _, tree, here in _trees(sites):
+def _ridge(sites: FactorSites, of_data: float) -> np.ndarray:
+    """Return precisions of Gaussian potentials in place of mixtures, (n,), relative to the data's; NaN elsewhere."""
+    ridge = np.full(sites.slices[-1].stop, np.nan)
+    for _, tree, here in trees(sites):
         ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
-    return _RIDGE * float(np.median(precision[np.isnan(ridge)])) * ridge
+    return _RIDGE * of_data * ridge
 
 
 def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
@@ -157,11 +124,11 @@ def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionS
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
-    for i, tree, here in _trees(sites):
+    for i, tree, here in trees(sites):
         y, parameters = sites.observed[i], prior.parameters[i]
         low, high = (
             np.asarray(site.typical(y, *own)[1])
-            for site, own in zip((tree.site.low, tree.site.high), _of_states(tree, parameters))
+            for site, own in zip((tree.site.low, tree.site.high), of_states(tree, parameters))
         )
         known = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
         pull = (smooth.fitted[here] / z[here]) ** 2
@@ -171,14 +138,14 @@ def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionS
     return out
 
 
-def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    """Return the hyperparameters under which mixtures fit given coefficients best."""
+def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, of_data: float) -> np.ndarray:
+    """Return the hyperparameters under which mixtures fit given coefficients best, of data of that precision."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
-    for _, tree, here in _trees(sites):
+    for _, tree, here in trees(sites):
         levels = tree.forest.levels(fitted[here])
-        spread[here] = np.concatenate([np.full(level.size, _SPREAD * np.mean(level**2)) for level in levels])
+        squares = [max(np.mean(level**2), 1.0 / of_data) for level in levels]
+        spread[here] = _SPREAD * np.repeat(squares, [level.size for level in levels])
         high[here] = np.concatenate([_largest(level) for level in levels])
-    spread = np.maximum(spread, np.finfo(float).eps * max(float(np.max(spread)), np.finfo(float).tiny))
 
     def assigned(tree: CompiledTreeMixture, here: slice, arguments: tuple[Any, ...]) -> tuple[float, Any]:
         return tree.assigned(np.zeros(here.stop - here.start), *arguments[:2], high[here], *arguments[2:])
@@ -214,7 +181,7 @@ def _raised(
         eta = prior.mean + fitted
         gradients = [tuple(np.zeros(y.size) for _ in own) for y, own in zip(sites.observed, prior.parameters)]
         total = prior.log_prior
-        for i, tree, here in _trees(sites):
+        for i, tree, here in trees(sites):
             own, gradients[i] = value(tree, here, (eta[here], spread[here], *prior.parameters[i]))
             total += own
         return total, sites.form.pullback(point, np.zeros(len(eta)), None, gradients, density=density)

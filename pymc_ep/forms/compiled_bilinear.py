@@ -10,13 +10,13 @@ import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.forms.digest import digest
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.linear_maps import batch
-from pymc_ep.sites.base import at_index, first_outside
+from pymc_ep.sites.base import first_outside
 
 __all__ = ["CompiledBilinear"]
 

@@ -246,7 +246,7 @@ def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
     step = 2**wanted
     larger = tuple(-(-side // step) * step for side in shape)
     widths = tuple((0, new - old) for new, old in zip(larger, shape))
-    cure = f"at most {most} levels work here" if most else "no level works here, since a side is odd"
+    cure = f"levels={most} is the most that works here" if most else "no level works here, since a side is odd"
     raise InvalidDataError(
         f"Wavelet2D: {wanted} levels need sides that are multiples of {step}, and the shape is {shape}; {cure}, or pad "
         f"the image by np.pad(image, {widths}, mode='symmetric') to shape {larger}, or cut it."

@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
 from pymc_ep.forms.bilinear import Bilinear, CellGroup
 from pymc_ep.recognise.biases import with_biases
 from pymc_ep.recognise.entries import all_latent, entries_of, is_gaussian
@@ -30,7 +30,6 @@ from pymc_ep.recognise.inner_products import (
 )
 from pymc_ep.recognise.predictor import AffineTest, NotAffineError, find_predictor
 from pymc_ep.recognise.random_nodes import distribution_name, parameters_of
-from pymc_ep.sites.base import at_index
 from pymc_ep.sites.cells import cell_site, cell_site_names
 
 __all__ = ["bilinear_sites", "recognise_bilinear"]

@@ -139,7 +139,7 @@ def model_dims(model: pm.Model, name: str) -> tuple[str, ...]:
 def check_dims(model: pm.Model) -> None:
     """Raise when a dim of the model has a name that the group ``fit`` needs for its iterations and points.
 
-    Raise as well where observations have dims of other lengths. Call it before a long computation; `build_container`
+    Raise as well where variables have dims of other lengths. Call it before a long computation; `build_container`
     does so again.
     """
     for dim in _OWN_DIMS:
@@ -148,14 +148,16 @@ def check_dims(model: pm.Model) -> None:
                 f"The model has a dim {dim!r}, which the group 'fit' of the result needs for itself; "
                 f"rename that dim in the model."
             )
-    for rv in model.observed_RVs:
-        shape = _known_shape(model.rvs_to_values[rv])
+    for rv in model.basic_RVs:
+        observed = rv in model.observed_RVs
+        shape = _known_shape(model.rvs_to_values[rv]) if observed else rv.type.shape
         for axis, (dim, size) in enumerate(zip(model.named_vars_to_dims.get(rv.name, ()), shape)):
             labels = model.coords.get(dim)
-            if labels is not None and size != len(labels):
+            if labels is not None and size is not None and size != len(labels):
+                what = "observations" if observed else "values"
                 raise InvalidDataError(
-                    f"{rv.name!r} has {size} observations along axis {axis}, but its dim {dim!r} has {len(labels)} "
-                    f"labels; give it a dim of its own, or none."
+                    f"{rv.name!r} has {size} {what} along axis {axis}, but its dim {dim!r} has {len(labels)} labels; "
+                    f"give it a dim of its own, or none."
                 )
 
 

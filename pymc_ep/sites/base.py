@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index
 
 __all__ = [
     "Relation",
     "Site",
     "SuperGaussian",
     "Tilted",
-    "at_index",
     "first_outside",
     "get_site",
     "register_site",
@@ -245,11 +244,6 @@ def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> 
         return None
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     return value[index], at_index(index)
-
-
-def at_index(index: tuple[int, ...]) -> str:
-    """Return where an entry of an array stands, for messages."""
-    return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
 
 def _whole(y: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ Gaussians in s_j times odds of delta_j stand for, while P(delta) stays as it is.
 t_d(s)^power ds the message to a state is Zhat_jd^(1 / power); given all of these, the states' marginals Q follow by
 sum-product, the marginal of s_j is the mixture of its two tilted densities by Q_j, and with log Z of the trees in place
 of the sum of the sites' own, EP's evidence is stationary at its fixed points. Where all cavities are independent
-observations, one for each coefficient, all of it is exact.
+observations, one for each coefficient, marginals, Q and evidence are exact; that coefficients depend on each other
+through their states is not in the marginals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.linalg.forest import Forest, TreePosterior
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.bounds import Bounded
@@ -47,6 +49,18 @@ class TreeMixture(Site):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it is made of."""
         return tree_mixture, (self.low, self.high, self.forest)
+
+    def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
+        """Raise `InvalidDataError` at the first parameter outside its domain, and count levels in place of nodes."""
+        try:
+            super().validate_parameters([self.by_level(value) for value in values], name)
+        except InvalidDataError as error:
+            raise InvalidDataError(f"{error} Indices are levels of the tree, the finest first.") from None
+
+    def by_level(self, value: Any) -> np.ndarray:
+        """Return what the nodes of each level share, (levels,), of one value a node, (n,), or for all of them, ()."""
+        nodes = np.broadcast_to(np.asarray(value, dtype=float), self.forest.size)
+        return np.array([level.flat[0] for level in self.forest.levels(nodes)])
 
     @property
     def has_bound(self) -> bool:

@@ -429,6 +429,7 @@ def test_refusals():
         ({"n_samples": 0}, "n_samples=0 must be a whole number of at least 1"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"cg_tol": None}, "cg_tol=None must be positive"),
+        ({"cg_tol": 2.0}, "cg_tol=2.0 must be below 1"),
     ],
 )
 def test_options_out_of_range(option, message):

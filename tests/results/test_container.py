@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 from pymc_ep.compat import PYMC_6, group, group_names, has_group
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.results import build_container, check_dims, fit_group, fit_state, model_dims, settings
 
 CHAINS, DRAWS = 2, 50
@@ -189,6 +189,13 @@ def test_a_foreign_container_is_refused(sampled):
     for read in (fit_group, fit_state, settings):
         with pytest.raises(ValueError, match=r"pass what pymc_ep\.fit returned"):
             read(sampled)
+
+
+def test_dims_of_other_lengths_are_refused_before_the_fit():
+    with pm.Model(coords={"site": range(4)}) as model:
+        pm.Normal("f", shape=8, dims="site")
+    with pytest.raises(InvalidDataError, match="'f' has 8 values along axis 0, but its dim 'site' has 4 labels"):
+        check_dims(model)
 
 
 def test_dims_that_are_partly_named(model):
