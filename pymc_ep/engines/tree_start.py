@@ -156,7 +156,11 @@ def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, of_data: 
 
     movable = theta == sites.form.start
     for value in (assigned, summed):
-        theta = _raised(sites, theta, movable, fitted, spread, value)
+        theta, some = _raised(sites, theta, movable, fitted, spread, value)
+        if not some:
+            # Scales that are all given tell the states apart already. Probabilities fitted under those to an
+            # interpolation that has none of the noise led to bounds lower by tens of nats, and to a decibel less.
+            break
     return theta
 
 
@@ -173,8 +177,8 @@ def _raised(
     fitted: np.ndarray,
     spread: np.ndarray,
     value: Value,
-) -> np.ndarray:
-    """Return the hyperparameters that maximise a value of all mixtures and the prior, where mixtures depend on them."""
+) -> tuple[np.ndarray, bool]:
+    """Return the hyperparameters that maximise a value of all mixtures and the prior, and whether it moves with any."""
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
         prior = sites.prior(point)
@@ -192,7 +196,9 @@ def _raised(
         total, gradient = evaluate(_with(theta, free, part))
         return total, gradient[free]
 
-    return _with(theta, free, climb(of_free, theta[free], _ITERATIONS)[0]) if free.any() else theta
+    if not free.any():
+        return theta, False
+    return _with(theta, free, climb(of_free, theta[free], _ITERATIONS)[0]), True
 
 
 def _with(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
