@@ -30,8 +30,11 @@ _RIDGE = 0.01
 _HIGH = 0.2
 """Part of the coefficients of a level that is given to the high state at first."""
 _SPREAD = 0.01
-"""Variance of a coefficient at which bounds are evaluated, relative to their mean square in the level, or to that of
-the noise where it is larger: potentials may be infinitely sharp, and coefficients exactly zero."""
+"""Variance of a coefficient, relative to their mean square in the level, at which bounds are evaluated: potentials may
+be infinitely sharp."""
+_LEAST = 0.1
+"""Mean square of a level's coefficients, relative to the variance of the noise, below which it is taken for that:
+coefficients may be exactly zero, and scales that start there leave precisions that no algebra can work with."""
 _ITERATIONS = 30
 """Iterations of L-BFGS on all that the mixtures depend on."""
 
@@ -143,7 +146,7 @@ def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, of_data: 
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
     for _, tree, here in trees(sites):
         levels = tree.forest.levels(fitted[here])
-        squares = [max(np.mean(level**2), 1.0 / of_data) for level in levels]
+        squares = [max(np.mean(level**2), _LEAST / of_data) for level in levels]
         spread[here] = _SPREAD * np.repeat(squares, [level.size for level in levels])
         high[here] = np.concatenate([_largest(level) for level in levels])
 
