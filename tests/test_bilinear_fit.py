@@ -574,3 +574,15 @@ def test_what_needs_sites_says_so(fitted):
 def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         pmep.fit(model=counts_model(), draws=0, **QUIET, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The fit by vg did not converge")
+def test_variances_of_rows_with_many_cells_do_not_collapse():
+    """Log variances once fell by a hundred in a step, from where they rise by one a step, and no ascent went on."""
+    rng = np.random.default_rng(0)
+    rows, cols = (index.ravel() for index in np.indices((2000, 4)))
+    with pm.Model() as model:
+        V, U = pm.Normal("V", 0, 1, shape=(2000, 2)), pm.Normal("U", 0, 1, shape=(4, 2))
+        pmep.BilinearPoisson("y", V, U, rows, cols, link="softplus", observed=rng.poisson(50, rows.size))
+    fit = group(pmep.fit("vg", model=model, max_iter=3, draws=0, **QUIET), "fit")
+    assert np.all((fit["U_sd"] > 1e-3) & (fit["U_sd"] < 0.3))
