@@ -147,7 +147,8 @@ class Evidence:
     def _explained(self, found: Run) -> Run:
         """Say of a fit that did not settle under flat priors what is likely the matter."""
         flat = [b.name for b in self.form.form.blocks if b.flat]
-        if found.status.converged or not flat:
+        if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
+            # Gaussian noise leaves a posterior proper that it determines, and what it does not is refused before.
             return found
         more = (
             f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "

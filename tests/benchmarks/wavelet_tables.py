@@ -371,10 +371,7 @@ risk (Stein 1981; Ramani, Blu and Unser 2008), or of least true error.
 
 A quarter of the pixels is left, `default_rng(0).choice(65536, 16384, replace=False)`, with noise of variance 1e-5.
 Peers: SciPy's `griddata`, beyond the outermost pixels the nearest one's value, and scikit-image's
-`inpaint_biharmonic`. Modes here were sought with potentials that are sharp from the beginning, before `method="map"`
-took to rounding them less and less: on one picture of 128 x 128 pixels it now takes a third to a half of the time under
-Laplace potentials, and ends at -0.13 dB (Normal/Student-t, tree), 0.32 dB (Student-t) and within 0.03 dB else of what
-it did.
+`inpaint_biharmonic`.
 """,
 }
 
