@@ -74,16 +74,14 @@ def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.nd
     """Return about the inverse of minus the Hessian in what `packed` gives.
 
     In the mean that is the precision of the best Gaussian, 1 / V - 2 dB/da with the cells' part of B. In a log variance
-    it is half the variance over that Gaussian's; a half where it is smaller, from where Newton's steps go too far. (A
-    half everywhere took variances of rows with thousands of cells down by a hundred e-folds at once, and the way back
-    is one a step.) In a factor L it is that of log|L| - |R^{-1} L|^2 / 2 at the best
+    it is a half, as if the variance were its best. In a factor L it is that of log|L| - |R^{-1} L|^2 / 2 at the best
     one, R: in the entries of R^{-1} L it is one, and two on the diagonal.
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
     variance = 1.0 / np.maximum(prior.precision - 2.0 * of_variance, tiny)
     if not full:
-        return np.hstack([variance, (2.0 / np.maximum(1.0, rows.variance / variance))[:, ~points]])
+        return np.hstack([variance, np.full((len(variance), int((~points).sum())), 2.0)])
     lower, columns = _lower(points), np.flatnonzero(~points)
     free = np.ix_(np.arange(len(variance)), columns, columns)
     precision = (-2.0 * of_cells.covariance + prior.full_precision)[free]

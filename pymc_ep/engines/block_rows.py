@@ -14,6 +14,9 @@ __all__ = ["BestRows", "best_rows", "raised_rows"]
 
 _STEPS = 20
 """Steps of L-BFGS between which bounds of cells are renewed."""
+_FARTHEST = 5.0
+"""Change of a log variance in one step at most. Scales are those at the best variance, from which what is far above it,
+as that of a row with thousands of cells at first, goes down by a hundred, and from there comes up by one a step."""
 _ROUNDS = 200
 _PROMISED = 1e-10
 """Nats that the slope of a row promises at its maximum: means are then off by some 1e-5 standard deviations."""
@@ -54,6 +57,7 @@ def raised_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> An
         block.scale(seen),
         max_iter=max_iter,
         tol=tol,
+        longest=np.repeat([np.inf, _FARTHEST], [len(points), np.sum(~points)]) if isinstance(rows, Rows) else None,
     )
     # Rows without a cell have their prior, and points among them its mode, or stay where a flat one has none.
     known = np.isfinite(block.prior.variance)

@@ -66,6 +66,7 @@ def maximise_many(
     *,
     max_iter: int,
     tol: float,
+    longest: np.ndarray | None = None,
 ) -> Found:
     """Maximise functions of p unknowns each, none of which falls.
 
@@ -83,6 +84,8 @@ def maximise_many(
     tol : float
         A function is left alone once its slope promises no greater increase, half of g^T S g for gradient g and S from
         `scale`.
+    longest : ndarray, (p,), optional
+        By how much a step changes each unknown at most; only with a diagonal scale.
     """
     if isinstance(start, Found):
         points, values, gradients = (part.copy() for part in start[:3])
@@ -99,6 +102,9 @@ def maximise_many(
         # Views of all functions, where all are active: copies of the memory would take longer than all else here.
         rows = _which(active, len(points))
         ahead = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
+        if longest is not None:
+            for direction in (ahead, steepest):
+                np.clip(direction, -longest, longest, out=direction)
         slope = np.einsum("mp,mp->m", gradients[active], ahead)
         uphill = slope > 0.0
         ahead[~uphill] = steepest[active[~uphill]]

@@ -59,3 +59,18 @@ def test_an_ascent_goes_on_from_its_memory():
     first = maximise_many(evaluate, np.zeros((M, P)), max_iter=5, **options)
     second = maximise_many(evaluate, first, max_iter=9, **options)
     np.testing.assert_array_equal(second.points, whole.points)
+
+
+def test_steps_are_no_longer_than_allowed():
+    """The maximum of t / 2 - c e^t / 2 is at -log c; a step by the scale there leads from zero to 1 - c."""
+    c, lowest = np.array([10.0, 1e3, 1e5]), [0.0]
+
+    def evaluate(which, at):
+        lowest[0] = min(lowest[0], at.min())
+        return 0.5 * (at - c[which, None] * np.exp(at))[:, 0], 0.5 * (1.0 - c[which, None] * np.exp(at))
+
+    given = {"scale": np.full((3, 1), 2.0), "max_iter": 20, "tol": 1e-16}
+    limited = maximise_many(evaluate, np.zeros((3, 1)), longest=np.array([5.0]), **given)
+    np.testing.assert_allclose(limited.points[:, 0], -np.log(c), atol=1e-6)
+    assert lowest[0] > -20.0
+    assert maximise_many(evaluate, np.zeros((3, 1)), **given).points.min() < -1000.0
