@@ -254,6 +254,7 @@ def scales(low, high):
     return {name: pm.HalfNormal(name, np.array(size), shape=2) for name, size in (("low", low), ("high", high))}
 
 
+@pytest.mark.filterwarnings("ignore:The fit by dsb did not converge")
 @pytest.mark.parametrize("method", ["dsb", "ep"])
 def test_laplace_states_of_data_without_details(method):
     """A state without weight has no part in the gradient, however steep its potential is; the status says so."""
