@@ -29,19 +29,21 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
     """Write E f and log E e^f of all pairs, (n,) each; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
+        # Views of rows: with both indices this takes a third longer.
+        own_mean, own_variance = m[i], a[i]
         for c in range(ends[i], ends[i + 1]):
-            j = others[c]
+            mean, variance = n[others[c]], b[others[c]]
             total, terms, logs, improper = 0.0, 0.0, 0.0, 0.0
             for begin in range(0, width, _BLOCK):
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
-                    r = 1.0 - a[i, d] * b[j, d]
+                    r = 1.0 - own_variance[d] * variance[d]
                     # A sum: the least one would keep this loop from vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
-                    both = m[i, d] * n[j, d]
+                    both = own_mean[d] * mean[d]
                     total += both
-                    terms += (both + 0.5 * (a[i, d] * n[j, d] ** 2 + b[j, d] * m[i, d] ** 2)) / r
+                    terms += (both + 0.5 * (own_variance[d] * mean[d] ** 2 + variance[d] * own_mean[d] ** 2)) / r
                 logs += np.log(abs(product))
             out[c] = total
             log_out[c] = terms - 0.5 * logs if improper == 0.0 else np.inf
