@@ -75,10 +75,11 @@ def solve(
     moved = translations_of(form, grids) if isinstance(form, CompiledSparseLinear) and grids > 1 else []
     if grids > 1 and hyper == "integrate" and theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
-    if has_trees(form):
-        require_two_states(FactorSites(form), theta, learn=hyper != "fixed")
+    factors = FactorSites(form) if has_trees(form) else None
+    if factors is not None:
+        require_two_states(factors, theta, learn=hyper != "fixed")
         if hyper != "fixed" and sites is None:
-            theta = first_hyperparameters(form, theta)
+            theta = first_hyperparameters(factors, theta)
     integral = None
     if hyper == "fixed" or not theta.size:
         found = stay(evidence, theta, sites)
@@ -97,9 +98,9 @@ def solve(
         other = evidence_of(grid, settings, report=report, density=density)
         translated.append((other, other.at(found.at.theta)))
     solution = mode_solution(form, evidence, found, settings, translated)
-    if hyper == "fixed" or not has_trees(form):
+    if hyper == "fixed" or factors is None:
         return solution
-    return replace(solution, status=solution.status + told_of_states(form, found.at.theta))
+    return replace(solution, status=solution.status + told_of_states(factors, found.at.theta))
 
 
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:

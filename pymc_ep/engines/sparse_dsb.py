@@ -55,7 +55,9 @@ _MODE_TOL = 1e-8
 _AFFORDABLE = 2e10
 """Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
-_WHOLE = ("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations", "seed")
+_LEAST = dict.fromkeys(("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations"), 1)
+_LEAST["seed"] = 0
+"""Options that are whole numbers, and the least that each may be."""
 _POSITIVE = ("tol", "cg_tol", "smoothing")
 
 
@@ -149,7 +151,7 @@ def solve_by_bounds(
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
     if settings["translations"] > 1:
         fit = _averaged(form, fit, report)
-    told = told_of_states(form, fit.state.theta) if learn else ""
+    told = told_of_states(sites, fit.state.theta) if learn else ""
     if not solver.exact:
         told += f"; variances by {settings['variance']}"
         if settings["variance"] == "perturb-and-map":
@@ -306,9 +308,9 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name, kinds in (("variance", _VARIANCES), ("inner", tuple(INNER))):
         if name in options and options[name] not in kinds:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, kinds))}.")
-    for name in _WHOLE:
+    for name, least in _LEAST.items():
         if name in options:
-            check_whole(name, options[name], least=0 if name == "seed" else 1)
+            check_whole(name, options[name], least=least)
     for name in _POSITIVE:
         if name in options and not (isinstance(options[name], int | float) and options[name] > 0):
             raise ValueError(f"{name}={options[name]!r} must be positive.")

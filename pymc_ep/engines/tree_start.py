@@ -43,14 +43,14 @@ Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any
 in the parameters."""
 
 
-def first_hyperparameters(form: Any, theta: np.ndarray) -> np.ndarray:
+def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
     """Return hyperparameters at which EP starts its search, (p,).
 
     Those that are not a compiled sparse linear form's own, as the user gave them, stay. For the interpolation each of
     the other factors stands by the Gaussian that it is roughly like.
     """
-    sites, prior = FactorSites(form), form.prior(theta)
-    shift, precision = form.first_sites(prior)
+    prior = sites.form.prior(theta)
+    shift, precision = sites.form.first_sites(prior)
     of_data = _of_data(sites, precision)
     ridge = _ridge(sites, of_data)
     own = ~np.isnan(ridge)

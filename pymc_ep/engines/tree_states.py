@@ -39,11 +39,11 @@ def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) ->
             raise InvalidDataError(f"The states of {name!r} are the same distribution at {what}.")
 
 
-def told_of_states(form: Any, theta: np.ndarray) -> str:
+def told_of_states(sites: FactorSites, theta: np.ndarray) -> str:
     """Return what is to be said of states that are the same, or changed places, at learned hyperparameters, (p,)."""
-    out, sites = "", FactorSites(form)
+    out = ""
     for i, tree, _ in trees(sites):
-        name = form.form.factors[i].name
+        name = sites.form.form.factors[i].name
         parameters = sites.prior(theta).parameters[i]
         low, high = (
             np.sqrt(tree.site.by_level(site.typical(sites.observed[i], *own)[1]))

@@ -140,19 +140,17 @@ def read_cells(
                 f"labels."
             )
     form.require_cells(y, *(np.zeros_like(index) if k == new else index for k, index in enumerate(indices)))
-    if new is not None and (bad := indices[new] < 0).any():
-        k = int(np.argmax(bad))
-        raise InvalidDataError(
-            f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count new rows "
-            f"of {form.form.matrices[new].name!r} from 0; correct it."
+    if new is not None:
+        empty = (
+            f", and with {y.size} cells nearly all of so many are empty; number rows without gaps, as by numpy.unique"
         )
-    if new is not None and (far := indices[new] >= _MOST_GAPS + y.size).any():
-        k = int(np.argmax(far))
-        raise InvalidDataError(
-            f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count new rows "
-            f"of {form.form.matrices[new].name!r} from 0, and with {y.size} cells nearly all of so many are empty; "
-            f"number rows without gaps, as numpy.unique(..., return_inverse=True) does."
-        )
+        for bad, why in ((indices[new] < 0, "; correct it"), (indices[new] >= _MOST_GAPS + y.size, empty)):
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count "
+                    f"new rows of {form.form.matrices[new].name!r} from 0{why}."
+                )
     others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
     form.require_numbers(others[0], others[1:])
     return NewCells(y.astype(float), indices[0], indices[1], others[0], tuple(others[1:]))

@@ -32,18 +32,20 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
         # Views of rows: with both indices this takes a third longer.
         own_mean, own_variance = m[i], a[i]
         for c in range(ends[i], ends[i + 1]):
-            mean, variance = n[others[c]], b[others[c]]
+            other_mean, other_variance = n[others[c]], b[others[c]]
             total, terms, logs, improper = 0.0, 0.0, 0.0, 0.0
             for begin in range(0, width, _BLOCK):
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
-                    r = 1.0 - own_variance[d] * variance[d]
+                    r = 1.0 - own_variance[d] * other_variance[d]
                     # A sum: the least one would keep this loop from vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
-                    both = own_mean[d] * mean[d]
+                    both = own_mean[d] * other_mean[d]
                     total += both
-                    terms += (both + 0.5 * (own_variance[d] * mean[d] ** 2 + variance[d] * own_mean[d] ** 2)) / r
+                    terms += (
+                        both + 0.5 * (own_variance[d] * other_mean[d] ** 2 + other_variance[d] * own_mean[d] ** 2)
+                    ) / r
                 logs += np.log(abs(product))
             out[c] = total
             log_out[c] = terms - 0.5 * logs if improper == 0.0 else np.inf
