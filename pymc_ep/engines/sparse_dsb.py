@@ -39,8 +39,8 @@ OPTIONS = {
 MODE_OPTIONS = {
     "smoothing": 1e-8,
     "outer": 50,
-    "tol": 1e-5,
-    "inner": "lbfgs",
+    "tol": 1e-4,
+    "inner": "irls",
     "inner_max_iter": 1000,
     "cg_tol": 1e-4,
     "cg_max_iter": 1000,
@@ -142,7 +142,7 @@ def solve_by_bounds(
             "variance='lanczos' finds variances that are too small, with which scales run to zero; use "
             "variance='perturb-and-map' or 'exact', or hyper='fixed'."
         )
-    solver = _solver(form, settings)
+    solver = _solver(form, settings, truncate=_has_maxima(form))
     settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     sites = BoundedSites(form)
@@ -190,7 +190,7 @@ def find_mode(
             "edge, such as where scales are zero: pass hyper='fixed', with start={...} for other values than the "
             "model's initial point, or the fit of a method that learns them, such as start=pymc_ep.fit('dsb')."
         )
-    solver = _solver(form, settings | {"variance": "auto"})
+    solver = _solver(form, settings | {"variance": "auto"}, truncate=True)
     sites = BoundedSites(form)
     require_two_states(sites, theta, learn=False)
     begin = _start(form, sites, solver, theta, start, learn=False)
@@ -204,7 +204,7 @@ def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] |
     count, others = fit.settings["translations"], []
     begin = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
     for moved in translations_of(form, count):
-        solver, sites = _solver(moved, dict(fit.settings)), BoundedSites(moved)
+        solver, sites = _solver(moved, dict(fit.settings), truncate=_has_maxima(moved)), BoundedSites(moved)
         others.append(_run(moved, sites, solver, begin, fit.settings, report, None))
     evidence = fit.log_evidence
     if evidence is not None:
@@ -283,15 +283,19 @@ def _start(
     return Start(theta, start["unknowns"], start["variance"])
 
 
-def _solver(form: Any, settings: dict[str, Any]) -> PrecisionSolver:
-    """Return the exact solver where it is asked for or can be afforded."""
+def _has_maxima(form: Any) -> bool:
+    """Whether values may have several maxima: a site is not log-concave."""
+    return not all(site.site.log_concave for site in form.sites)
+
+
+def _solver(form: Any, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
+    """Return the exact solver where it is asked for or can be afforded; see `Iterative` for `truncate`."""
     wanted = settings["variance"]
     if wanted == "exact" or (wanted == "auto" and _affordable(form)):
         return Exact(form.linear)
     if wanted == "auto":
         settings["variance"] = "perturb-and-map"
     names = ("variance", "n_samples", "lanczos_steps", "seed", "cg_tol", "cg_max_iter")
-    truncate = not all(site.site.log_concave for site in form.sites)
     return Iterative(form.linear, truncate=truncate, **{name: settings[name] for name in names if name in settings})
 
 
