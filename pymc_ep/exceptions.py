@@ -1,6 +1,15 @@
 """What can go wrong, each with its sentence and its cure."""
 
-__all__ = ["ConvergenceWarning", "InvalidDataError", "NumericalError", "UnsupportedModelError", "at_index"]
+import numpy as np
+
+__all__ = [
+    "ConvergenceWarning",
+    "InvalidDataError",
+    "NumericalError",
+    "UnsupportedModelError",
+    "at_index",
+    "first_index",
+]
 
 
 class UnsupportedModelError(ValueError):
@@ -31,3 +40,8 @@ class ConvergenceWarning(UserWarning):
 def at_index(index: tuple[int, ...]) -> str:
     """Return where an entry of an array stands, for messages."""
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
+
+
+def first_index(wrong: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the first entry that is true, as `at_index` takes it."""
+    return tuple(int(i) for i in np.argwhere(wrong)[0])

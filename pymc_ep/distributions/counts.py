@@ -15,7 +15,7 @@ from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_ep.compat import random_draw
 from pymc_ep.distributions.shapes import require_shape
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
 __all__ = [
     "CountDistribution",
@@ -83,9 +83,9 @@ class CountDistribution(Discrete):
             values = np.ma.filled(np.ma.asarray(observed).astype(float), np.nan)
             fractional = np.isfinite(values) & (values != np.floor(values))
             if fractional.any():
-                index = tuple(int(i) for i in np.argwhere(fractional)[0])
+                index = first_index(fractional)
                 raise InvalidDataError(
-                    f"{name!r} has the observation {values[index]} at index {index}, but counts are whole numbers; "
+                    f"{name!r} has the observation {values[index]}{at_index(index)}, but counts are whole numbers; "
                     f"correct or remove that observation."
                 )
         return super().__new__(cls, name, *args, observed=observed, **kwargs)

@@ -13,7 +13,7 @@ from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_ep.compat import quick_mode, random_draw
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 
 __all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
 
@@ -109,7 +109,7 @@ def require_positive(potential: Potential, parameters: Sequence[Any], owner: str
         wrong = ~(parameter.data > 0) | ((parameter is scale) & np.isinf(parameter.data))
         if wrong.any():
             what, plural = ("scale", "scales") if parameter is scale else (("degrees of freedom",) * 2)
-            first = tuple(int(i) for i in np.argwhere(wrong)[0])
+            first = first_index(wrong)
             raise InvalidDataError(
                 f"{argument}= of a {owner} has the {what} {parameter.data[first]}{at_index(first)}; {plural} must be "
                 f"positive{' and finite' if parameter is scale else ''}."

@@ -47,7 +47,7 @@ _ROUNDED = 1e-6
 precisions, cancel, and what is left of them looks like a bound."""
 _SHARPER = 0.1
 """What an outer loop towards a mode makes of z, down to the smoothing asked for. From there at once, modes of pictures
-with missing pixels take three to six times as long under Laplace potentials; and under Student-t ones they are lower."""
+with missing pixels take three to six times as long under Laplace potentials; under Student-t ones they are lower."""
 
 
 class Start(NamedTuple):

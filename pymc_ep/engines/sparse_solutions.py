@@ -12,7 +12,7 @@ from pymc_ep.engines.precision_solvers import Iterative
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import coefficient_results, rebuild_one
 from pymc_ep.engines.sparse_dsb import MODE_OPTIONS, OPTIONS, BoundFit, find_mode, solve_by_bounds
-from pymc_ep.exceptions import UnsupportedModelError, at_index
+from pymc_ep.exceptions import UnsupportedModelError, at_index, first_index
 from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.mixture import PosteriorMixture
@@ -122,7 +122,7 @@ def _vanished(form: CompiledSparseLinear, thetas: np.ndarray) -> str:
         gone = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
         if gone.any():
             return (
-                f"; {name!r} ran to zero{at_index(tuple(int(i) for i in np.argwhere(gone)[0]))}, as the data ask for "
+                f"; {name!r} ran to zero{at_index(first_index(gone))}, as the data ask for "
                 f"coefficients that are exactly zero and its prior lets it: give it one without density at zero, such "
                 f"as pm.InverseGamma, or a number"
             )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.exceptions import NumericalError
+from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
@@ -314,8 +314,8 @@ def _require_variance(name: str, variance: np.ndarray, prior: np.ndarray) -> Non
     """Raise where the sites take more from a variance than there is, by more than rounding."""
     bad = ~(variance >= -_ROUNDING * prior)
     if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = first_index(bad)
         raise NumericalError(
-            f"The posterior variance of {name!r} is {variance[index]:.3g} at index {index}, where the prior has "
+            f"The posterior variance of {name!r} is {variance[index]:.3g}{at_index(index)}, where the prior has "
             f"{prior[index]:.3g}: the prior covariance is not positive definite. Add a multiple of the identity to it."
         )

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pymc_ep.exceptions import first_index
+
 __all__ = ["ROUNDING", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
 
 ROUNDING = 4 * np.finfo(float).eps
@@ -101,5 +103,5 @@ def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
     """Return the first element of a matrix that is not finite, with row and column."""
     if np.isfinite(matrix).all():
         return None
-    row, column = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
+    row, column = first_index(~np.isfinite(matrix))
     return float(matrix[row, column]), row, column

@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.forms.bilinear import Bilinear, CellGroup
 from pymc_ep.recognise.biases import with_biases
 from pymc_ep.recognise.entries import all_latent, entries_of, is_gaussian
@@ -281,7 +281,7 @@ def _require_exposures(
     x = np.random.default_rng(0).standard_normal(shape).astype(stand_in.dtype)
     zero = (function(x) == 0) & (function(-x) == 0)
     if zero.any() and not zero.all():
-        first = tuple(int(i) for i in np.argwhere(zero)[0])
+        first = first_index(zero)
         raise InvalidDataError(
             f"{name!r} has the exposure 0{at_index(first)}, and zero has no logarithm that could be "
             f"part of a predictor. That cell says nothing of the matrices: leave it out."

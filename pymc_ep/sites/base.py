@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.exceptions import InvalidDataError, at_index
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
 __all__ = [
     "Relation",
@@ -221,7 +221,7 @@ class Site:
             return
         holds = np.asarray(self.relation.holds(np.asarray(y), *(np.asarray(value) for value in values)))
         if not holds.all():
-            index = tuple(int(i) for i in np.argwhere(~holds)[0])
+            index = first_index(~holds)
             of = [f"{k} = {np.broadcast_to(v, holds.shape)[index]}" for k, v in zip(self.parameters, values)]
             raise InvalidDataError(
                 f"{name!r} has the value {np.broadcast_to(y, holds.shape)[index]}{at_index(index)} with "
@@ -242,7 +242,7 @@ def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> 
         bad = ~check(value)
     if not bad.any():
         return None
-    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    index = first_index(bad)
     return value[index], at_index(index)
 
 

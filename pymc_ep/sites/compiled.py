@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.exceptions import NumericalError
+from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.linalg.hermite import known_smooth_nodes, seen_smooth_nodes
 from pymc_ep.linalg.namespace import is_jax
@@ -384,11 +384,10 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
     finite = np.logical_and.reduce([np.isfinite(np.asarray(part)) for part in tilted])
     if finite.all():
         return
-    index = tuple(int(i) for i in np.argwhere(~finite)[0])
+    index = first_index(~finite)
     y, mean, variance = (np.broadcast_to(np.asarray(array), finite.shape)[index] for array in (y, mean, variance))
-    where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
     raise NumericalError(
-        f"The moments of the {name} site{where} (y = {y}) are not finite for the cavity mean {mean} and "
+        f"The moments of the {name} site{at_index(index)} (y = {y}) are not finite for the cavity mean {mean} and "
         f"variance {variance}. Scale the predictor or its prior so that the likelihood is finite there."
     )
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.sites.base import get_site
 from pymc_ep.sites.compiled import check_finite, compile_site
 
@@ -84,6 +85,5 @@ def _check_range(name: str, value: Any, check: Any, wanted: str) -> None:
     value = np.asarray(value, dtype=np.float64)
     good = check(value)
     if not good.all():
-        index = tuple(int(i) for i in np.argwhere(~good)[0])
-        where = f" at index {index[0] if len(index) == 1 else index}" if index else ""
-        raise ValueError(f"{name!r} has the value {value[index]}{where}, but it must be {wanted}.")
+        index = first_index(~good)
+        raise ValueError(f"{name!r} has the value {value[index]}{at_index(index)}, but it must be {wanted}.")
