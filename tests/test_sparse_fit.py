@@ -1,8 +1,13 @@
 """Sparse fields from the model block to the container, by each method."""
 
+import sys
+import time
+
+import joblib
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.sparse.linalg
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, group_names
@@ -186,3 +191,35 @@ def test_a_scale_is_found_from_afar():
     assert all(bool(found["converged"]) for found in (near, far, sampled))
     np.testing.assert_allclose(far["hyper_mode_tau"], near["hyper_mode_tau"], rtol=1e-3)
     np.testing.assert_allclose(sampled["hyper_mode_tau"], near["hyper_mode_tau"], rtol=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::pymc_ep.ConvergenceWarning")
+def test_threads_change_no_digit():
+    """Draws call compiled maps, which keep their inputs in one place, and an operator that uses one array again."""
+    rng = np.random.default_rng(0)
+    scene, size = rng.normal(size=(30, 144)), 144
+    kept = np.zeros(size)
+
+    def turned(x):
+        kept[:] = x
+        time.sleep(0.0)
+        kept[::2], kept[1::2] = (kept[::2] + kept[1::2]) / 2**0.5, (kept[::2] - kept[1::2]) / 2**0.5
+        return kept
+
+    turn = scipy.sparse.linalg.LinearOperator((size, size), matvec=turned, rmatvec=turned, dtype=float)
+    with pm.Model() as model:
+        u = pmep.SparseField("u", operator=turn, potential=pm.Laplace.dist(0, 1), shape=size)
+        pm.Normal("y", pm.math.dot(scene, u), 0.1, observed=rng.normal(size=30))
+
+    def sd():
+        options = {"variance": "perturb-and-map", "n_samples": 30, "outer": 1, "draws": 0}
+        return group(fitted(model, "dsb", **options), "fit")["u_sd"]
+
+    one = sd()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with joblib.parallel_config("threading", n_jobs=4):
+            np.testing.assert_array_equal(sd(), one)
+    finally:
+        sys.setswitchinterval(interval)

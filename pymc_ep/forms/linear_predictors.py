@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, cached_property, partial, reduce
 from operator import matmul
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -296,7 +297,18 @@ class LinearPredictors:
         """Return products with any linear map and its adjoint, of which the latter is compiled once it is called."""
         push, own = self._constant(*self.compile(predictor)), self._theta()
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
-        return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
+        # Compiled functions keep their inputs in one place, and draws may be made in several threads.
+        alone = Lock()
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            with alone:
+                return np.ravel(push(*own, *self.split(x)))
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            with alone:
+                return np.asarray(pull()(*own, v))
+
+        return forward, adjoint
 
     def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return products with operators that act on a block one after another, the last one first, and the adjoint."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ ACCEPTED = (
 
 PROBES = 4096
 """Most columns that `ForeignMap.matrix` finds by applying the operator to unit vectors: seconds at 1 ms each."""
+
+_ALONE = RLock()
+"""Held while an operator of another package is called; one may be made of others."""
 
 
 class DenseMap(LinearMap):
@@ -104,12 +108,15 @@ class ForeignMap(LinearMap):
         units = np.eye(prod(self.input_shape))
         return sp.csr_array(sp.hstack([sp.csc_array(self._forward(unit)[:, None]) for unit in units], format="csr"))
 
-    # An operator may return its argument, or an array that it will use again: what leaves here is a copy.
+    # An operator may return its argument, or an array that it will use again, as by another thread: what leaves here is
+    # a copy, and one at a time is made.
     def _forward(self, x: np.ndarray) -> np.ndarray:
-        return np.array(self.operator.matvec(x.ravel()), dtype=np.float64).reshape(self.output_shape)
+        with _ALONE:
+            return np.array(self.operator.matvec(x.ravel()), dtype=np.float64).reshape(self.output_shape)
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
-        return np.array(self.operator.rmatvec(y), dtype=np.float64).reshape(self.input_shape)
+        with _ALONE:
+            return np.array(self.operator.rmatvec(y), dtype=np.float64).reshape(self.input_shape)
 
 
 def as_linear_map(A: Any, input_shape: Sequence[int] | None = None) -> LinearMap:

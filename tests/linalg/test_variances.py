@@ -1,7 +1,9 @@
 """Estimates of variances against dense inverses."""
 
 import functools
+import threading
 
+import joblib
 import numpy as np
 import pytest
 
@@ -51,6 +53,23 @@ def test_one_sample_already_has_the_right_trace_and_draws_keep_their_lengths(sys
     # Squared lengths are chi-squared with P degrees of freedom: 3 standard errors of mean and variance.
     assert abs(lengths.mean() - P) < 3 * np.sqrt(2 * P / 400)
     assert abs(lengths.var() / (2 * P) - 1) < 3 * np.sqrt((2 + 12 / P) / 400)
+
+
+def test_threads_change_no_digit(system):
+    forward, adjoint, weights, _ = system
+    arrived = threading.Barrier(2, timeout=60)
+
+    def together(apply, b, start):
+        # Passed only where two solutions are under way.
+        arrived.wait()
+        return accurate(apply, b, start)
+
+    how = forward, adjoint, weights, 8
+    one = perturb_and_map(*how, np.random.default_rng(4), accurate)
+    with joblib.parallel_config("threading", n_jobs=2):
+        other = perturb_and_map(*how, np.random.default_rng(4), together)
+    np.testing.assert_array_equal(other.variance, one.variance)
+    np.testing.assert_array_equal(other.samples, one.samples)
 
 
 def test_samples_continue(system):
