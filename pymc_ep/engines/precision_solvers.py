@@ -126,8 +126,9 @@ class Iterative:
         Residual, relative to the right-hand side, at which a system counts as solved.
     cg_max_iter : int
     truncate : bool
-        Whether steps of the inner loop end once more of a solution gains little. It pays where sites are not
-        log-concave: systems of very different precisions change from step to step. Where they are, full steps are few.
+        Whether steps of the inner loop end once more of a solution gains little. It pays on the way to a mode and
+        where sites are not log-concave: systems of very different precisions change from step to step. Elsewhere full
+        steps are few.
     """
 
     exact = False

@@ -297,18 +297,7 @@ class LinearPredictors:
         """Return products with any linear map and its adjoint, of which the latter is compiled once it is called."""
         push, own = self._constant(*self.compile(predictor)), self._theta()
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
-        # Compiled functions keep their inputs in one place, and draws may be made in several threads.
-        alone = Lock()
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            with alone:
-                return np.ravel(push(*own, *self.split(x)))
-
-        def adjoint(v: np.ndarray) -> np.ndarray:
-            with alone:
-                return np.asarray(pull()(*own, v))
-
-        return forward, adjoint
+        return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
 
     def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return products with operators that act on a block one after another, the last one first, and the adjoint."""
@@ -392,14 +381,21 @@ class LinearPredictors:
         return function, [name for name, v in zip(self._form.hyper_names, graph.inputs) if graph.clients[v]]
 
     def _constant(self, function: Callable[..., Any], moving: Sequence[str]) -> Callable[..., Any]:
-        """Return the function, in which no hyperparameter may take part."""
+        """Return the function, in which no hyperparameter may take part, for any number of threads."""
         if moving:
             names = ", ".join(repr(block.name) for block in self._form.blocks)
             raise UnsupportedModelError(
                 f"The hyperparameter {moving[0]!r} takes part in a linear map of {names}. Sparse linear models need "
                 f"maps that are constant: put a scale into the potential of the SparseField, or the noise, instead."
             )
-        return function
+        # A compiled function keeps its inputs in one place.
+        alone = Lock()
+
+        def one_at_a_time(*inputs: Any) -> Any:
+            with alone:
+                return function(*inputs)
+
+        return one_at_a_time
 
 
 def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:
