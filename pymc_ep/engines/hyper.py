@@ -10,7 +10,7 @@ from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.search import FAR, WIDEST, Objective, Sites, search
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["Hyper", "endless_directions", "maximise", "stay"]
+__all__ = ["Hyper", "endless_directions", "hold", "maximise", "stay", "why_not_settled"]
 
 _SETTLED = 1e-3
 """Gradient, relative to the value, at which a search counts as settled."""
@@ -51,10 +51,10 @@ class Hyper(NamedTuple):
 def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Fit at `theta` and hold the hyperparameters there."""
     at = evidence.at(theta, start)
-    return _fixed(at, np.array([at.value]), True, "")
+    return hold(at, np.array([at.value]), True, "")
 
 
-def _fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
 
@@ -84,23 +84,23 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
     endless = search(objective, theta)
     best = objective.at
     trace = np.array(objective.trace)
-    if endless and (sentence := _why_not_settled(objective, theta, 1.0)):
-        return _fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
+    if endless and (sentence := why_not_settled(objective, theta, 1.0)):
+        return hold(best, trace, False, f"{sentence}; the hyperparameters are held there")
     if not spread:
-        sentence = _why_not_settled(objective, theta, max(1.0, abs(best.value)))
-        return _fixed(best, trace, not sentence, sentence)
+        sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
+        return hold(best, trace, not sentence, sentence)
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding in a large value hides a small slope.
     size = max(1.0, abs(best.value))
-    sentence = _why_not_settled(objective, theta, size, None if why else hessian)
+    sentence = why_not_settled(objective, theta, size, None if why else hessian)
     if why:
-        return _fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+        return hold(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
 
 
-def _why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
+def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
     """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
     evidence, at, gradient = objective.evidence, objective.at, objective.slope
     largest = float(np.max(np.abs(gradient)))

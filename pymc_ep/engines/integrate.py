@@ -1,96 +1,92 @@
-"""Integrate over the hyperparameters: fits on a grid up to three dimensions, on a composite design above.
+"""Integrate over the hyperparameters: an emulator of the log evidence, and the exact prior.
 
-The density that is integrated is Z(theta) p(theta) on PyMC's unconstrained scale, Jacobian terms included, in
-coordinates z in which it is nearly standard normal: theta = mode + z A, with the principal axes of the inverse
-curvature at the mode as rows of A, each as long as its standard deviation (Rue, Martino and Chopin 2009, section 6.5).
+The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. Its prior is
+known exactly and carries the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process emulates
+log Z alone, from values and exact gradients. Chains move under emulator times prior, but not to where the emulator does
+not know log Z to a nat; fits at some of their positions judge the emulator, fits where it knows least teach it. Fits at
+representatives of the draws weigh these at the end.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from pymc_ep.engines.design import composite_design, composite_weights
-from pymc_ep.engines.evidence import Evidence, EvidenceAt
-from pymc_ep.engines.hyper import Hyper, Sites, maximise
-from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.engines.bridge import log_integral
+from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
+from pymc_ep.engines.evidence import Evidence
+from pymc_ep.engines.explore import DesignPoint, Explorer
+from pymc_ep.engines.hyper import Hyper, Sites, hold, why_not_settled
+from pymc_ep.engines.search import Objective, search
+from pymc_ep.engines.walkers import Walkers
+from pymc_ep.forms.interpolated_sites import InterpolatedSites
+from pymc_ep.linalg.representatives import balanced, nearest, representatives
 
-__all__ = ["DesignPoint", "Integral", "integrate"]
+__all__ = ["Integral", "integrate"]
 
-_GRID_DIMENSIONS = 3
-_MOST_DIMENSIONS = 20
-"""Hyperparameters beyond which the composite design would need more than 600 fits."""
-_SPACING = {1: 0.5, 2: 0.75, 3: 1.5}
-"""Distance of neighbours on the grid in z. For a normal density the trapezoidal rule is then exact to 1e-9, in three
-dimensions to 5e-4; for one that changes three times as fast, or 1.5 times as fast, to some per cent."""
-_DROP = {1: 12.0, 2: 10.0, 3: 10.0}
-"""Fall of the log density below its largest value at which the grid ends. Of a normal mass 2e-4 or less lies beyond,
-but scales and what they scale are exponentials of these coordinates: their variances are made far out in the tails."""
-_MOST_POINTS = {1: 200, 2: 1000, 3: 1000}
-"""Fits at which the grid is ended. In one dimension these are 50 standard deviations at the mode to either side."""
-_PROBE = np.sqrt(2.0)
-"""Where the composite design looks for its scales: a normal log density has fallen by 1 there."""
-_LEAST_STRETCH, _MOST_STRETCH = 0.25, 4.0
-"""Bounds of those scales, in standard deviations at the mode."""
-
-
-class DesignPoint(NamedTuple):
-    """A fit at one point of the design, without the matrices of its posterior.
-
-    Attributes
-    ----------
-    z : ndarray, (p,)
-    theta : ndarray, (p,)
-    value : float
-        Log density on the unconstrained scale, evidence included.
-    sites : tuple of ndarray, (n,)
-    log_predictive : ndarray, (n,)
-        Of each observation given the others.
-    """
-
-    z: np.ndarray
-    theta: np.ndarray
-    value: float
-    sites: tuple[np.ndarray, np.ndarray]
-    log_predictive: np.ndarray
+_GAIN = 1e-3
+"""Nats for which the search for the mode takes another step: all that is needed is a centre."""
+_FIRST_STEP = 0.5
+"""First distance from the mode along a logarithm or logit, whose scale is known; one along other coordinates."""
+_DROP = 0.05, 4.0
+"""Fall of the log density, in nats, between which a step from the mode says what its curvature is."""
+_TRIES = 4
+"""Steps along an axis until one is found."""
+_FLAT = 0.05
+"""Least curvature, in units of the steps, that a direction is given."""
+_WALKERS = 200
+_MOVES = 10
+"""Moves of the chains after each change of the emulator: to forget the last one, and again to be looked at."""
+_KNOWN = 1.0
+"""Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown."""
+_BEYOND = 3.0
+"""The same for the places beyond that a fit may teach of; farther out it would teach of nothing else."""
+_FAR = 10.0, 2.0
+"""Nats below the largest log density, in all and for each hyperparameter, at which a fit teaches nothing."""
+_SPREAD, _WORST, _WALL = 0.15, 1.0, 0.02
+"""The emulator is right where log(exact / emulated) has this standard deviation at most at draws, is this at most where
+it knows least, and this share of moves meets the wall at most."""
+_EFFECTIVE = 0.9
+"""Relative effective sample size of the weights exact / emulated that a result needs."""
+_CANDIDATES, _DRAWS = 6000, 1000
+"""Positions of chains, and draws of them that are kept."""
 
 
 class Integral(NamedTuple):
-    """The integral and the points that make it.
+    """The posterior of the hyperparameters as draws, and the fits between which the sites are interpolated.
 
     Attributes
     ----------
     mode : Hyper
-        The search for the density's mode, where the design has its centre.
-    axes : ndarray, (p, p)
-        A, a principal axis a row.
+    draws : ndarray, (s, p)
+        Of the hyperparameters, equally weighted; none where there was nothing to integrate.
     points : list of DesignPoint
-    log_weights : ndarray, (k,)
-        Of the points; their sum is the integral.
-    widths : ndarray, (p,)
-        Widths of the grid's cells in z; zeros for the composite design.
+    weights : ndarray, (k,)
+        Share of the draws nearest to each fit.
+    log_evidence : float
+        Log of the integral of Z(theta) p(theta).
+    effective : float
+        Relative effective sample size of the weights exact / emulated at the fits made last.
+    spread : float
+        Standard deviation of their logarithms.
+    evaluations : int
+        Fits, the search for the mode included.
     converged : bool
     sentence : str
     """
 
     mode: Hyper
-    axes: np.ndarray
+    draws: np.ndarray
     points: list[DesignPoint]
-    log_weights: np.ndarray
-    widths: np.ndarray
+    weights: np.ndarray
+    log_evidence: float
+    effective: float
+    spread: float
+    evaluations: int
     converged: bool
     sentence: str
-
-    @property
-    def log_evidence(self) -> float:
-        """Log of the integral of Z(theta) p(theta)."""
-        return float(logsumexp(self.log_weights))
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Posterior weights of the points, (k,)."""
-        return np.exp(self.log_weights - self.log_evidence)
 
 
 def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Integral:
@@ -108,114 +104,199 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     Returns
     -------
     Integral
-        Without points where the mode has no curvature to standardise by; the mode's sentence says why.
-
-    Raises
-    ------
-    ValueError
-        For more than 20 hyperparameters.
+        Without draws where the density has no mode; the sentence says why.
     """
-    if theta.size > _MOST_DIMENSIONS:
-        raise ValueError(
-            f"hyper='integrate' takes up to {_MOST_DIMENSIONS} hyperparameters, but the model has {theta.size} "
-            f"(elements of vectors counted); use hyper='sample', or 'optimize'."
+    explorer = Explorer(evidence)
+    evidence.report.phase("searching for the mode of the hyperparameters")
+    objective = Objective(evidence, start, gain=_GAIN, notice=explorer.notice)
+    endless = search(objective, theta)
+    sentence = why_not_settled(objective, theta, 1.0) if endless else ""
+    mode = hold(objective.at, np.array(objective.trace), not sentence, sentence)
+    if sentence:
+        none = np.zeros((0, theta.size))
+        return Integral(mode, none, [], np.zeros(0), np.nan, 0.0, np.inf, explorer.evaluations, False, sentence)
+    return _Integration(explorer, mode).run()
+
+
+class _Frame(NamedTuple):
+    """Coordinates z in which the density is about standard normal: theta = centre + z axes."""
+
+    centre: np.ndarray
+    axes: np.ndarray
+
+    def theta(self, z: np.ndarray) -> np.ndarray:
+        """Return unconstrained hyperparameters, (m, p), for rows of z."""
+        return self.centre + z @ self.axes
+
+    def z(self, theta: np.ndarray) -> np.ndarray:
+        """Return rows of z for rows of unconstrained hyperparameters, (m, p)."""
+        return np.linalg.solve(self.axes.T, (theta - self.centre).T).T
+
+
+class _Integration:
+    """The rounds: emulate, move, judge, teach; then draw, and weigh the draws."""
+
+    def __init__(self, explorer: Explorer, mode: Hyper):
+        self.explorer, self.mode = explorer, mode
+        self.form = explorer.evidence.form
+        self.p = mode.at.theta.size
+        self.rng = np.random.default_rng(0)
+        self.kernel = FIRST_KERNEL
+        self.most = _most_fits(self.p)
+
+    def run(self) -> Integral:
+        """Go round until the emulator is right, or until the fits that are allowed are made."""
+        self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most)
+        self.frame = self._first_frame()
+        self._emulate()
+        walkers = Walkers(self._seats(), self.rng)
+        last = self.explorer.evaluations + self.most
+        while True:
+            walkers.move(self._target, self._known, _MOVES)
+            kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+            spread, worst = self._judge(kept, walkers.refused, 4 + 2 * self.p)
+            right = spread < _SPREAD and worst < _WORST and walkers.met_wall < _WALL
+            self._reframe(kept, walkers)
+            if right or self.explorer.evaluations >= last:
+                break
+        return self._weighed(walkers, "" if right else self._why_not_right(spread, worst, walkers.met_wall))
+
+    def _first_frame(self) -> _Frame:
+        """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients."""
+        theta, top = self.mode.at.theta, self.mode.at.value
+        steps = np.where(self.form.transformed, _FIRST_STEP, 1.0)
+        hessian = np.zeros((self.p, self.p))
+        for i, axis in enumerate(np.eye(self.p)):
+            for _ in range(_TRIES):
+                low, high = (self.explorer(theta + way * steps[i] * axis) for way in (-1.0, 1.0))
+                fall = max(np.inf if end is None else top - end.value for end in (low, high))
+                if _DROP[0] <= fall <= _DROP[1]:
+                    break
+                steps[i] *= 3.0 if fall < _DROP[0] else 1.0 / 3.0
+            if low is None or high is None:
+                hessian[i, i] = steps[i] ** -2
+            else:
+                moved = np.array([low.theta, high.theta])
+                slopes = np.array([low.gradient, high.gradient]) + self.form.log_prior_gradients(moved)[1]
+                hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
+        curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
+        return _Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps)
+
+    def _taught(self) -> list[DesignPoint]:
+        """Return the fits that teach: those not too far below the best."""
+        least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
+        return [point for point in self.explorer.points if point.value > least]
+
+    def _emulate(self) -> None:
+        points = self._taught()
+        self.places = self.frame.z(np.array([point.theta for point in points]))
+        gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
+        self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
+        self.kernel = self.emulator.kernel
+        self.failed = self.frame.z(np.array(self.explorer.failed).reshape(-1, self.p))
+
+    def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return emulated log Z plus log prior, and gradients, at rows of z."""
+        value, gradient = self.emulator.mean(z)
+        with np.errstate(all="ignore"):
+            log_prior, prior_gradient = self.form.log_prior_gradients(self.frame.theta(z))
+        return value + log_prior, gradient + prior_gradient @ self.frame.axes.T
+
+    def _known(self, z: np.ndarray) -> np.ndarray:
+        """Whether log Z is known at rows of z, and fits converge there as far as one can tell."""
+        known = self.emulator.sd(z) < _KNOWN
+        if len(self.failed) and known.any():
+            known &= cdist(z, self.failed).min(axis=1) > cdist(z, self.places).min(axis=1)
+        return known
+
+    def _seats(self) -> np.ndarray:
+        """Return positions to start the chains from: fits, by their density."""
+        values = np.array([point.value for point in self._taught()])
+        weights = np.exp(np.maximum(values - values.max(), -4.0))
+        return self.places[self.rng.choice(len(values), _WALKERS, p=weights / weights.sum())]
+
+    def _reframe(self, kept: np.ndarray, walkers: Walkers) -> None:
+        """Standardise by the chains' positions, emulate anew, and seat chains that stand where nothing is known."""
+        theta, moved = self.frame.theta(kept), self.frame.theta(walkers.positions)
+        covariance = np.atleast_2d(np.cov(theta, rowvar=False))
+        floor = 1e-6 * np.diag(np.diagonal(covariance)) + 1e-12 * np.eye(self.p)
+        # The Cholesky factor leaves a hyperparameter and its residuals given those before it on axes of their own.
+        self.frame = _Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
+        self._emulate()
+        walkers.positions = self.frame.z(moved)
+        lost = ~self._known(walkers.positions)
+        walkers.positions = np.where(lost[:, None], self._seats(), walkers.positions)
+
+    def _judge(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
+        """Fit at some draws and where least is known; return the spread of log(exact / emulated), and the worst."""
+        random = self.rng.choice(kept, batch, replace=False)
+        pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
+        if len(refused):
+            beyond = self.rng.choice(refused, min(len(refused), 200), replace=False)
+            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _BEYOND]])
+        far = _least_known(self.emulator, pool, batch // 2)
+        errors = self._errors(random)
+        # Places beyond the wall are looked at to learn, not to judge.
+        worst = self._errors(far)[self.emulator.sd(far) < _KNOWN]
+        spread = errors.std() if np.all(np.isfinite(errors)) else np.inf
+        return float(spread), float(np.max(np.abs(worst[np.isfinite(worst)]), initial=0.0))
+
+    def _errors(self, z: np.ndarray) -> np.ndarray:
+        """Fit at rows of z, and return log(exact / emulated), NaN where there is no fit."""
+        emulated = self.emulator.mean(z)[0]
+        found = [self.explorer(theta) for theta in self.frame.theta(z)]
+        return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
+
+    def _weighed(self, walkers: Walkers, why: str) -> Integral:
+        """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
+        walkers.move(self._target, self._known, _MOVES)
+        z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
+        places = z[representatives(z, 15 + 10 * min(self.p, 5), self.rng)]
+        before = len(self.explorer.points)
+        logs = self._errors(places)
+        cell = nearest(z, places)
+        share = np.bincount(cell, minlength=len(places)) / len(z)
+        fitted = np.isfinite(logs)
+        total = logsumexp(logs[fitted], b=share[fitted])
+        ratio = np.where(fitted, np.exp(np.where(fitted, logs, 0.0) - total), 0.0)
+        effective = float((share @ ratio) ** 2 / (share @ ratio**2))
+        spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
+        draws = z[balanced(z, ratio[cell], _DRAWS, self.rng)]
+        points = self._taught()
+        if effective < _EFFECTIVE and not why:
+            why = f"weights of the hyperparameters' draws have a relative effective sample size of {effective:.2f} only"
+        fits = f"hyperparameters integrated over by {self.explorer.evaluations} fits"
+        return Integral(
+            self.mode,
+            self.frame.theta(draws),
+            points,
+            np.bincount(nearest(draws, self.frame.z(np.array([p.theta for p in points]))), minlength=len(points))
+            / len(draws),
+            log_integral(lambda at: np.where(self._known(at), self._target(at)[0], -np.inf), z, self.rng)
+            + float(np.linalg.slogdet(self.frame.axes)[1] + total),
+            effective,
+            spread,
+            self.explorer.evaluations,
+            not why,
+            "; ".join(filter(None, [why, fits])),
         )
-    mode = maximise(evidence, theta, start)
-    if mode.factor is None:
-        cure = "so that they were not integrated over; give them proper priors not much wider than the data allow"
-        sentence = "; ".join(filter(None, [mode.sentence, cure]))
-        mode = mode._replace(converged=False, sentence=sentence)
-        return Integral(mode, np.zeros((0, theta.size)), [], np.zeros(0), np.zeros(0), False, mode.sentence)
-    variances, vectors = scipy.linalg.eigh(mode.factor @ mode.factor.T)
-    explorer = _Explorer(evidence, mode, (vectors * np.sqrt(variances)).T)
-    return _grid(explorer) if theta.size <= _GRID_DIMENSIONS else _composite(explorer)
+
+    def _why_not_right(self, spread: float, worst: float, met_wall: float) -> str:
+        return ""
 
 
-class _Explorer:
-    """Fits at points of z, each from the sites of the nearest before it."""
-
-    def __init__(self, evidence: Evidence, mode: Hyper, axes: np.ndarray):
-        self.evidence, self.mode, self.axes = evidence, mode, axes
-        self.points = [self._point(np.zeros(len(axes)), mode.at)]
-        self.failed = 0
-
-    def __call__(self, z: np.ndarray) -> float:
-        """Return the log density at z, minus infinity where there is no converged fit."""
-        nearest = min(self.points, key=lambda point: float(np.sum((point.z - z) ** 2)))
-        try:
-            at = self.evidence.settled(self.mode.at.theta + z @ self.axes, nearest.sites)
-            converged = at.run.status.converged and np.isfinite(at.value)
-        except (NumericalError, InvalidDataError):
-            converged = False
-        if not converged:
-            self.failed += 1
-            return -np.inf
-        self.points.append(self._point(z, at))
-        return at.value
-
-    def _point(self, z: np.ndarray, at: EvidenceAt) -> DesignPoint:
-        return DesignPoint(z, at.theta, at.value, at.sites, self.evidence.left_out(at))
-
-    def integral(self, log_weights: np.ndarray, widths: np.ndarray, why: str = "") -> Integral:
-        """Put the parts together; the weights are against dz."""
-        log_volume = np.linalg.slogdet(self.axes)[1]
-        kind = f"hyperparameters integrated over {len(self.points)} fits"
-        lost = f"{self.failed} points without a converged fit were left out" if self.failed else ""
-        sentence = "; ".join(filter(None, [self.mode.sentence, kind, lost, why]))
-        converged = self.mode.converged and not why
-        return Integral(self.mode, self.axes, self.points, log_weights + log_volume, widths, converged, sentence)
+def _most_fits(p: int) -> int:
+    """Return how many fits are allowed after the search for the mode."""
+    return 60 + 25 * p
 
 
-def _grid(explorer: _Explorer) -> Integral:
-    """Walk from the mode to all sides, until the density has fallen by `_DROP` on the way."""
-    p = len(explorer.axes)
-    spacing, drop = _SPACING[p], _DROP[p]
-    steps = [tuple(sign * int(i == j) for j in range(p)) for i in range(p) for sign in (-1, 1)]
-    values = {(0,) * p: explorer.points[0].value}
-    front = list(values)
-    while front and len(values) < _MOST_POINTS[p]:
-        cell = front.pop(0)
-        if values[cell] < max(values.values()) - drop:
-            continue
-        for step in steps:
-            neighbour = tuple(c + s for c, s in zip(cell, step))
-            if neighbour not in values:
-                values[neighbour] = explorer(spacing * np.array(neighbour, dtype=float))
-                front.append(neighbour)
-    least = max(values.values()) - drop
-    explorer.points = [point for point in explorer.points if point.value >= least]
-    why = ""
-    if front:
-        farthest = max(explorer.points, key=lambda point: float(np.sum(point.z**2)))
-        why = (
-            f"the density of the hyperparameters has not fallen by {drop:g} within {len(values)} fits, on the way to "
-            f"{explorer.evidence.describe(farthest.theta)}: give them priors that are proper and not much wider than "
-            f"the data allow"
-        )
-    log_weights = np.array([point.value for point in explorer.points]) + p * np.log(spacing)
-    return explorer.integral(log_weights, np.full(p, spacing), why)
-
-
-def _composite(explorer: _Explorer) -> Integral:
-    """Weigh the points of a composite design, stretched along each half-axis to the density's own scale.
-
-    With z_i = s_i(sign u_i) u_i the density in u is nearly standard normal also where it falls at different rates to
-    both sides; it gains the product of the s_i, for u_i = 0 their mean, since the two limits differ there.
-    """
-    p = len(explorer.axes)
-    top = explorer.points[0].value
-    stretch = np.array([[_stretch(top - explorer(sign * _PROBE * e)) for e in np.eye(p)] for sign in (-1.0, 1.0)])
-    explorer.points, explorer.failed = explorer.points[:1], 0
-    middle, others = composite_weights(design := composite_design(p))
-    log_weights = [top + np.log(middle) + np.log(stretch.mean(axis=0)).sum()]
-    for u, weight in zip(design, others):
-        scale = np.where(u == 0, stretch.mean(axis=0), np.where(u < 0, stretch[0], stretch[1]))
-        value = explorer(scale * u)
-        if np.isfinite(value):
-            log_weights.append(value + np.log(weight) + np.log(scale).sum())
-    return explorer.integral(np.array(log_weights) + 0.5 * p * np.log(2 * np.pi), np.zeros(p))
-
-
-def _stretch(drop: float) -> float:
-    """Return the standard deviation of the half-normal whose log density falls by `drop` over `_PROBE`."""
-    return float(np.clip(1.0 / np.sqrt(drop), _LEAST_STRETCH, _MOST_STRETCH)) if drop > 0 else _MOST_STRETCH
+def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
+    """Return the points of a pool that the emulator knows least, apart from each other."""
+    sd = emulator.sd(pool)
+    chosen: list[int] = []
+    for _ in range(count):
+        chosen.append(k := int(np.argmax(sd)))
+        # What a fit there would teach of its surroundings.
+        close = np.exp(-cdist(pool, pool[k : k + 1])[:, 0] ** 2 / emulator.kernel.values[0] ** 2)
+        sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
+    return pool[chosen]

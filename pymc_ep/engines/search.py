@@ -41,10 +41,30 @@ class _Spent(Exception):
 
 
 class Objective:
-    """Minus value and gradient, remembering the best fit and warm-starting from the last."""
+    """Minus value and gradient, remembering the best fit and warm-starting from the last.
 
-    def __init__(self, evidence: Evidence, start: Sites):
+    Parameters
+    ----------
+    evidence : Evidence
+    start : tuple of ndarray, optional
+        Sites of the first fit.
+    gain : float
+        Nats of an iteration below which the search ends; 0 takes it to rounding.
+    notice : callable, optional
+        Called with each converged fit and the gradient there.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        start: Sites,
+        *,
+        gain: float = 0.0,
+        notice: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
+    ):
         self.evidence = evidence
+        self.gain = gain
+        self.notice = notice
         self.sites = start
         self.best: EvidenceAt | None = None
         self.trace: list[float] = []
@@ -97,6 +117,8 @@ class Objective:
             return self.failed(theta)
         self.sites = at.sites
         self.trace.append(at.value)
+        if self.notice is not None and at.run.status.converged:
+            self.notice(at, gradient)
         if self.best is None or at.value > self.best.value:
             self.best, self.slope = at, gradient
         return -at.value, -gradient
@@ -201,7 +223,7 @@ def _lbfgs(objective: Objective, function: Callable, start: np.ndarray, bounds: 
         "gtol": 1e-5 * scale,
         # Relative to the value, or to one where that is larger; to the optimiser's one, after scaling, it would be
         # many nats from a steep start.
-        "ftol": 1e-13 * min(1.0, scale * max(1.0, abs(first))),
+        "ftol": max(1e-13 * min(1.0, size := scale * max(1.0, abs(first))), scale * objective.gain / max(1.0, size)),
         "maxls": 40,
     }
 

@@ -25,6 +25,8 @@ from pymc_ep.sites.compiled import CompiledSite
 __all__ = ["coefficient_results", "integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
 
 _AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
+_MIXTURE = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
+"""Names in the state of what a `PosteriorMixture` is made of."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
 
 
@@ -51,10 +53,9 @@ def rebuild_one(
         state["d_precision"],
         mode,
     )
-    if "design_weights" not in state:
+    if "design_thetas" not in state:
         return centre
-    design = ("thetas", "shifts", "precisions", "weights", "axes", "coordinates", "widths")
-    return PosteriorMixture(form, centre, *(state[f"design_{name}"] for name in design))
+    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE))
 
 
 def mode_solution(
@@ -98,30 +99,33 @@ def integral_solution(
 ) -> Solution:
     """Return the solution that mixes over a design of hyperparameters."""
     at = found.mode.at
-    weights = found.weights
-    thetas = np.array([point.theta for point in found.points])
-    state = _state(evidence, at) | {
-        "design_thetas": thetas,
-        "design_shifts": np.array([point.sites[0] for point in found.points]),
-        "design_precisions": np.array([point.sites[1] for point in found.points]),
-        "design_weights": weights,
-        "design_axes": found.axes,
-        "design_coordinates": np.array([point.z for point in found.points]),
-        "design_widths": found.widths,
-    }
-    values = np.array([point.value for point in found.points])
+    points = found.points
+    thetas = np.array([point.theta for point in points])
+    state = _state(evidence, at) | _mixture_state(
+        thetas,
+        np.array([point.sites[0] for point in points]),
+        np.array([point.sites[1] for point in points]),
+        found.draws,
+    )
+    values = np.array([point.value for point in points])
     return _solution(
         form,
         evidence,
         at,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, np.array([point.log_predictive for point in found.points])),
-        scalars={"log_evidence": found.log_evidence, "n_iter": len(at.run.objective)},
+        log_predictive=_left_out_of_all(found.weights, np.array([point.log_predictive for point in points])),
+        scalars={
+            "log_evidence": found.log_evidence,
+            "n_iter": len(at.run.objective),
+            "hyper_ess": found.effective,
+            "hyper_log_weight_sd": found.spread,
+            "n_evaluations": found.evaluations,
+        },
         traces=_history(at)
         | {
             "hyper_objective": ("hyper_iteration", found.mode.trace),
-            "hyper_weight": ("hyper_point", weights),
+            "hyper_weight": ("hyper_point", found.weights),
             "hyper_log_density": ("hyper_point", values),
         },
         **_outcome(at, found),
@@ -137,17 +141,11 @@ def many_solution(
 
     For their mode stands the draw nearest to their mean.
     """
-    k, p = found.thetas.shape
+    k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
-    state = _state(evidence, found.centre) | {
-        "design_thetas": found.thetas,
-        "design_shifts": found.shifts,
-        "design_precisions": found.precisions,
-        "design_weights": weights,
-        "design_axes": np.zeros((0, p)),
-        "design_coordinates": np.zeros((k, 0)),
-        "design_widths": np.zeros(0),
-    }
+    state = _state(evidence, found.centre) | _mixture_state(
+        found.thetas, found.shifts, found.precisions, np.zeros((0, found.thetas.shape[1]))
+    )
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
     return _solution(
         form,
@@ -207,6 +205,11 @@ def _solution(
         settings=settings,
         **others,
     )
+
+
+def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the saved parts of a `PosteriorMixture`, in its order."""
+    return dict(zip(_MIXTURE, parts))
 
 
 def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pytensor
 
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.latent_gaussian import LatentGaussian
@@ -90,6 +91,11 @@ class RowFunctions(HyperFunctions):
         """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
         return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
 
+    def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `log_prior_rows` returns and its gradients, (s, p), for rows of theta (s, p)."""
+        value, *parts = self._log_prior_gradients(*self._unpack_rows(theta))
+        return np.asarray(value), np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
+
     def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
         """Return the log of the factor by which PyMC's latent densities exceed normalised ones, for rows (s, p)."""
         return np.asarray(self._log_excess_rows(*self._unpack_rows(theta)))
@@ -108,6 +114,14 @@ class RowFunctions(HyperFunctions):
     def _log_prior_rows(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
         return self._function(rows.values(), batch(self.form.log_prior_unconstrained, rows))
+
+    @cached_property
+    def _log_prior_gradients(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        value = batch(self.form.log_prior_unconstrained, rows)
+        # A row's density depends on that row alone, so that the gradient of the sum has the gradients for rows.
+        gradients = pytensor.grad(value.sum(), list(rows.values()), disconnected_inputs="ignore")
+        return self._function(rows.values(), [value, *gradients])
 
     @cached_property
     def _log_excess_rows(self) -> Callable[..., Any]:

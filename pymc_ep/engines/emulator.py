@@ -1,0 +1,184 @@
+"""A Gaussian process that interpolates a smooth function from its values and exact gradients.
+
+Its covariance adds functions of one coordinate to one of all (Duvenaud, Nickisch and Rasmussen 2011):
+
+    k(x, x') = s^2 (exp(-|x - x'|^2 / (2 l^2)) + w sum_i exp(-(x_i - x'_i)^2 / (2 a^2))).
+
+Value and gradient at a point are jointly Gaussian with those at all others (Rasmussen and Williams 2006, section 9.4), so
+that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate are known after
+few.
+"""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.interpolate import CubicHermiteSpline
+from scipy.spatial.distance import cdist
+
+__all__ = ["FIRST_KERNEL", "Emulator", "Kernel"]
+
+_LENGTHS = np.array([0.7, 1.0, 1.4, 2.0, 3.0, 4.2, 6.0, 8.5, 12.0])
+_WEIGHTS = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
+"""What lengths l and a, in units of the coordinates, and the weight w are chosen from."""
+_JITTER = 1e-9
+"""Variance of the noise that keeps the matrix positive definite, in units of s^2; more where rounding asks for it."""
+_COMPARED = 600
+"""Most observations on which kernels are compared."""
+_GRID = 20
+"""Knots for a length, of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
+_REACH = 4.0
+"""Lengths beyond the outermost observation at which these functions are constant."""
+
+
+class Kernel(NamedTuple):
+    """Shape of the covariance, as indices of what it is chosen from: lengths l and a, weight w."""
+
+    joint: int
+    single: int
+    weight: int
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """Lengths l and a, and the weight w."""
+        return float(_LENGTHS[self.joint]), float(_LENGTHS[self.single]), float(_WEIGHTS[self.weight])
+
+    def neighbours(self) -> "list[Kernel]":
+        """Return the kernels that differ by a step in one of the three."""
+        most = len(_LENGTHS), len(_LENGTHS), len(_WEIGHTS)
+        moved = [
+            self._replace(**{field: index + step})
+            for field, index in self._asdict().items()
+            for step in (-1, 1)
+        ]
+        return [k for k in moved if all(0 <= index < end for index, end in zip(k, most))]
+
+
+FIRST_KERNEL = Kernel(joint=4, single=3, weight=2)
+"""Where the choice of a kernel starts."""
+
+
+class Emulator:
+    """Posterior of a Gaussian process given values and gradients.
+
+    Parameters
+    ----------
+    points : ndarray, (n, p)
+    values : ndarray, (n,)
+    gradients : ndarray, (n, p)
+    kernel : Kernel
+        Where the search for the kernel of the greatest marginal likelihood starts.
+    """
+
+    def __init__(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray, kernel: Kernel = FIRST_KERNEL):
+        self.points = points
+        self.level = float(values.min())
+        """Prior mean: an unexplored place is taken for as unlikely as the least likely one seen."""
+        self.kernel = self._best_kernel(values - self.level, gradients, kernel)
+        observed = np.concatenate([values - self.level, gradients.ravel()])
+        self._factor = _factor(points, self.kernel)
+        weights = scipy.linalg.cho_solve((self._factor, True), observed, check_finite=False)
+        self.scale = float(np.sqrt(max(observed @ weights, 0.0) / len(observed)))
+        """Scale s, at its maximum likelihood."""
+        n = len(points)
+        self._weights, self._slopes = weights[:n], weights[n:].reshape(n, -1)
+
+    def _best_kernel(self, values: np.ndarray, gradients: np.ndarray, start: Kernel) -> Kernel:
+        """Climb the marginal likelihood of the last points from one kernel to the next."""
+        last = slice(max(0, len(values) - _COMPARED // (self.points.shape[1] + 1)), None)
+        observed = np.concatenate([values[last], gradients[last].ravel()])
+        known: dict[Kernel, float] = {}
+
+        def likelihood(kernel: Kernel) -> float:
+            if kernel not in known:
+                known[kernel] = _log_likelihood(_factor(self.points[last], kernel), observed)
+            return known[kernel]
+
+        best = start
+        while (better := max([best, *best.neighbours()], key=likelihood)) != best:
+            best = better
+        return best
+
+    def mean(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return posterior means of the function, (m,), and of its gradient, (m, p)."""
+        length = self.kernel.values[0]
+        u, places, slopes = points / length, self.points / length, self._slopes / length
+        k = np.exp(-0.5 * cdist(u, places, "sqeuclidean"))
+        weighted = k * (self._weights + u @ slopes.T - (places * slopes).sum(axis=1))
+        value = self.level + weighted.sum(axis=1)
+        gradient = (weighted @ places - weighted.sum(axis=1)[:, None] * u + k @ slopes) / length
+        for i, curve in enumerate(self._curves):
+            x = np.clip(points[:, i], curve.x[0], curve.x[-1])
+            value += curve(x)
+            gradient[:, i] += curve(x, 1)
+        return value, gradient
+
+    @cached_property
+    def _curves(self) -> list[CubicHermiteSpline]:
+        """The functions of one coordinate, tabulated."""
+        _, length, weight = self.kernel.values
+        curves = []
+        for places, slopes in zip(self.points.T, self._slopes.T) if weight else ():
+            ends = places.min() - _REACH * length, places.max() + _REACH * length
+            knots = np.linspace(*ends, int(np.ceil((ends[1] - ends[0]) / length * _GRID)))
+            u = (knots[:, None] - places) / length
+            k = weight * np.exp(-0.5 * u**2)
+            inner = self._weights + u * slopes / length
+            rise = (k * (slopes / length - u * inner)).sum(axis=1) / length
+            curves.append(CubicHermiteSpline(knots, (k * inner).sum(axis=1), rise))
+        return curves
+
+    def sd(self, points: np.ndarray) -> np.ndarray:
+        """Return posterior standard deviations of the function, (m,)."""
+        cross = _covariance(points, self.points, self.kernel)[0]
+        half = scipy.linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        prior = 1.0 + self.kernel.values[2] * points.shape[1]
+        return self.scale * np.sqrt(np.maximum(prior - (half**2).sum(axis=0), 0.0))
+
+
+def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, ...]:
+    """Return covariances in units of s^2 of values at a, (m, p), with values and gradients at b, (n, p).
+
+    Returns
+    -------
+    cross : ndarray, (m, n + n p)
+    joint : ndarray, (m, n)
+    single : ndarray, (m, n, p)
+        The two parts of the kernel.
+    differences : ndarray, (m, n, p)
+    """
+    length, single_length, weight = kernel.values
+    differences = a[:, None, :] - b
+    joint = np.exp(-0.5 * (differences**2).sum(axis=-1) / length**2)
+    single = weight * np.exp(-0.5 * (differences / single_length) ** 2)
+    slopes = differences * (joint[:, :, None] / length**2 + single / single_length**2)
+    return np.concatenate([joint + single.sum(axis=-1), slopes.reshape(len(a), -1)], axis=1), joint, single, differences
+
+
+def _factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Return the Cholesky factor of the covariance, (n + n p, n + n p), with as little jitter as it takes."""
+    n, p = points.shape
+    length, single_length, weight = kernel.values
+    cross, joint, single, differences = _covariance(points, points, kernel)
+    gram = np.empty((n * (p + 1),) * 2)
+    gram[:n], gram[n:, :n] = cross, cross[:, n:].T
+    u = differences / length
+    slopes = -(joint / length**2)[:, :, None, None] * u[:, :, :, None] * u[:, :, None, :]
+    diagonal = joint[:, :, None] / length**2 + single * (1.0 - (differences / single_length) ** 2) / single_length**2
+    slopes[:, :, np.arange(p), np.arange(p)] += diagonal
+    gram[n:, n:] = slopes.transpose(0, 2, 1, 3).reshape(n * p, n * p)
+    jitter = _JITTER * (1.0 + weight)
+    while True:
+        gram[np.diag_indices_from(gram)] += jitter
+        try:
+            return scipy.linalg.cholesky(gram, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            jitter *= 10.0
+
+
+def _log_likelihood(factor: np.ndarray, observed: np.ndarray) -> float:
+    """Return the log marginal likelihood, maximised over the scale s."""
+    half = scipy.linalg.solve_triangular(factor, observed, lower=True, check_finite=False)
+    m = len(observed)
+    return float(-np.log(np.diagonal(factor)).sum() - 0.5 * m * np.log(half @ half / m))
