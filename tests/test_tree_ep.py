@@ -173,7 +173,8 @@ def test_averages_over_grids_are_those_of_single_grids():
         moved = np.roll(picture(), (-row, -column), axis=(0, 1))
         with tree_model("laplace", observe=lambda u, moved=moved: pm.Normal("y", u, NOISE, observed=moved)):
             one = pmep.fit("ep", draws=0, **QUIET)
-        mean, sd = (np.roll(one[f"posterior_{what}"]["u"].values, (row, column), axis=(0, 1)) for what in ("mean", "sd"))
+        moments = (one[f"posterior_{what}"]["u"].values for what in ("mean", "sd"))
+        mean, sd = (np.roll(moment, (row, column), axis=(0, 1)) for moment in moments)
         means.append(mean)
         squares.append(sd**2 + mean**2)
         logs.append(float(one["fit"]["log_evidence"]))
