@@ -69,7 +69,7 @@ figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 axes.bar(years, counts, width=np.diff(edges), color="0.85", label="explosions in a bin")
 moments = idata["fit"]
 for x, mean, sd, style in [
-    (years, moments["f_mean"].values, moments["f_sd"].values, "-"),
+    (years, idata["posterior_mean"]["f"].values, idata["posterior_sd"]["f"].values, "-"),
     (new_years, forecast["f_new_mean"].values, forecast["f_new_sd"].values, "--"),
 ]:
     expected, low, high = rate(mean, sd)

@@ -65,8 +65,8 @@ def psnr(image):
 
 
 biharmonic = restoration.inpaint_biharmonic(np.nan_to_num(recorded), ~mask)
-print(f"PSNR, wavelets             {psnr(fit['u_mean'].values):.2f} dB")
-print(f"PSNR, total variation      {psnr(smooth['fit']['u_mean'].values):.2f} dB")
+print(f"PSNR, wavelets             {psnr(idata['posterior_mean']['u'].values):.2f} dB")
+print(f"PSNR, total variation      {psnr(smooth['posterior_mean']['u'].values):.2f} dB")
 print(f"PSNR, biharmonic equation  {psnr(biharmonic):.2f} dB")
 
 # %% [markdown]
@@ -75,8 +75,8 @@ print(f"PSNR, biharmonic equation  {psnr(biharmonic):.2f} dB")
 # The standard deviation is near zero at recorded pixels, and large where an edge may lie between them.
 
 # %%
-for name, found in (("wavelets", fit), ("total variation", smooth["fit"])):
-    inside = np.abs(truth - found["u_mean"].values) <= 1.645 * found["u_sd"].values
+for name, found in (("wavelets", idata), ("total variation", smooth)):
+    inside = np.abs(truth - found["posterior_mean"]["u"].values) <= 1.645 * found["posterior_sd"]["u"].values
     print(f"{name}: 90% intervals contain {100 * inside[~mask].mean():.0f}% of the missing pixels")
 
 figure, axes = plt.subplots(2, 4, figsize=(13, 5.6), layout="constrained")

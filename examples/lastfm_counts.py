@@ -81,8 +81,8 @@ print("new", ", ".join(found["artist"].values[0]))
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 pmep.plots.plot_relevance(idata, ax=axes[0])
-famous = fit["fame_mean"].sortby(fit["fame_mean"])[-12:]
-sd = fit["fame_sd"].sel(artist=famous["artist"])
+famous = (fame := idata["posterior_mean"]["fame"]).sortby(fame)[-12:]
+sd = idata["posterior_sd"]["fame"].sel(artist=famous["artist"])
 axes[1].errorbar(famous, range(12), xerr=1.645 * sd, fmt="o")
 axes[1].set_yticks(range(12), famous["artist"].values)
 axes[1].set(xlabel="bias, with 90% intervals", title="listened to the most by whom they meet")

@@ -59,7 +59,7 @@ padded = np.pad(counts.astype(float), 4, mode="symmetric")
 stopped = [
     restoration.richardson_lucy(padded, kernel, num_iter=n, clip=False)[4:-4, 4:-4] for n in (1, 2, 3, 5, 8, 12, 20)
 ]
-mean, sd = fit["u_mean"].values, fit["u_sd"].values
+mean, sd = idata["posterior_mean"]["u"].values, idata["posterior_sd"]["u"].values
 print(f"relative error of the counts              {error(counts):.3f}")
 print(f"  of Richardson-Lucy, stopped by an oracle {min(map(error, stopped)):.3f}")
 print(f"  of the posterior mean                    {error(mean):.3f}")

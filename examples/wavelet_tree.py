@@ -74,12 +74,12 @@ def psnr(image):
 
 thresholded = restoration.denoise_wavelet(noisy, sigma=noise, wavelet="db2", mode="soft", rescale_sigma=True)
 print(f"PSNR of the data            {psnr(noisy):.2f} dB")
-print(f"PSNR, wavelet tree          {psnr(fit['u_mean'].values):.2f} dB")
-print(f"PSNR, 16 grids              {psnr(averaged['fit']['u_mean'].values):.2f} dB")
-print(f"PSNR, factorial Laplace     {psnr(plain['fit']['u_mean'].values):.2f} dB")
+print(f"PSNR, wavelet tree          {psnr(idata['posterior_mean']['u'].values):.2f} dB")
+print(f"PSNR, 16 grids              {psnr(averaged['posterior_mean']['u'].values):.2f} dB")
+print(f"PSNR, factorial Laplace     {psnr(plain['posterior_mean']['u'].values):.2f} dB")
 print(f"PSNR, BayesShrink           {psnr(thresholded):.2f} dB")
-for name, found in (("tree", fit), ("16 grids", averaged["fit"]), ("factorial", plain["fit"])):
-    inside = np.abs(truth - found["u_mean"].values) <= 1.645 * found["u_sd"].values
+for name, found in (("tree", idata), ("16 grids", averaged), ("factorial", plain)):
+    inside = np.abs(truth - found["posterior_mean"]["u"].values) <= 1.645 * found["posterior_sd"]["u"].values
     print(f"{name}: 90% intervals contain {100 * inside.mean():.0f}% of the pixels")
 
 # %% [markdown]

@@ -12,6 +12,7 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_ep import compat
 from pymc_ep.engines import EngineEntry
+from pymc_ep.engines.report import Report
 from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -88,19 +89,40 @@ def hyper_start(
 
 
 @contextmanager
-def progress(name: str, enabled: bool) -> Iterator[Callable[[float, float], None]]:
+def progress(name: str, enabled: bool) -> Iterator[Report]:
     """Yield a reporter that shows a bar once the fit has taken longer than anyone wants to wait in the dark."""
-    began = time.perf_counter()
     with ExitStack() as stack:
-        shown: list[Callable[[float, float], None]] = []
+        yield _Shown(name.upper(), stack) if enabled else Report()
 
-        def report(objective: float, change: float) -> None:
-            if enabled and not shown and time.perf_counter() - began > _SILENT_SECONDS:
-                shown.append(stack.enter_context(compat.progress(name.upper(), None)))
-            for advance in shown:
-                advance(objective, change)
 
-        yield report
+class _Shown(Report):
+    """Shows a bar after `_SILENT_SECONDS`, until `stack` is closed."""
+
+    def __init__(self, name: str, stack: ExitStack):
+        self._name, self._stack, self._began = name, stack, time.perf_counter()
+        self._show: Callable[..., None] | None = None
+        self._phase, self._done, self._total = "", 0, None
+        self._values: tuple[float, ...] = ()
+
+    def __call__(self, objective: float, change: float) -> None:
+        self._values = objective, change
+        self._done += self._total is None
+        self._refresh()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._phase, self._done, self._total = name, 0, total
+        self._refresh()
+
+    def advance(self) -> None:
+        self._done += 1
+        self._refresh()
+
+    def _refresh(self) -> None:
+        elapsed = time.perf_counter() - self._began
+        if self._show is None and elapsed > _SILENT_SECONDS:
+            self._show = self._stack.enter_context(compat.progress(self._name, elapsed))
+        if self._show is not None:
+            self._show(self._phase, self._done, self._total, *self._values)
 
 
 def warn_unless_converged(engine: EngineEntry, solution: Solution) -> None:

@@ -24,7 +24,7 @@ from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, 
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 __all__ = [
     "PYMC_6",
@@ -234,34 +234,45 @@ def group(container: Any, name: str) -> xr.Dataset:
 
 
 @contextmanager
-def progress(description: str, total: int | None) -> Iterator[Callable[[float, float], None]]:
-    """Show a progress bar in PyMC's style with what is maximised and how much changes.
+def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., None]]:
+    """Show a progress bar in PyMC's style: what runs, how far it is, elapsed time, objective and change.
 
     Parameters
     ----------
     description : str
         Name of what runs.
-    total : int or None
-        Number of iterations, where it is known.
+    elapsed : float
+        Seconds that it has run already.
 
     Yields
     ------
     callable
-        ``advance(objective, change)``, to be called once an iteration.
+        ``show(phase, done, total, objective, change)``. Without a phase its name is empty; `total` is None where it is
+        unknown, `objective` and `change` are None before they are known.
     """
     columns = (
-        *Progress.get_default_columns(),
-        TextColumn("{task.fields[objective]}"),
-        TextColumn("{task.fields[change]}"),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[values]}"),
     )
     console = Console(theme=default_progress_theme, stderr=True)
     with CustomProgress(*columns, console=console) as bar:
-        task = bar.add_task(description, total=total, objective="", change="")
+        task = bar.add_task(description, total=None, values="")
+        bar.tasks[0].start_time -= elapsed
 
-        def advance(objective: float, change: float) -> None:
-            bar.update(task, advance=1, objective=f"objective {objective:.6g}", change=f"change {change:.2g}")
+        def show(
+            phase: str, done: int, total: int | None, objective: float | None = None, change: float | None = None
+        ) -> None:
+            known = [
+                *([] if objective is None else [f"objective {objective:.6g}"]),
+                *([] if change is None else [f"change {change:.2g}"]),
+            ]
+            name = f"{description}, {phase}" if phase else description
+            bar.update(task, description=name, completed=done, total=total, values=" ".join(known))
 
-        yield advance
+        yield show
 
 
 # Statistics

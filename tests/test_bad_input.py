@@ -8,7 +8,7 @@ import scipy.stats
 import xarray as xr
 
 import pymc_ep as pmep
-from pymc_ep.compat import make_container
+from pymc_ep.compat import group, make_container
 from pymc_ep.results import fit_group
 
 N = 5
@@ -23,10 +23,11 @@ def latent(size=N):
 
 def fitted(model, **options):
     """Fit, and insist that nothing in the result is NaN."""
-    fit = fit_group(pmep.fit(model=model, **(QUIET | options)))
-    for name, values in fit.data_vars.items():
-        assert np.all(np.isfinite(values)), name
-    return fit
+    idata = pmep.fit(model=model, **(QUIET | options))
+    for part in ("fit", "posterior_mean", "posterior_sd"):
+        for name, values in group(idata, part).data_vars.items():
+            assert np.all(np.isfinite(values)), (part, name)
+    return idata
 
 
 # Observations outside the domain
@@ -64,8 +65,8 @@ def test_an_exposure_of_zero_says_nothing():
         return fitted(model)
 
     found, expected = fit_of(np.arange(N)), fit_of(seen)
-    np.testing.assert_allclose(found["log_evidence"], expected["log_evidence"], rtol=1e-7)
-    np.testing.assert_allclose(found["f_mean"], expected["f_mean"], rtol=1e-6)
+    np.testing.assert_allclose(found["fit"]["log_evidence"], expected["fit"]["log_evidence"], rtol=1e-7)
+    np.testing.assert_allclose(found["posterior_mean"]["f"], expected["posterior_mean"]["f"], rtol=1e-6)
 
 
 def test_fractions_that_pymc_truncates():
@@ -112,9 +113,9 @@ def test_missing_values_that_pymc_would_impute():
         pm.Poisson("y", pt.exp(latent()[[0, 2, 3, 4]]), observed=observed[[0, 2, 3, 4]].astype(int))
     assert "y_unobserved" in pmep.explain(model)
     found, wanted = fitted(model), fitted(complete)
-    np.testing.assert_allclose(found["f_mean"], wanted["f_mean"], rtol=1e-7)
-    np.testing.assert_allclose(found["f_sd"], wanted["f_sd"], rtol=1e-7)
-    np.testing.assert_allclose(found["log_evidence"], wanted["log_evidence"], rtol=1e-7)
+    np.testing.assert_allclose(found["posterior_mean"]["f"], wanted["posterior_mean"]["f"], rtol=1e-7)
+    np.testing.assert_allclose(found["posterior_sd"]["f"], wanted["posterior_sd"]["f"], rtol=1e-7)
+    np.testing.assert_allclose(found["fit"]["log_evidence"], wanted["fit"]["log_evidence"], rtol=1e-7)
 
 
 def test_parameters_of_a_likelihood_outside_their_range():
@@ -147,7 +148,7 @@ def test_data_of_another_length_with_an_old_start():
         pm.set_data({"x": [1.0, 2.0, 3.0], "counts": [1, 1, 5]})
     with pytest.raises(ValueError, match=r"5 sites.*3 observations.*dict"):
         pmep.fit(model=model, start=old, hyper="fixed", **QUIET)
-    assert fitted(model, hyper="fixed", start={"s": 0.7})["y_loo"].shape == (3,)
+    assert fitted(model, hyper="fixed", start={"s": 0.7})["fit"]["y_loo"].shape == (3,)
 
 
 def test_no_observations():
@@ -203,15 +204,15 @@ def test_group_without_observations():
     """Its effect keeps its prior."""
     with pm.Model() as model:
         pm.Poisson("y", pt.exp(latent(4)[np.array([0, 1, 3, 3, 0])]), observed=COUNTS)
-    fit = fitted(model)
-    np.testing.assert_allclose([fit["f_mean"][2], fit["f_sd"][2]], [0.5, 1.0], rtol=1e-12)
+    idata = fitted(model)
+    np.testing.assert_allclose([idata["posterior_mean"]["f"][2], idata["posterior_sd"]["f"][2]], [0.5, 1.0], rtol=1e-12)
 
 
 def test_separated_classes_under_a_proper_prior():
     with pm.Model() as model:
         b = pm.Normal("b", 0.0, 10.0, shape=2)
         pm.Bernoulli("y", logit_p=b[0] + b[1] * (X[:, 0] - 1.1), observed=X[:, 0] > 1.1)
-    assert bool(fitted(model)["converged"])
+    assert bool(fitted(model)["fit"]["converged"])
 
 
 def test_covariance_with_nan():
@@ -238,9 +239,9 @@ def test_identical_inputs(reparameterize):
         pm.Poisson("y", pt.exp(f[np.repeat(np.arange(N), 2)]), observed=np.repeat(COUNTS, 2))
     first, second = fitted(model), fitted(shared)
     # PyMC's jitter of 1e-6 differs between the two.
-    np.testing.assert_allclose(first["f_mean"], np.repeat(second["f_mean"], 2), atol=1e-4)
-    np.testing.assert_allclose(first["f_sd"], np.repeat(second["f_sd"], 2), rtol=1e-3)
-    np.testing.assert_allclose(first["log_evidence"], second["log_evidence"], atol=1e-4)
+    np.testing.assert_allclose(first["posterior_mean"]["f"], np.repeat(second["posterior_mean"]["f"], 2), atol=1e-4)
+    np.testing.assert_allclose(first["posterior_sd"]["f"], np.repeat(second["posterior_sd"]["f"], 2), rtol=1e-3)
+    np.testing.assert_allclose(first["fit"]["log_evidence"], second["fit"]["log_evidence"], atol=1e-4)
 
 
 def test_singular_covariance_without_jitter():
@@ -253,7 +254,7 @@ def test_singular_covariance_without_jitter():
     fit = fit_group(result)
     total = twice + 0.25 * np.eye(2 * N)
     y = np.repeat([0.3, 1.0, -0.2, 0.1, 0.5], 2)
-    np.testing.assert_allclose(fit["f_mean"], twice @ np.linalg.solve(total, y), atol=1e-8)
+    np.testing.assert_allclose(result["posterior_mean"]["f"], twice @ np.linalg.solve(total, y), atol=1e-8)
     np.testing.assert_allclose(
         fit["log_evidence"], scipy.stats.multivariate_normal.logpdf(y, np.zeros(2 * N), total), rtol=1e-8
     )
@@ -267,12 +268,12 @@ def test_singular_covariance_without_jitter():
 def test_one_observation():
     with pm.Model() as model:
         pm.Poisson("y", pt.exp(pm.Normal("a", 0.3, 1.2)), observed=[4])
-    fit = fitted(model)
+    idata = fitted(model)
     f = np.linspace(-12.0, 12.0, 200_001)
     mass = scipy.stats.norm.pdf(f, 0.3, 1.2) * scipy.stats.poisson.pmf(4, np.exp(f)) * (f[1] - f[0])
-    np.testing.assert_allclose(fit["log_evidence"], np.log(mass.sum()), atol=1e-8)
-    np.testing.assert_allclose(fit["a_mean"], (mass @ f) / mass.sum(), atol=1e-8)
-    np.testing.assert_allclose(fit["y_loo"], [np.log(mass.sum())], atol=1e-8)
+    np.testing.assert_allclose(idata["fit"]["log_evidence"], np.log(mass.sum()), atol=1e-8)
+    np.testing.assert_allclose(idata["posterior_mean"]["a"], (mass @ f) / mass.sum(), atol=1e-8)
+    np.testing.assert_allclose(idata["fit"]["y_loo"], [np.log(mass.sum())], atol=1e-8)
 
 
 @pytest.mark.parametrize("link", ["exp", "softplus", "rectified"])
@@ -287,9 +288,9 @@ def test_nothing_but_zeros(link):
             pmep.SoftplusPoisson("y", f, observed=zeros)
         else:
             pmep.RectifiedPoisson("y", f, observed=zeros)
-    fit = fitted(model)
-    assert bool(fit["converged"])
-    assert np.all(fit["f_mean"] < 0)
+    idata = fitted(model)
+    assert bool(idata["fit"]["converged"])
+    assert np.all(idata["posterior_mean"]["f"] < 0)
 
 
 @pytest.mark.parametrize("spread", [1.0, 10.0])
@@ -305,10 +306,10 @@ def test_counts_of_a_million(link, spread):
             a = pm.Normal("a", 0.0, spread * 1e6)
             kind = pmep.SoftplusPoisson if link == "softplus" else pmep.RectifiedPoisson
             kind("y", a * np.ones(4), observed=counts)
-    fit = fitted(model)
-    assert bool(fit["converged"])
-    rate = np.exp(fit["a_mean"]) if link == "exp" else fit["a_mean"]
-    sd = fit["a_sd"] if link == "exp" else fit["a_sd"] / 1e6
+    idata = fitted(model)
+    assert bool(idata["fit"]["converged"])
+    rate = np.exp(idata["posterior_mean"]["a"]) if link == "exp" else idata["posterior_mean"]["a"]
+    sd = idata["posterior_sd"]["a"] if link == "exp" else idata["posterior_sd"]["a"] / 1e6
     np.testing.assert_allclose(rate, 1e6, rtol=1e-5)
     np.testing.assert_allclose(sd, 1 / np.sqrt(4e6), rtol=1e-3)
 

@@ -100,15 +100,17 @@ def test_the_container(fitted):
     _, idata = fitted
     fit, posterior = group(idata, "fit"), group(idata, "posterior")
     assert fit.attrs["method"] == "vg" and bool(fit["converged"])
-    assert fit["V_mean"].dims == ("item", "factor") and fit["b_sd"].dims == ("item",)
+    assert idata["posterior_mean"]["V"].dims == ("item", "factor") and idata["posterior_sd"]["b"].dims == ("item",)
     assert posterior["U"].dims == ("chain", "draw", "user", "factor")
     assert (np.diff(fit["objective"]) >= -1e-9).all()
     assert fit["hyper_trace_s"].shape == fit["objective"].shape
     # Independent draws: their means are those of the posterior up to four standard errors.
     for name in ("V", "U", "b", "c"):
-        error = (posterior[name].mean(("chain", "draw")) - fit[f"{name}_mean"]) / fit[f"{name}_sd"] * 40
+        error = (
+            (posterior[name].mean(("chain", "draw")) - idata["posterior_mean"][name]) / idata["posterior_sd"][name] * 40
+        )
         assert float(np.abs(error).max()) < 5
-        ratio = posterior[name].std(("chain", "draw")) / fit[f"{name}_sd"]
+        ratio = posterior[name].std(("chain", "draw")) / idata["posterior_sd"][name]
         assert float(np.abs(ratio - 1).max()) < 0.12
     length = (posterior["V"] ** 2).sum("factor") + posterior["mu"]
     np.testing.assert_allclose(posterior["length"], length.transpose(*posterior["length"].dims), rtol=1e-9)
@@ -197,10 +199,10 @@ def test_estimated_matrices_have_no_spread():
     model = counts_model()
     bounds = {}
     for estimate in ([], ["V"], ["U", "V"]):
-        fit = group(pmep.fit(model=model, draws=0, hyper="fixed", estimate=estimate, **QUIET), "fit")
+        idata = pmep.fit(model=model, draws=0, hyper="fixed", estimate=estimate, **QUIET)
         for name in ("V", "U", "b"):
-            assert bool((fit[f"{name}_sd"] == 0).all()) == (name in estimate)
-        bounds[len(estimate)] = fit
+            assert bool((idata["posterior_sd"][name] == 0).all()) == (name in estimate)
+        bounds[len(estimate)] = idata["fit"]
     assert "estimated V" in bounds[1].attrs["log_evidence_is"]
 
 
@@ -209,9 +211,9 @@ def test_a_flat_matrix_is_estimated(covariance):
     with pm.Model(coords=COORDS) as model:
         V, U = pm.Flat("V", dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, observed=COUNTS)
-    fit = group(pmep.fit(model=model, draws=0, max_iter=500, covariance=covariance, **QUIET), "fit")
-    assert (fit["V_sd"] == 0).all() and (fit["U_sd"] > 0).all()
-    assert float(np.abs(fit["V_mean"]).max()) > 0.1
+    idata = pmep.fit(model=model, draws=0, max_iter=500, covariance=covariance, **QUIET)
+    assert (idata["posterior_sd"]["V"] == 0).all() and (idata["posterior_sd"]["U"] > 0).all()
+    assert float(np.abs(idata["posterior_mean"]["V"]).max()) > 0.1
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["prior", "flat"])
@@ -221,15 +223,15 @@ def test_rows_without_a_cell_are_counted(fitted, flat):
         V = pm.Flat("V", dims=("item", "factor")) if flat else pm.Normal("V", 0.5, 0.7, dims=("item", "factor"))
         U = pm.Normal("U", 0, 1, dims=("user", "factor"))
         pmep.BilinearPoisson("y", V, U, ROWS[seen], COLS[seen], observed=COUNTS[seen])
-    fit = group(pmep.fit(model=model, draws=0, max_iter=500, **QUIET), "fit")
-    status = fit.attrs["status"]
+    idata = pmep.fit(model=model, draws=0, max_iter=500, **QUIET)
+    status = idata["fit"].attrs["status"]
     assert "; 1 of 9 rows of 'U' have no cell and have their prior as posterior" in status
     if flat:
         assert "2 of 12 rows of 'V' have no cell and are where they started" in status
     else:
         assert "2 of 12 rows of 'V' have no cell and have their prior as posterior" in status
-        np.testing.assert_allclose(fit["V_mean"][[3, 7]], 0.5, atol=1e-6)
-        np.testing.assert_allclose(fit["V_sd"][[3, 7]], 0.7, rtol=1e-5)
+        np.testing.assert_allclose(idata["posterior_mean"]["V"][[3, 7]], 0.5, atol=1e-6)
+        np.testing.assert_allclose(idata["posterior_sd"]["V"][[3, 7]], 0.7, rtol=1e-5)
     assert "no cell" not in group(fitted[1], "fit").attrs["status"]
 
 
@@ -290,8 +292,9 @@ def test_rows_with_a_diagonal_covariance_are_independent_entries(covariance):
         b = pm.Normal("b", 0, 0.5, shape=I)
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=b[ROWS], observed=COUNTS)
     expected = pmep.fit("vg", model=model, draws=0, covariance=covariance, tol=1e-10, **QUIET)
-    for name in ("log_evidence", "V_mean", "U_sd", "b_mean", "y_predictor_sd"):
-        np.testing.assert_allclose(group(found, "fit")[name], group(expected, "fit")[name], rtol=1e-6, atol=1e-4)
+    moments = [(f"posterior_{what}", name) for what in ("mean", "sd") for name in ("V", "U", "b")]
+    for part, name in (("fit", "log_evidence"), ("fit", "y_predictor_sd"), *moments):
+        np.testing.assert_allclose(found[part][name], expected[part][name], rtol=1e-6, atol=1e-4)
 
 
 def test_rows_with_covariances_turned_about_are_the_same():
@@ -300,12 +303,11 @@ def test_rows_with_covariances_turned_about_are_the_same():
     _, one = correlated_fit(cov, np.eye(D), "full")
     back = np.linalg.inv(turn)
     _, other = correlated_fit(turn.T @ cov @ turn, back @ back.T, "full")
-    one, other = group(one, "fit"), group(other, "fit")
-    assert bool(one["converged"]) and bool(other["converged"])
-    np.testing.assert_allclose(one["log_evidence"], other["log_evidence"], atol=1e-4)
-    for name in ("y_predictor_mean", "y_predictor_sd", "b_mean"):
-        np.testing.assert_allclose(one[name], other[name], atol=2e-3)
-    turned, found = one["V_mean"].to_numpy() @ turn, other["V_mean"].to_numpy()
+    assert bool(one["fit"]["converged"]) and bool(other["fit"]["converged"])
+    np.testing.assert_allclose(one["fit"]["log_evidence"], other["fit"]["log_evidence"], atol=1e-4)
+    for part, name in (("fit", "y_predictor_mean"), ("fit", "y_predictor_sd"), ("posterior_mean", "b")):
+        np.testing.assert_allclose(one[part][name], other[part][name], atol=2e-3)
+    turned, found = one["posterior_mean"]["V"].to_numpy() @ turn, other["posterior_mean"]["V"].to_numpy()
     # But for the sign of both matrices.
     np.testing.assert_allclose(found, np.sign((found * turned).sum()) * turned, atol=5e-3)
 
@@ -335,7 +337,7 @@ def test_a_correlation_of_factors_is_learned_and_new_rows_have_it():
         assert all(end < float(fit["log_evidence"]) + 0.02 for end in ends)
         conditional = s * np.sqrt(1 - r**2)
         expected = s if covariance == "full" else conditional
-        np.testing.assert_allclose(fit["V_sd"][I], [expected, expected], rtol=1e-4)
+        np.testing.assert_allclose(idata["posterior_sd"]["V"][I], [expected, expected], rtol=1e-4)
     np.testing.assert_allclose(found["V_sd"][0], [s, s], rtol=1e-4)
 
 
@@ -355,10 +357,10 @@ def test_a_learned_covariance_may_end_where_it_is_none():
         V = pm.MvNormal("V", np.zeros(D), chol=chol, shape=(8, D))
         U = pm.Normal("U", 0, 1, shape=(6, D))
         pmep.BilinearPoisson("y", V, U, rows, cols, offset=pm.Normal("mu", 0, 2), observed=y)
-    fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
+    idata = pmep.fit(model=model, draws=0, **QUIET)
     alone = scipy.stats.poisson(y.mean()).logpmf(y).sum()
-    assert fit["converged"] and fit["V_sd"].max() < 0.01
-    assert alone - 5 < float(fit["log_evidence"]) < alone
+    assert idata["fit"]["converged"] and idata["posterior_sd"]["V"].max() < 0.01
+    assert alone - 5 < float(idata["fit"]["log_evidence"]) < alone
 
 
 def test_rows_with_covariances_have_no_singular_values_to_shrink():
@@ -415,8 +417,7 @@ def fit_mode(idata, name):
 def test_log_predictive_at_points_is_the_density_there():
     model = counts_model()
     idata = pmep.fit(model=model, draws=0, estimate=["V", "U", "b", "c"], hyper="fixed", **QUIET)
-    fit = group(idata, "fit")
-    V, U, b, c = (np.asarray(fit[f"{name}_mean"]) for name in ("V", "U", "b", "c"))
+    V, U, b, c = (np.asarray(idata["posterior_mean"][name]) for name in ("V", "U", "b", "c"))
     f = (V[NEW["rows"]] * U[NEW["cols"]]).sum(axis=1) + b[NEW["rows"]] + c[NEW["cols"]] + float(fit_mode(idata, "mu"))
     expected = scipy.stats.poisson(np.exp(f)).logpmf(NEW["observed"])
     np.testing.assert_allclose(pmep.log_predictive(idata, model, {"y": NEW})["y"], expected, rtol=1e-9)
@@ -438,9 +439,10 @@ def test_log_predictive_is_exact_where_one_matrix_is_a_point(points):
     """Predictors are Gaussian there: against SciPy's adaptive quadrature, far from what is expected too."""
     model = counts_model()
     idata = pmep.fit(model=model, draws=0, estimate=list(points), hyper="fixed", **QUIET)
-    fit, at = group(idata, "fit"), {"V": NEW["rows"], "b": NEW["rows"], "U": NEW["cols"], "c": NEW["cols"]}
+    at = {"V": NEW["rows"], "b": NEW["rows"], "U": NEW["cols"], "c": NEW["cols"]}
     mean, sd = (
-        {name: np.asarray(fit[f"{name}_{what}"])[where] for name, where in at.items()} for what in ("mean", "sd")
+        {name: np.asarray(idata[f"posterior_{what}"][name])[where] for name, where in at.items()}
+        for what in ("mean", "sd")
     )
     centre = (mean["V"] * mean["U"]).sum(axis=1) + mean["b"] + mean["c"] + float(fit_mode(idata, "mu"))
     variance = sum(sd[name] ** 2 for name in "bc")
@@ -514,9 +516,9 @@ def test_a_covariance_of_which_one_direction_runs_to_none_has_no_mode():
         V, U = pm.MvNormal("V", np.zeros(2), chol=chol, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=1.0, observed=counts)
     with pytest.warns(pmep.ConvergenceWarning, match="covariance of 'V' ran to a singular one"):
-        fit = group(pmep.fit(model=model, draws=0, **QUIET), "fit")
-    assert not bool(fit["converged"])
-    assert float(fit["V_sd"].max()) > 1e-2
+        idata = pmep.fit(model=model, draws=0, **QUIET)
+    assert not bool(idata["fit"]["converged"])
+    assert float(idata["posterior_sd"]["V"].max()) > 1e-2
 
 
 @pytest.mark.parametrize("draws", [500, 0])
@@ -584,5 +586,5 @@ def test_variances_of_rows_with_many_cells_do_not_collapse():
     with pm.Model() as model:
         V, U = pm.Normal("V", 0, 1, shape=(2000, 2)), pm.Normal("U", 0, 1, shape=(4, 2))
         pmep.BilinearPoisson("y", V, U, rows, cols, link="softplus", observed=rng.poisson(50, rows.size))
-    fit = group(pmep.fit("vg", model=model, max_iter=3, draws=0, **QUIET), "fit")
-    assert np.all((fit["U_sd"] > 1e-3) & (fit["U_sd"] < 0.3))
+    idata = pmep.fit("vg", model=model, max_iter=3, draws=0, **QUIET)
+    assert np.all((idata["posterior_sd"]["U"] > 1e-3) & (idata["posterior_sd"]["U"] < 0.3))

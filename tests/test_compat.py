@@ -48,10 +48,11 @@ def test_c_mode_compiles_to_c():
     assert function.maker.linker.c_thunks is not False
 
 
-def test_progress_shows_objective_and_change():
-    with redirect_stderr(io.StringIO()) as shown, compat.progress("EP", 3) as advance:
-        advance(-12.5, 1e-3)
-    assert "objective -12.5" in shown.getvalue() and "change 0.001" in shown.getvalue()
+def test_progress_shows_phase_count_time_objective_and_change():
+    with redirect_stderr(io.StringIO()) as shown, compat.progress("EP", elapsed=61.0) as show:
+        show("integrating", 17, 120, -12.5, 1e-3)
+    for part in ("EP, integrating", "17/120", "0:01:01", "objective -12.5", "change 0.001"):
+        assert part in shown.getvalue()
 
 
 def test_numpy_mode_runs_whole_arrays_by_numpy():

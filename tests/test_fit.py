@@ -59,6 +59,8 @@ def test_groups_names_dims_and_coords(counts_model, counts_fit):
         "log_likelihood",
         "observed_data",
         "constant_data",
+        "posterior_mean",
+        "posterior_sd",
         "fit",
         "fit_state",
     }
@@ -75,7 +77,8 @@ def test_groups_names_dims_and_coords(counts_model, counts_fit):
 
     fit = group(counts_fit, "fit")
     for name in ("f", "ell", "amp", "level", "twice"):
-        assert fit[f"{name}_mean"].dims == fit[f"{name}_sd"].dims == posterior[name].dims[2:]
+        for moment in ("posterior_mean", "posterior_sd"):
+            assert counts_fit[moment][name].dims == posterior[name].dims[2:]
     for name in ("y_loo", "y_site_precision", "y_site_shift"):
         assert fit[name].dims == ("year",)
     assert {n for n in fit.data_vars if n.startswith("hyper_mode_")} == {"hyper_mode_ell", "hyper_mode_amp"}
@@ -95,11 +98,11 @@ def test_groups_names_dims_and_coords(counts_model, counts_fit):
 
 
 def test_draws_have_the_moments_of_the_fit(counts_fit):
-    posterior, fit = group(counts_fit, "posterior"), group(counts_fit, "fit")
+    posterior = group(counts_fit, "posterior")
     size = CHAINS * DRAWS
     for name in ("f", "f_rotated_", "level", "ell", "amp", "twice"):
         draws = posterior[name].values.reshape(size, -1)
-        mean, sd = fit[f"{name}_mean"].values.ravel(), fit[f"{name}_sd"].values.ravel()
+        mean, sd = counts_fit["posterior_mean"][name].values.ravel(), counts_fit["posterior_sd"][name].values.ravel()
         assert np.all(sd > 0), name
         np.testing.assert_allclose(draws.mean(axis=0), mean, atol=4.5 * sd.max() / np.sqrt(size), err_msg=name)
         # A log-normal's standard deviation has a wider error than a Gaussian's.
@@ -155,8 +158,8 @@ def test_gaussian_posterior_is_exact(gaussian_model):
     mean = 0.3 + prior @ np.linalg.solve(total, REALS - 0.3)
     covariance = prior - prior @ np.linalg.solve(total, prior)
     fit = group(result, "fit")
-    np.testing.assert_allclose(fit["f_mean"], mean, atol=1e-8)
-    np.testing.assert_allclose(fit["f_sd"], np.sqrt(covariance.diagonal()), rtol=1e-7)
+    np.testing.assert_allclose(result["posterior_mean"]["f"], mean, atol=1e-8)
+    np.testing.assert_allclose(result["posterior_sd"]["f"], np.sqrt(covariance.diagonal()), rtol=1e-7)
     draws = group(result, "posterior")["f"].values[0]
     scale = np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()))
     np.testing.assert_allclose(np.cov(draws.T) / scale, covariance / scale, atol=5 * np.sqrt(2 / 20_000))
@@ -208,7 +211,7 @@ def test_seed_layout_and_no_draws(gaussian_model):
     none = pmep.fit(draws=0, **options)
     assert not has_group(none, "posterior")
     assert not has_group(none, "log_likelihood")
-    np.testing.assert_array_equal(group(none, "fit")["f_mean"], group(first, "fit")["f_mean"])
+    np.testing.assert_array_equal(none["posterior_mean"]["f"], first["posterior_mean"]["f"])
     standard = group(pmep.fit(**options), "posterior")
     assert (standard.sizes["chain"], standard.sizes["draw"]) == (4, 1000)
 
@@ -216,15 +219,15 @@ def test_seed_layout_and_no_draws(gaussian_model):
 def test_methods_agree_with_their_options(counts_model):
     """Schedules share a fixed point; the power changes it a little; settings are kept."""
     options = {"model": counts_model, "hyper": "fixed", "draws": 0, "progressbar": False}
-    parallel = group(pmep.fit("ep", **options), "fit")
-    sequential = group(pmep.fit("ep", schedule="sequential", **options), "fit")
+    parallel = pmep.fit("ep", **options)
+    sequential = pmep.fit("ep", schedule="sequential", **options)
     half = group(pmep.fit("ep", power=0.5, damping=0.8, **options), "fit")
-    np.testing.assert_allclose(parallel["f_mean"], sequential["f_mean"], atol=1e-7)
-    np.testing.assert_allclose(parallel["log_evidence"], sequential["log_evidence"], atol=1e-8)
-    assert 1e-6 < abs(float(half["log_evidence"] - parallel["log_evidence"])) < 0.05
+    np.testing.assert_allclose(parallel["posterior_mean"]["f"], sequential["posterior_mean"]["f"], atol=1e-7)
+    np.testing.assert_allclose(parallel["fit"]["log_evidence"], sequential["fit"]["log_evidence"], atol=1e-8)
+    assert 1e-6 < abs(float(half["log_evidence"] - parallel["fit"]["log_evidence"])) < 0.05
     assert '"power": 0.5' in half.attrs["settings"]
     # Leave-one-out removes the whole site, whatever the power.
-    np.testing.assert_allclose(half["y_loo"], parallel["y_loo"], atol=0.02)
+    np.testing.assert_allclose(half["y_loo"], parallel["fit"]["y_loo"], atol=0.02)
 
 
 def test_leave_one_out_against_refits(counts_model):
@@ -255,7 +258,7 @@ def test_start_from_a_container_or_values(counts_model, counts_fit):
     fit, other = group(again, "fit"), group(counts_fit, "fit")
     assert fit.sizes["hyper_iteration"] < other.sizes["hyper_iteration"]
     np.testing.assert_allclose(fit["log_evidence"], other["log_evidence"], atol=1e-6)
-    np.testing.assert_allclose(fit["f_mean"], other["f_mean"], atol=1e-4)
+    np.testing.assert_allclose(again["posterior_mean"]["f"], counts_fit["posterior_mean"]["f"], atol=1e-4)
     held = pmep.fit(model=counts_model, start={"ell": 0.6}, hyper="fixed", draws=0, progressbar=False)
     np.testing.assert_allclose(float(group(held, "fit")["hyper_mode_ell"]), 0.6)
     at_container = pmep.fit(model=counts_model, start=counts_fit, hyper="fixed", draws=0, progressbar=False)
@@ -336,8 +339,8 @@ def test_a_scale_that_the_data_put_at_zero():
         pm.Poisson("y", pm.math.exp(gp.prior("f", X=x)), observed=y)
     result = pmep.fit(model=model, chains=1, draws=50, random_seed=1, progressbar=False)
     fit = group(result, "fit")
-    assert np.isfinite(fit["amp_mean"])
-    assert np.isfinite(fit["amp_sd"])
+    assert np.isfinite(result["posterior_mean"]["amp"])
+    assert np.isfinite(result["posterior_sd"]["amp"])
     assert group(result, "posterior")["amp"].max() < 10
     assert "held at the mode" in fit.attrs["status"]
 
@@ -347,8 +350,8 @@ def test_a_deterministic_of_data_alone_is_reported():
         x = pm.Deterministic("x", pt.as_tensor(np.arange(4.0)))
         pm.Poisson("y", pt.exp(pm.Normal("a", 0, 1) + 0.1 * x), observed=[1, 0, 2, 1])
     idata = pmep.fit(model=model, draws=5)
-    np.testing.assert_allclose(idata["fit"]["x_mean"], np.arange(4.0))
-    np.testing.assert_allclose(idata["fit"]["x_sd"], 0.0)
+    np.testing.assert_allclose(idata["posterior_mean"]["x"], np.arange(4.0))
+    np.testing.assert_allclose(idata["posterior_sd"]["x"], 0.0)
     assert idata["posterior"]["x"].shape == (4, 5, 4)
 
 
@@ -360,10 +363,10 @@ def test_a_hyperparameter_in_units_of_a_hundred_thousandth():
         c = pm.Normal("c", 0.0, 3 * unit)
         u = pm.Normal("u", 0.0, 0.6 * unit, shape=n)
         pm.Normal("y", c + u, 0.8 * unit, observed=y)
-    fit = pmep.fit(model=model, latent=["u"], draws=0)["fit"]
+    idata = pmep.fit(model=model, latent=["u"], draws=0)
     precision = n / unit**2 + 1 / (3 * unit) ** 2
-    np.testing.assert_allclose(fit["c_mean"], y.sum() / unit**2 / precision, rtol=1e-4)
-    np.testing.assert_allclose(fit["c_sd"], precision**-0.5, rtol=1e-5)
+    np.testing.assert_allclose(idata["posterior_mean"]["c"], y.sum() / unit**2 / precision, rtol=1e-4)
+    np.testing.assert_allclose(idata["posterior_sd"]["c"], precision**-0.5, rtol=1e-5)
 
 
 def test_names_that_other_packages_give():
@@ -394,4 +397,4 @@ def test_dims_whose_length_is_that_of_their_data():
         pm.Normal("y", slope * x, 0.3, observed=REALS, dims="row")
     fitted = pmep.fit(model=model, draws=10, progressbar=False)
     expected = (X.ravel() @ REALS) / (X.ravel() @ X.ravel() + 0.3**2)
-    np.testing.assert_allclose(float(fitted["fit"]["slope_mean"]), expected, rtol=1e-10)
+    np.testing.assert_allclose(float(fitted["posterior_mean"]["slope"]), expected, rtol=1e-10)

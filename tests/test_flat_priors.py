@@ -54,8 +54,8 @@ def test_gaussian_noise_gives_generalised_least_squares(tau, sigma):
     fit = fit_group(result)
     log_z, b, covariance = restricted(tau, sigma)
     np.testing.assert_allclose(float(fit["log_evidence"]), log_z, rtol=1e-11)
-    np.testing.assert_allclose(fit["b_mean"], b, rtol=1e-9)
-    np.testing.assert_allclose(fit["b_sd"], np.sqrt(np.diag(covariance)), rtol=1e-9)
+    np.testing.assert_allclose(result["posterior_mean"]["b"], b, rtol=1e-9)
+    np.testing.assert_allclose(result["posterior_sd"]["b"], np.sqrt(np.diag(covariance)), rtol=1e-9)
 
 
 def test_the_mode_of_the_scales_is_restricted_maximum_likelihood():
@@ -69,7 +69,7 @@ def logistic(prior):
     with pm.Model() as model:
         b = prior("b")
         pm.Bernoulli("y", logit_p=DESIGN @ b, observed=BITS)
-    return fit_group(pmep.fit(model=model, draws=0, **QUIET))
+    return pmep.fit(model=model, draws=0, **QUIET)
 
 
 def test_against_quadrature_over_the_coefficients():
@@ -80,8 +80,8 @@ def test_against_quadrature_over_the_coefficients():
     bits = (rng.logistic(size=n) < design @ [0.3, 0.8]).astype(int)
     with pm.Model() as model:
         pm.Bernoulli("y", logit_p=design @ pm.Flat("b", shape=2), observed=bits)
-    fit = fit_group(pmep.fit(model=model, draws=0, **QUIET))
-    mean, sd = np.asarray(fit["b_mean"]), np.asarray(fit["b_sd"])
+    idata = pmep.fit(model=model, draws=0, **QUIET)
+    mean, sd = np.asarray(idata["posterior_mean"]["b"]), np.asarray(idata["posterior_sd"]["b"])
     nodes = [m + s * np.linspace(-9, 9, 301) for m, s in zip(mean, sd)]
     grid = np.stack(np.meshgrid(*nodes, indexing="ij"), axis=-1)
     log_density = -np.logaddexp(0.0, (1 - 2 * bits) * (grid @ design.T)).sum(axis=-1)
@@ -90,7 +90,7 @@ def test_against_quadrature_over_the_coefficients():
     weights = np.exp(log_density - scipy.special.logsumexp(log_density))
     exact = np.einsum("ij,ijk->k", weights, grid)
     exact_sd = np.sqrt(np.einsum("ij,ijk->k", weights, (grid - exact) ** 2))
-    assert abs(float(fit["log_evidence"]) - scipy.special.logsumexp(log_density) - np.log(cell)) < 0.01
+    assert abs(float(idata["fit"]["log_evidence"]) - scipy.special.logsumexp(log_density) - np.log(cell)) < 0.01
     np.testing.assert_allclose(mean, exact, atol=0.05 * exact_sd.min())
     np.testing.assert_allclose(sd, exact_sd, rtol=0.02)
 
@@ -100,9 +100,11 @@ def test_it_is_the_limit_of_wide_priors():
     flat = logistic(lambda name: pm.Flat(name, shape=2))
     proper = logistic(lambda name: pm.Normal(name, 0, wide, shape=2))
     normaliser = 2 * np.log(wide * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(float(flat["log_evidence"]), float(proper["log_evidence"]) + normaliser, atol=1e-6)
-    np.testing.assert_allclose(flat["b_mean"], proper["b_mean"], atol=1e-6)
-    np.testing.assert_allclose(flat["b_sd"], proper["b_sd"], rtol=1e-6)
+    np.testing.assert_allclose(
+        float(flat["fit"]["log_evidence"]), float(proper["fit"]["log_evidence"]) + normaliser, atol=1e-6
+    )
+    np.testing.assert_allclose(flat["posterior_mean"]["b"], proper["posterior_mean"]["b"], atol=1e-6)
+    np.testing.assert_allclose(flat["posterior_sd"]["b"], proper["posterior_sd"]["b"], rtol=1e-6)
 
 
 def hierarchical_counts():

@@ -182,7 +182,7 @@ def test_nuts_on_the_evidence():
     mean = weight @ (gain * along) @ vectors.T
     fit = group(result, "fit")
     slope = np.abs(np.gradient(gain * along, logs, axis=0) @ vectors.T).max()
-    np.testing.assert_allclose(fit["f_mean"], mean, atol=4.5 * error * np.sqrt(2.0) * slope)
+    np.testing.assert_allclose(result["posterior_mean"]["f"], mean, atol=4.5 * error * np.sqrt(2.0) * slope)
     assert "log_evidence" not in fit, "a sampler does not know the normalising constant"
 
 
@@ -213,7 +213,7 @@ def test_recovered_dims_coords_and_moments(model):
     scale = np.exp(rng.normal(0.0, 0.3, size=(2, 7, 2)))
     given = container({"scale": scale})
     result = pmep.recover(given, model, draws=400, random_seed=1, progressbar=False)
-    posterior, fit = group(result, "posterior"), group(result, "fit")
+    posterior = group(result, "posterior")
     assert posterior["f"].dims == ("chain", "draw", "x")
     assert posterior["scale"].dims == ("chain", "draw", "part")
     np.testing.assert_array_equal(posterior["x"], X)
@@ -230,11 +230,15 @@ def test_recovered_dims_coords_and_moments(model):
     own = posterior["f"].values.reshape(len(flat), 400, N)
     np.testing.assert_allclose((own.mean(axis=1) - means) / np.sqrt(variances), 0.0, atol=4.5 / np.sqrt(400))
     mean = np.mean(means, axis=0)
-    np.testing.assert_allclose(fit["f_mean"], mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(fit["f_sd"] ** 2, np.mean(variances + (means - mean) ** 2, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(result["posterior_mean"]["f"], mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        result["posterior_sd"]["f"] ** 2, np.mean(variances + (means - mean) ** 2, axis=0), rtol=1e-6
+    )
     log_likelihood = scipy.stats.norm.logpdf(Y, posterior["f"], SIGMA)
     np.testing.assert_allclose(group(result, "log_likelihood")["y"], log_likelihood, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(pmep.predict(result, model, var_names=["f"])["f_mean"], fit["f_mean"], rtol=1e-6)
+    np.testing.assert_allclose(
+        pmep.predict(result, model, var_names=["f"])["f_mean"], result["posterior_mean"]["f"], rtol=1e-6
+    )
     assert group_names(given) == ("posterior",), "what is given stays as it was"
 
 
@@ -260,9 +264,9 @@ def test_a_bounded_and_an_ordered_hyperparameter_come_back():
         "scale": np.array([[1.0, 2.5]]),
         "pair": np.array([[[-1.0, 0.5], [0.2, 0.9]]]),
     }
-    fit = group(pmep.recover(container(draws), model, progressbar=False, random_seed=0), "fit")
+    idata = pmep.recover(container(draws), model, progressbar=False, random_seed=0)
     for name, values in draws.items():
-        np.testing.assert_allclose(fit[f"{name}_mean"], values.mean(axis=(0, 1)), rtol=1e-10, err_msg=name)
+        np.testing.assert_allclose(idata["posterior_mean"][name], values.mean(axis=(0, 1)), rtol=1e-10, err_msg=name)
 
 
 # JAX warns of forks wherever another test has imported it; chains do not use it.

@@ -80,9 +80,9 @@ def test_an_image_of_zeros_without_mass_at_negative_rates():
     """Cut to rates of at least zero, the posterior is proper: all intensities are near zero, and positive."""
     with pm.Model() as model:
         pmep.RectifiedPoisson("y", blurred(), zero_mass=False, observed=0 * COUNTS)
-    fit = fit_group(pmep.fit(model=model, **QUIET))
-    assert bool(fit["converged"])
-    assert 0 < float(fit["u_mean"].min()) < float(fit["u_mean"].max()) < 1
+    idata = pmep.fit(model=model, **QUIET)
+    assert bool(idata["fit"]["converged"])
+    assert 0 < float(idata["posterior_mean"]["u"].min()) < float(idata["posterior_mean"]["u"].max()) < 1
 
 
 def test_a_mask_that_removes_everything():
@@ -308,7 +308,7 @@ def test_a_field_that_nothing_observes():
         field()
         pm.Normal("y", pm.Normal("m"), 1.0, observed=[1.0, 2.0])
     assert "u" in pmep.explain(model)
-    assert "u_mean" not in fit_group(pmep.fit(model=model, **QUIET))
+    assert "u" not in pmep.fit(model=model, **QUIET)["posterior_mean"]
 
 
 def test_options_of_other_forms():

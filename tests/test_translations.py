@@ -54,8 +54,8 @@ def four():
 def test_moments_are_those_of_the_mixture(four):
     fit = group(four, "fit")
     mean, spread = mixture(FOUR)
-    np.testing.assert_allclose(fit["u_mean"], mean, atol=1e-9)
-    np.testing.assert_allclose(fit["u_sd"].values.ravel() ** 2, np.diag(spread), rtol=1e-9)
+    np.testing.assert_allclose(four["posterior_mean"]["u"], mean, atol=1e-9)
+    np.testing.assert_allclose(four["posterior_sd"]["u"].values.ravel() ** 2, np.diag(spread), rtol=1e-9)
     assert "averaged over 4 translations" in fit.attrs["status"] and bool(fit["converged"])
 
 
@@ -105,7 +105,7 @@ def test_trees_and_their_scaling_coefficients_move_together():
             transition={"root": 0.3, "child": [[0.2, 0.7]]},
         )
         pm.Normal("y", u, NOISE, observed=IMAGE)
-    fit = group(pmep.fit("dsb", model=model, translations=16, draws=0, progressbar=False), "fit")
+    idata = pmep.fit("dsb", model=model, translations=16, draws=0, progressbar=False)
     scales = np.append(SCALES, 2.0)
     means = []
     for shift in np.ndindex(4, 4):
@@ -113,7 +113,7 @@ def test_trees_and_their_scaling_coefficients_move_together():
         s = whole.forward(np.roll(IMAGE, [-by for by in shift], axis=(0, 1)))
         shrunk = s / (1 + NOISE**2 / scales[whole.groups] ** 2)
         means.append(np.roll(whole.adjoint(shrunk), shift, axis=(0, 1)))
-    np.testing.assert_allclose(fit["u_mean"], np.mean(means, axis=0), atol=1e-6)
+    np.testing.assert_allclose(idata["posterior_mean"]["u"], np.mean(means, axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize(

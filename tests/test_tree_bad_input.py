@@ -243,10 +243,10 @@ def test_data_without_details(level):
         low, high = (pm.HalfNormal(name, np.array(size), shape=2) for name, size in (("low", 0.5), ("high", 2.0)))
         pair = {"low": pm.Normal.dist(0, low), "high": pm.StudentT.dist(nu=2.1, sigma=high)}
         pm.Normal("y", tree(wavelet="haar", **pair), np.array(0.3), observed=np.full(SHAPE, level))
-    fit = fit_group(pmep.fit(model=model, outer=4, draws=0, progressbar=False))
-    np.testing.assert_allclose(fit["u_mean"], level, atol=1e-6)
+    idata = pmep.fit(model=model, outer=4, draws=0, progressbar=False)
+    np.testing.assert_allclose(idata["posterior_mean"]["u"], level, atol=1e-6)
     # Hardly more is left than the noise of the scaling coefficients, flat over four by four pixels.
-    assert np.all((fit["u_sd"] > 0.999 * 0.3 / 4) & (fit["u_sd"] < 1.2 * 0.3 / 4))
+    assert np.all((idata["posterior_sd"]["u"] > 0.999 * 0.3 / 4) & (idata["posterior_sd"]["u"] < 1.2 * 0.3 / 4))
 
 
 def scales(low, high):
@@ -261,9 +261,9 @@ def test_laplace_states_of_data_without_details(method):
     with pm.Model() as model:
         pair = {name: pm.Laplace.dist(0, b) for name, b in scales(0.5, 2.0).items()}
         pm.Normal("y", tree(wavelet="haar", **pair), np.array(0.3), observed=np.zeros(SHAPE))
-    fit = fit_group(pmep.fit(method, model=model, draws=0, progressbar=False))
-    np.testing.assert_allclose(fit["u_mean"], 0.0, atol=1e-6)
-    assert re.search("the states of 'u' ended as the same|optimum at a boundary", fit.attrs["status"])
+    idata = pmep.fit(method, model=model, draws=0, progressbar=False)
+    np.testing.assert_allclose(idata["posterior_mean"]["u"], 0.0, atol=1e-6)
+    assert re.search("the states of 'u' ended as the same|optimum at a boundary", idata["fit"].attrs["status"])
 
 
 @pytest.mark.filterwarnings("ignore:The fit by dsb did not converge")

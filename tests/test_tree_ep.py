@@ -94,19 +94,19 @@ def exact(pair):
 @pytest.fixture(scope="module", params=PAIRS)
 def fitted(request):
     idata = pmep.fit("ep", model=tree_model(request.param), draws=0, **QUIET)
-    return request.param, group(idata, "fit"), exact(request.param)
+    return request.param, idata, exact(request.param)
 
 
 def test_ep_is_exact_where_all_pixels_have_noise(fitted):
-    _, fit, (log_evidence, mean, sd, high) = fitted
-    assert bool(fit["converged"])
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_evidence, atol=1e-6)
-    np.testing.assert_allclose(fit["u_indicator"], high, atol=1e-7)
-    np.testing.assert_allclose(fit["u_coefficient_mean"], mean, atol=1e-6)
-    np.testing.assert_allclose(fit["u_coefficient_sd"], sd, rtol=1e-6)
+    _, idata, (log_evidence, mean, sd, high) = fitted
+    assert bool(idata["fit"]["converged"])
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_evidence, atol=1e-6)
+    np.testing.assert_allclose(idata["fit"]["u_indicator"], high, atol=1e-7)
+    np.testing.assert_allclose(idata["fit"]["u_coefficient_mean"], mean, atol=1e-6)
+    np.testing.assert_allclose(idata["fit"]["u_coefficient_sd"], sd, rtol=1e-6)
     wavelet = Wavelet2D((SIDE, SIDE), "db2", 2)
     image = picture() + wavelet.adjoint(mean - wavelet.forward(picture()))
-    np.testing.assert_allclose(fit["u_mean"], image, atol=1e-6)
+    np.testing.assert_allclose(idata["posterior_mean"]["u"], image, atol=1e-6)
     # Some states are far from certain.
     assert np.mean((high > 0.1) & (high < 0.9)) > 0.1
 
@@ -125,7 +125,7 @@ def test_pixels_less_certain_than_their_noise():
     fit = group(idata, "fit")
     assert fit["u_coefficient_sd"].max() > 1.2 * NOISE
     assert bool(fit["converged"])
-    lost = (fit["u_sd"] > NOISE).values
+    lost = (idata["posterior_sd"]["u"] > NOISE).values
     assert lost.any()
     np.testing.assert_array_equal(np.isnan(fit["y_loo"].values), lost)
     np.testing.assert_array_equal(np.isnan(loo_pit(idata, model)["y_upper"].values), lost)
@@ -172,18 +172,19 @@ def test_averages_over_grids_are_those_of_single_grids():
     for row, column in ((0, 0), (1, 1), (0, 1), (1, 0)):
         moved = np.roll(picture(), (-row, -column), axis=(0, 1))
         with tree_model("laplace", observe=lambda u, moved=moved: pm.Normal("y", u, NOISE, observed=moved)):
-            one = group(pmep.fit("ep", draws=0, **QUIET), "fit")
-        mean, sd = (np.roll(one[f"u_{what}"].values, (row, column), axis=(0, 1)) for what in ("mean", "sd"))
+            one = pmep.fit("ep", draws=0, **QUIET)
+        moments = (one[f"posterior_{what}"]["u"].values for what in ("mean", "sd"))
+        mean, sd = (np.roll(moment, (row, column), axis=(0, 1)) for moment in moments)
         means.append(mean)
         squares.append(sd**2 + mean**2)
-        logs.append(float(one["log_evidence"]))
+        logs.append(float(one["fit"]["log_evidence"]))
     mean = np.mean(means, axis=0)
-    np.testing.assert_allclose(fit["u_mean"], mean, atol=1e-6)
-    np.testing.assert_allclose(fit["u_sd"], np.sqrt(np.mean(squares, axis=0) - mean**2), rtol=1e-6)
+    np.testing.assert_allclose(averaged["posterior_mean"]["u"], mean, atol=1e-6)
+    np.testing.assert_allclose(averaged["posterior_sd"]["u"], np.sqrt(np.mean(squares, axis=0) - mean**2), rtol=1e-6)
     np.testing.assert_allclose(float(fit["log_evidence"]), scipy.special.logsumexp(logs) - np.log(4), atol=1e-6)
     assert "averaged over 4 translations" in fit.attrs["status"]
     drawn = group(averaged, "posterior")["u"].values.reshape(1200, SIDE, SIDE)
-    assert np.abs((drawn.mean(axis=0) - mean) / (fit["u_sd"].values / np.sqrt(1200))).max() < 4.5
+    assert np.abs((drawn.mean(axis=0) - mean) / (averaged["posterior_sd"]["u"].values / np.sqrt(1200))).max() < 4.5
 
 
 def test_sites_of_averages_are_not_looked_at():
@@ -203,7 +204,7 @@ def test_averages_survive_a_file(tmp_path):
     read = az.from_netcdf(tmp_path / "fit.nc")
     here, there = (pmep.predict(one, model, var_names=["total"]) for one in (idata, read))
     np.testing.assert_allclose(there["total_mean"], here["total_mean"])
-    np.testing.assert_allclose(here["total_mean"], group(idata, "fit")["u_mean"].sum(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(here["total_mean"], idata["posterior_mean"]["u"].sum(axis=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("likelihood", [pmep.RectifiedPoisson, pmep.SoftplusPoisson])
@@ -218,13 +219,15 @@ def test_counts(likelihood):
     fits = []
     for observe in (lambda u: likelihood("y", u, observed=counts), gaussian):
         model = tree_model("normal", np.array([4.0, 8.0]), np.array([12.0, 24.0]), observe=observe)
-        fits.append(group(pmep.fit("ep", model=model, draws=0, **QUIET), "fit"))
-    assert all(bool(fit["converged"]) for fit in fits)
+        fits.append(pmep.fit("ep", model=model, draws=0, **QUIET))
+    assert all(bool(idata["fit"]["converged"]) for idata in fits)
     of_counts, of_gaussian = fits
-    apart = np.abs(of_counts["u_mean"] - of_gaussian["u_mean"]) / of_gaussian["u_sd"]
+    apart = (
+        np.abs(of_counts["posterior_mean"]["u"] - of_gaussian["posterior_mean"]["u"]) / of_gaussian["posterior_sd"]["u"]
+    )
     assert apart.max() < 0.6
-    np.testing.assert_allclose(of_counts["u_sd"], of_gaussian["u_sd"], rtol=0.15)
-    np.testing.assert_allclose(of_counts["u_indicator"], of_gaussian["u_indicator"], atol=0.15)
+    np.testing.assert_allclose(of_counts["posterior_sd"]["u"], of_gaussian["posterior_sd"]["u"], rtol=0.15)
+    np.testing.assert_allclose(of_counts["fit"]["u_indicator"], of_gaussian["fit"]["u_indicator"], atol=0.15)
 
 
 def test_pixels_less_certain_than_their_counts():

@@ -249,10 +249,10 @@ def test_against_plain_iterations_with_dense_algebra(pair):
         bounds.append(bound)
     assert np.all(np.diff(bounds) >= -1e-9 * np.abs(bound))
     np.testing.assert_allclose(float(fit["log_evidence"]), bound, rtol=1e-6)
-    np.testing.assert_allclose(fit["u_mean"].to_numpy().ravel(), u, atol=1e-3)
+    np.testing.assert_allclose(result["posterior_mean"]["u"].to_numpy().ravel(), u, atol=1e-3)
     np.testing.assert_allclose(ours, pi, rtol=1e-3)
     sd = np.sqrt(np.diag(np.linalg.inv(reference.precision(pi)))).reshape(side, side)
-    np.testing.assert_allclose(fit["u_sd"], sd, rtol=1e-3)
+    np.testing.assert_allclose(result["posterior_sd"]["u"], sd, rtol=1e-3)
 
 
 # Around the double loop
@@ -285,11 +285,11 @@ def test_other_likelihoods_and_fields(observe, scaling):
     with pm.Model() as model:
         low, high = pm.Laplace.dist(0, np.array(0.1)), pm.StudentT.dist(nu=3.0, sigma=np.array(2.0))
         observe(pmep.WaveletTree("u", shape=(8, 8), levels=2, low=low, high=high, scaling=scaling))
-    fit = group(fitted(model, tol=1e-3, draws=0), "fit")
-    assert bool(fit["converged"])
-    objective = fit["objective"].to_numpy()
+    idata = fitted(model, tol=1e-3, draws=0)
+    assert bool(idata["fit"]["converged"])
+    objective = idata["fit"]["objective"].to_numpy()
     assert np.all(np.diff(objective) >= -1e-9 * np.abs(objective[1:]))
-    assert np.isfinite(fit["u_sd"]).all()
+    assert np.isfinite(idata["posterior_sd"]["u"]).all()
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -320,7 +320,7 @@ def test_draws_know_the_density_of_the_model(known, found):
 
 def test_predictions_and_diagnoses(known, found):
     again = pmep.predict(found, known, var_names=["u"])
-    np.testing.assert_allclose(again["u_sd"], group(found, "fit")["u_sd"], rtol=1e-9)
+    np.testing.assert_allclose(again["u_sd"], found["posterior_sd"]["u"], rtol=1e-9)
     said = pmep.diagnose(found, known)
     assert "the prior of 'u' is one factor of many predictors" in said.attrs["absent"]
     assert np.isfinite(said["y_kurtosis"]).all()
@@ -335,7 +335,7 @@ def test_a_warm_start_is_at_the_end_at_once(known, found):
 def test_the_mode_maximises_the_density(known):
     """Against PyMC's log density at points nearby."""
     result = pmep.fit("map", model=known, **QUIET)
-    mode = group(result, "fit")["u_mode"].to_numpy()
+    mode = result["posterior_mode"]["u"].to_numpy()
     logp = known.compile_logp()
     best = logp({"u": mode})
     rng = np.random.default_rng(0)
@@ -348,10 +348,9 @@ def test_the_mode_maximises_the_density(known):
 def test_sampled_variances_estimate_the_exact_ones():
     model = tree_model("laplace", 8, seen=mask(8, 0.7), learned=False, scaling=pm.Normal.dist(0, 5))
     found = fitted(model, draws=0)
-    exact = group(found, "fit")
     # The same maximum of several: elsewhere variances differ for other reasons.
     options = {"variance": "perturb-and-map", "n_samples": 100, "tol": 1e-2, "outer": 30, "start": found}
-    sampled = group(fitted(model, draws=0, **options), "fit")
-    np.testing.assert_allclose(sampled["u_mean"], exact["u_mean"], atol=0.15)
+    sampled = fitted(model, draws=0, **options)
+    np.testing.assert_allclose(sampled["posterior_mean"]["u"], found["posterior_mean"]["u"], atol=0.15)
     # A standard deviation from k draws has the relative standard error (2 k)^(-1/2) = 0.07; all 64 lie within 4.5.
-    np.testing.assert_allclose(sampled["u_sd"], exact["u_sd"], rtol=0.32)
+    np.testing.assert_allclose(sampled["posterior_sd"]["u"], found["posterior_sd"]["u"], rtol=0.32)

@@ -7,7 +7,6 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.operators import Wavelet2D
-from pymc_ep.results import fit_group
 
 SIDE, LEVELS, NOISE = 16, 2, 0.1
 
@@ -24,7 +23,7 @@ def model_of(image, family=pm.Normal.dist, seen=None):
 
 
 def fit(model, method, **options):
-    return fit_group(pmep.fit(method, model=model, draws=0, progressbar=False, **options))
+    return pmep.fit(method, model=model, draws=0, progressbar=False, **options)
 
 
 def log_evidence_without_details(seen):
@@ -49,13 +48,13 @@ def test_an_image_without_details(method, level):
     found = fit(model_of(np.full((SIDE, SIDE), level), seen=seen), method)
     expected = log_evidence_without_details(PART if part else WHOLE)
     # The bound may end where states are still apart, which costs it a nat.
-    assert float(found["log_evidence"]) == pytest.approx(expected, abs=0.1 if method == "ep" else 1.5)
-    assert float(found["log_evidence"]) < expected + 1e-6
-    objective = found["objective"].to_numpy()
+    assert float(found["fit"]["log_evidence"]) == pytest.approx(expected, abs=0.1 if method == "ep" else 1.5)
+    assert float(found["fit"]["log_evidence"]) < expected + 1e-6
+    objective = found["fit"]["objective"].to_numpy()
     assert np.all(np.diff(objective) >= -1e-9 * np.abs(objective[1:])) or method == "ep"
     told = "the evidence hardly depends on high, low" if method == "ep" else "the states of 'u' ended as the same"
-    assert told in found.attrs["status"]
-    np.testing.assert_allclose(found["u_mean"], level, atol=1e-6)
+    assert told in found["fit"].attrs["status"]
+    np.testing.assert_allclose(found["posterior_mean"]["u"], level, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:The fit by dsb did not converge")
@@ -64,7 +63,7 @@ def test_a_light_where_nothing_is_seen(family):
     image = np.zeros((SIDE, SIDE))
     image[tuple(np.argwhere(~PART)[3])] = 1.0
     found = fit(model_of(image, family, seen=PART), "dsb", outer=5)
-    np.testing.assert_allclose(found["u_mean"], 0.0, atol=1e-6)
+    np.testing.assert_allclose(found["posterior_mean"]["u"], 0.0, atol=1e-6)
 
 
 def pictured():
@@ -77,10 +76,10 @@ def test_states_that_changed_places_are_named():
     model = model_of(pictured())
     start = {"low": np.array([1.0, 2.0]), "high": np.array([0.01, 0.02])}
     swapped, usual = fit(model, "ep", start=start), fit(model, "ep")
-    assert "the low state of 'u' ended as the wider one at levels 0 and 1" in swapped.attrs["status"]
-    assert "state" not in usual.attrs["status"]
-    np.testing.assert_allclose(swapped["hyper_mode_low"], usual["hyper_mode_high"], rtol=0.05)
-    np.testing.assert_allclose(swapped["u_indicator"], 1.0 - usual["u_indicator"], atol=0.02)
+    assert "the low state of 'u' ended as the wider one at levels 0 and 1" in swapped["fit"].attrs["status"]
+    assert "state" not in usual["fit"].attrs["status"]
+    np.testing.assert_allclose(swapped["fit"]["hyper_mode_low"], usual["fit"]["hyper_mode_high"], rtol=0.05)
+    np.testing.assert_allclose(swapped["fit"]["u_indicator"], 1.0 - usual["fit"]["u_indicator"], atol=0.02)
 
 
 def test_a_parameter_out_of_its_domain_is_told_by_its_level():

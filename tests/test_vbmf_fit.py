@@ -49,12 +49,17 @@ def test_the_container(fitted):
     _, idata = fitted
     fit, posterior = group(idata, "fit"), group(idata, "posterior")
     assert fit.attrs["method"] == "vbmf" and bool(fit["converged"])
-    assert fit["V_mean"].dims == ("item", "factor") and posterior["U"].dims == ("chain", "draw", "user", "factor")
+    assert idata["posterior_mean"]["V"].dims == ("item", "factor") and posterior["U"].dims == (
+        "chain",
+        "draw",
+        "user",
+        "factor",
+    )
     assert (np.diff(fit["objective"]) >= -1e-9 * np.abs(fit["objective"][:-1])).all()
     assert fit["hyper_trace_s"].shape == fit["objective"].shape
     assert float(fit["hyper_mode_sigma"]) == pytest.approx(0.5, rel=0.4)
     for name in ("V", "U"):
-        ratio = posterior[name].std(("chain", "draw")) / fit[f"{name}_sd"]
+        ratio = posterior[name].std(("chain", "draw")) / idata["posterior_sd"][name]
         assert float(np.abs(ratio - 1).max()) < 0.12
     assert np.corrcoef(fit["y_predictor_mean"], F)[0, 1] > 0.95
     # The bound of the fit charges the variance of cells that were not observed too.
@@ -80,13 +85,13 @@ def test_likelihoods_and_options(kind, options):
     idata = pmep.fit("vbmf", model=model, draws=5, chains=2, **QUIET, **options)
     fit, posterior = group(idata, "fit"), group(idata, "posterior")
     assert bool(fit["converged"]) and (np.diff(fit["objective"]) >= -1e-9 * np.abs(fit["objective"][:-1])).all()
-    assert bool((fit["V_sd"] == 0).all()) == (options.get("shrinkage") == "map")
+    assert bool((idata["posterior_sd"]["V"] == 0).all()) == (options.get("shrinkage") == "map")
     point = model.initial_point() | {name: np.asarray(posterior[name][1, 2]) for name in ("V", "U")}
     own = model.compile_logp(vars=[model["y"]], sum=False)(point)[0]
     np.testing.assert_allclose(group(idata, "log_likelihood")["y"][1, 2], own, rtol=1e-5, atol=1e-6)
     if options.get("shrinkage") == "map":
         # The joint density of all that there is.
-        point |= {name: np.asarray(fit[f"{name}_mean"]) for name in ("V", "U")}
+        point |= {name: np.asarray(idata["posterior_mean"][name]) for name in ("V", "U")}
         assert float(fit["log_evidence"]) == pytest.approx(float(model.compile_logp()(point)), rel=1e-8)
         assert "of both matrices" in fit.attrs["log_evidence_is"]
 
@@ -113,7 +118,9 @@ def test_learned_prior_variances_are_those_of_new_rows_and_of_densities_of_draws
     idata = pmep.fit("vbmf", model=model, ard=True, draws=2000, **QUIET)
     fit, state = group(idata, "fit"), group(idata, "fit_state")
     of_left, of_right = (state[f"{side}_prior_variance"].to_numpy() for side in ("left", "right"))
-    np.testing.assert_allclose(of_right, (fit["U_mean"] ** 2 + fit["U_sd"] ** 2).mean("user"))
+    np.testing.assert_allclose(
+        of_right, (idata["posterior_mean"]["U"] ** 2 + idata["posterior_sd"]["U"] ** 2).mean("user")
+    )
     assert (of_left == 0).any() and (of_left > 0).any()
     none = pmep.fold_in(idata, model, {"user": {"rows": [0], "cols": [1], "observed": [0.3], "offset": [0.0]}})
     np.testing.assert_allclose(none["U_sd"][0], of_right**0.5, rtol=1e-5)
@@ -175,9 +182,9 @@ def test_what_is_shrunk_to_zero_is_explained():
     with pm.Model() as model:
         V, U = pm.Normal("V", 0, 1, shape=(I, 2)), pm.Normal("U", 0, 1, shape=(J, 2))
         pmep.BilinearBernoulli("y", V, U, ROWS[few], COLS[few], observed=F[few] > 0)
-    fit = group(pmep.fit("vbmf", model=model, draws=0, **QUIET), "fit")
-    assert bool(fit["converged"]) and not fit["V_mean"].any()
-    assert "all columns are shrunk to zero, as the largest singular value" in fit.attrs["status"]
+    idata = pmep.fit("vbmf", model=model, draws=0, **QUIET)
+    assert bool(idata["fit"]["converged"]) and not idata["posterior_mean"]["V"].any()
+    assert "all columns are shrunk to zero, as the largest singular value" in idata["fit"].attrs["status"]
 
 
 @pytest.mark.parametrize(("largest", "max_iter", "kappa"), [(900, 3, 151), (60, 1000, 10)])

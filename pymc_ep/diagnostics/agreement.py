@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import wasserstein_distance
 
 from pymc_ep.compat import group, has_group
-from pymc_ep.results import fit_group
+from pymc_ep.results import posterior_moments
 
 __all__ = ["compare_to_mcmc", "flat_draws"]
 
@@ -64,7 +64,7 @@ def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None
     chains = _posterior(idata_nuts, "idata_nuts")
     draws = group(idata, "posterior") if has_group(idata, "posterior") else None
     names = _shared_names(idata, idata_nuts, var_names)
-    moments = {name: _moments(fit_group(idata), draws, name) for name in names}
+    moments = {name: _moments(idata, draws, name) for name in names}
     chains = chains[names]
     for name, (mean, _) in moments.items():
         shape = chains[name].transpose(*_SAMPLE, ...).shape[2:]
@@ -95,8 +95,7 @@ _COLUMNS = (
 def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
     """Return the names of variables that a fit and chains share; a ValueError for a wanted one that they do not."""
     chains = _posterior(idata_nuts, "idata_nuts")
-    fit = fit_group(idata)
-    known = {str(name).removesuffix("_mean") for name in fit if str(name).endswith("_mean")}
+    known = set(map(str, posterior_moments(idata, "mean")))
     if has_group(idata, "posterior"):
         known |= set(map(str, group(idata, "posterior").data_vars))
     both = [str(name) for name in chains.data_vars if name in known]
@@ -119,10 +118,11 @@ def _posterior(container: Any, argument: str) -> xr.Dataset:
     return group(container, "posterior")
 
 
-def _moments(fit: xr.Dataset, draws: xr.Dataset | None, name: str) -> tuple[xr.DataArray, xr.DataArray]:
+def _moments(idata: Any, draws: xr.Dataset | None, name: str) -> tuple[xr.DataArray, xr.DataArray]:
     """Return mean and standard deviation under the approximation."""
-    if f"{name}_mean" in fit and f"{name}_sd" in fit:
-        return fit[f"{name}_mean"], fit[f"{name}_sd"]
+    means, sds = (posterior_moments(idata, what) for what in ("mean", "sd"))
+    if name in means:
+        return means[name], sds[name]
     assert draws is not None, "_shared_names has found the variable in one of the two"
     return draws[name].mean(_SAMPLE), draws[name].std(_SAMPLE)
 

@@ -1,6 +1,6 @@
 """The variational Gaussian on bilinear models from end to end: options, points, solution."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from pymc_ep.engines.bilinear_rows import factored, independent
 from pymc_ep.engines.bilinear_solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.report import Report
 from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.unseen_rows import with_unseen
@@ -41,7 +42,7 @@ def solve(
     theta: np.ndarray,
     start: dict[str, np.ndarray] | None,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None = None,
+    report: Report | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
     """Fit a bilinear form by a Gaussian of independent rows.
@@ -56,7 +57,7 @@ def solve(
         ``fit_state`` of an earlier fit.
     options : dict
         Overrides of `OPTIONS`.
-    report : callable, optional
+    report : Report, optional
         Called in each step with objective and change.
     checkpoint : Checkpoint, optional
         Receives the state at intervals.

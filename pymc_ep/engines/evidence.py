@@ -9,6 +9,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
 from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.report import Report
 from pymc_ep.engines.requirements import require_parallel
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -68,7 +69,7 @@ class Evidence:
     engine : EP
     max_iter : int
         Iterations of one fit.
-    report : callable, optional
+    report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
         Receives hyperparameters and sites of each fit.
@@ -89,7 +90,7 @@ class Evidence:
         form: CompiledLatentGaussian,
         engine: EP,
         max_iter: int,
-        report: Callable[[float, float], None] | None = None,
+        report: Report | None = None,
         checkpoint: Checkpoint | None = None,
         *,
         density: str = "natural",
@@ -97,7 +98,7 @@ class Evidence:
         self.form = form
         self.engine = engine
         self.max_iter = max_iter
-        self.report = report
+        self.report = report or Report()
         self.checkpoint = checkpoint or Checkpoint(None)
         self.density = density
         self._checked = False
@@ -124,10 +125,9 @@ class Evidence:
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
 
-    def _reporter(self, prior: Prior) -> Callable[[float, float], None] | None:
+    def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
         """Return what reports the evidence as `EvidenceAt.log_z` has it."""
-        report = self.report
-        return None if report is None else lambda value, change: report(value + prior.log_excess, change)
+        return lambda value, change: self.report(value + prior.log_excess, change)
 
     def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.

@@ -1,6 +1,5 @@
 """EP on latent Gaussian models from end to end: options, hyperparameters, solution."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from pymc_ep.engines.evidence_op import EvidenceOp
 from pymc_ep.engines.hyper import maximise, stay
 from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
+from pymc_ep.engines.report import Report
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.solutions import integral_solution, many_solution, mode_solution, rebuild
 from pymc_ep.engines.tree_start import first_hyperparameters
@@ -46,7 +46,7 @@ def solve(
     theta: np.ndarray,
     start: dict[str, np.ndarray] | None,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None = None,
+    report: Report | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
     """Fit a latent Gaussian form by expectation propagation.
@@ -61,7 +61,7 @@ def solve(
         ``fit_state`` of an earlier fit: its sites are the first ones.
     options : dict
         Overrides of `OPTIONS`.
-    report : callable, optional
+    report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
         Receives the state at intervals.
@@ -153,7 +153,7 @@ def condition(
     *,
     thetas: np.ndarray,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None = None,
+    report: Report | None = None,
 ) -> Solution:
     """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
     settings = _one_grid(form, options)

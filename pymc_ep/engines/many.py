@@ -49,6 +49,7 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
     distance[first] = 0.0
     waiting = np.ones(k, dtype=bool)
     stalled = 0
+    evidence.report.phase("fits at draws of hyperparameters", total=k)
     centre: EvidenceAt
     while waiting.any():
         i = int(np.argmin(np.where(waiting, distance, np.inf)))
@@ -59,6 +60,7 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
         stalled += not at.run.status.converged
         (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.left_out(at)
         waiting[i] = False
+        evidence.report.advance()
         here = cdist(scaled[i : i + 1], scaled)[0]
         nearer = waiting & (here < distance)
         distance[nearer], parent[nearer] = here[nearer], i

@@ -1,6 +1,5 @@
 """The double loop and the posterior mode on sparse linear models from end to end: options, hyperparameters, result."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from pymc_ep.engines.grids import averaged_evidence, averaged_status
 from pymc_ep.engines.inner_loop import INNER
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.precision_solvers import Exact, Iterative, PrecisionSolver
+from pymc_ep.engines.report import Report
 from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.tree_start import fitted_start
 from pymc_ep.engines.tree_states import has_trees, require_two_states, told_of_states
@@ -103,7 +103,7 @@ def solve_by_bounds(
     theta: np.ndarray,
     start: dict[str, np.ndarray] | None,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None = None,
+    report: Report | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> BoundFit:
     """Fit a sparse linear form by the double loop.
@@ -118,7 +118,7 @@ def solve_by_bounds(
         ``fit_state`` of an earlier fit: its ``unknowns`` and ``variance`` are the first ones.
     options : dict
         Overrides of `OPTIONS`.
-    report : callable, optional
+    report : Report, optional
         Called in each outer loop with objective and change.
     checkpoint : Checkpoint, optional
         Receives the state at intervals.
@@ -167,7 +167,7 @@ def find_mode(
     theta: np.ndarray,
     start: dict[str, np.ndarray] | None,
     options: dict[str, Any],
-    report: Callable[[float, float], None] | None = None,
+    report: Report | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> BoundFit:
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
@@ -199,7 +199,7 @@ def find_mode(
     return fit._replace(log_evidence=None)
 
 
-def _averaged(form: Any, fit: BoundFit, report: Callable[[float, float], None] | None) -> BoundFit:
+def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
     """Return a fit together with the same on translated grids, all at its hyperparameters."""
     count, others = fit.settings["translations"], []
     begin = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
@@ -233,7 +233,7 @@ def _run(
     solver: PrecisionSolver,
     begin: Start,
     settings: dict[str, Any],
-    report: Callable[[float, float], None] | None,
+    report: Report | None,
     checkpoint: Checkpoint | None,
     **choices: Any,
 ) -> BoundFit:

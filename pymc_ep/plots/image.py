@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from pymc_ep.compat import group, has_group
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.results import fit_group
+from pymc_ep.results import posterior_moments
 
 __all__ = ["plot_coverage", "plot_image"]
 
@@ -64,9 +64,8 @@ def plot_image(
     ValueError
         Where `var_name` is no image in the fit, and for a truth or data of the wrong shape.
     """
-    fit = fit_group(idata)
-    what = "mode" if f"{var_name}_mode" in fit else "mean"
-    mean = _moment(fit, var_name, what)
+    what = "mode" if var_name in posterior_moments(idata, "mode") else "mean"
+    mean, sds = _moment(idata, var_name, what), posterior_moments(idata, "sd")
     panels = []
     if truth is not None:
         panels.append(("truth", _image(truth, "truth", mean.shape)))
@@ -74,8 +73,8 @@ def plot_image(
         panels.append(("data", _image(_observed(idata, data), "data")))
     panels.append((f"posterior {what}", _image(mean, var_name)))
     shared = len(panels)
-    if f"{var_name}_sd" in fit:
-        panels.append(("posterior sd", _image(fit[f"{var_name}_sd"], var_name)))
+    if var_name in sds:
+        panels.append(("posterior sd", _image(sds[var_name], var_name)))
     size = (_PANEL[0] * len(panels), _PANEL[1]) if figsize is None else figsize
     axes = axes_for(len(panels), ax, size, columns=len(panels))
     # Noise would stretch the range of colours, and leave little of it to the image.
@@ -120,8 +119,7 @@ def plot_coverage(
     ValueError
         Where the fit has no moments of `var_name`, and for a truth of another shape or without a number.
     """
-    fit = fit_group(idata)
-    mean, sd = (_moment(fit, var_name, what).to_numpy() for what in ("mean", "sd"))
+    mean, sd = (_moment(idata, var_name, what).to_numpy() for what in ("mean", "sd"))
     truth = np.asarray(truth, dtype=float)
     if truth.shape != mean.shape:
         raise ValueError(
@@ -145,12 +143,12 @@ def plot_coverage(
     return panel
 
 
-def _moment(fit: xr.Dataset, name: str, what: str) -> xr.DataArray:
-    if f"{name}_{what}" not in fit:
-        known = [str(key).removesuffix(f"_{what}") for key in fit if str(key).endswith(f"_{what}")]
-        found = ", ".join(map(repr, known)) or "none"
-        raise ValueError(f"The fit has no {name}_{what}; variables with this moment: {found}.")
-    return fit[f"{name}_{what}"]
+def _moment(idata: Any, name: str, what: str) -> xr.DataArray:
+    moments = posterior_moments(idata, what)
+    if name not in moments:
+        found = ", ".join(map(repr, map(str, moments))) or "none"
+        raise ValueError(f"The fit has no posterior {what} of {name!r}; variables with this moment: {found}.")
+    return moments[name]
 
 
 def _observed(idata: Any, data: Any) -> Any:

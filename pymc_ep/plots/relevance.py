@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.results import fit_group, settings
+from pymc_ep.results import posterior_moments, settings
 
 __all__ = ["plot_relevance"]
 
@@ -35,17 +35,17 @@ def plot_relevance(idata: Any, *, ax: Any = None, figsize: Sequence[float] | Non
     UnsupportedModelError
         For fits of other models.
     """
-    fit, latent = fit_group(idata), settings(idata)["latent"]
-    means = [fit[f"{name}_mean"] for name in latent if f"{name}_mean" in fit and f"{name}_sd" in fit]
-    matrices = [mean for mean in means if mean.ndim == 2][:2]
+    latent = settings(idata)["latent"]
+    means, sds = (posterior_moments(idata, what) for what in ("mean", "sd"))
+    matrices = [means[name] for name in latent if name in means and means[name].ndim == 2][:2]
     if len(matrices) < 2 or matrices[0].shape[1] != matrices[1].shape[1]:
         raise UnsupportedModelError(
             f"plot_relevance takes fits of bilinear models, which have two matrices of factors, but this is one of "
             f"{', '.join(map(repr, latent))}."
         )
-    names = [str(mean.name).removesuffix("_mean") for mean in matrices]
+    names = [str(mean.name) for mean in matrices]
     squares = [mean.to_numpy() ** 2 for mean in matrices]
-    variances = [fit[f"{name}_sd"].to_numpy() ** 2 for name in names]
+    variances = [sds[name].to_numpy() ** 2 for name in names]
     of_means = np.sqrt(np.prod([part.mean(axis=0) for part in squares], axis=0))
     of_products = np.sqrt(np.prod([(m + v).mean(axis=0) for m, v in zip(squares, variances)], axis=0))
     order = np.argsort(-of_means, kind="stable")

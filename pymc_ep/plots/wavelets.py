@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.plots.axes import axes_for
-from pymc_ep.results import fit_group
+from pymc_ep.results import fit_group, posterior_moments
 
 __all__ = ["plot_coefficients", "plot_states"]
 
@@ -105,8 +105,8 @@ def _of_coefficients(idata: Any, name: str, what: str) -> tuple[np.ndarray, tupl
         raise ValueError(
             f"The fit has no {name}_{what}; variables with states of their coefficients: {', '.join(known) or 'none'}."
         )
-    image = fit[f"{name}_mean"] if f"{name}_mean" in fit else fit[f"{name}_mode"]
-    rows, columns = image.shape
+    means = posterior_moments(idata, "mean")
+    rows, columns = (means if name in means else posterior_moments(idata, "mode"))[name].shape
     return fit[f"{name}_{what}"].to_numpy(), (rows, columns)
 
 

@@ -17,7 +17,7 @@ from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.recognise import compiled_form
-from pymc_ep.results import fit_group, fit_state, labelled, model_dims, settings
+from pymc_ep.results import fit_group, fit_state, labelled, model_dims, posterior_moments, settings
 
 __all__ = ["bilinear_posterior_of", "posterior_of", "predict", "single_posterior_of"]
 
@@ -106,7 +106,7 @@ def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear
 
 def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
     """Raise where rows of a matrix are labelled otherwise than in the fit."""
-    dim, held = model_dims(model, name)[0], fit_group(idata)[f"{name}_mean"]
+    dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
     labels = model.coords.get(dim)
     if (
         labels is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.results import fit_group, settings
+from pymc_ep.results import fit_group, posterior_moments, settings
 
 __all__ = ["start_point"]
 
@@ -29,5 +29,6 @@ def start_point(idata: Any) -> dict[str, np.ndarray]:
     """
     fit = fit_group(idata)
     modes = {n.removeprefix(_MODE): fit[n] for n in map(str, fit) if n.startswith(_MODE)}
-    latent = {name: fit[f"{name}_mean"] for name in settings(idata)["latent"]}
+    means = posterior_moments(idata, "mean")
+    latent = {name: means[name] for name in settings(idata)["latent"]}
     return {name: np.asarray(value) for name, value in (modes | latent).items()}

@@ -27,6 +27,7 @@ def build_container(
     *,
     posterior: Mapping[str, np.ndarray] | None,
     log_likelihood: Mapping[str, np.ndarray] | None,
+    moments: Mapping[str, Mapping[str, np.ndarray]],
     fit: Mapping[str, tuple[Sequence[str], Any]],
     fit_attrs: Mapping[str, Any],
     fit_state: Mapping[str, np.ndarray],
@@ -42,6 +43,9 @@ def build_container(
         Joint draws of the free variables and Deterministics; with None there is no such group.
     log_likelihood : mapping of str to ndarray, shape (chain, draw, *shape), or None
         Log density of every observation at every draw.
+    moments : mapping of str to mapping of str to ndarray
+        Posterior means, standard deviations and modes by variable, each in a group of its own, such as
+        ``posterior_mean``: in one group ``level_sd`` could be a variable, or the standard deviation of ``level``.
     fit : mapping of str to (dims, values)
         Variables of the group ``fit``; `model_dims` gives the dims of what belongs to a model variable.
         Model coordinates are attached; scalars have no dims.
@@ -77,6 +81,7 @@ def build_container(
         groups["posterior"] = labelled(posterior, sample_dims=_SAMPLE_DIMS)
     if log_likelihood is not None:
         groups["log_likelihood"] = labelled(log_likelihood, sample_dims=_SAMPLE_DIMS, skip_event_dims=True)
+    groups |= {name: labelled(values) for name, values in moments.items() if values}
     groups["observed_data"] = labelled(find_observations(model))
     if constants := find_constants(model):
         groups["constant_data"] = labelled(constants)

@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_ep.compat import group, group_names, has_group
 
-__all__ = ["fit_group", "fit_state", "settings"]
+__all__ = ["fit_group", "fit_state", "posterior_moments", "settings"]
 
 
 def fit_group(container: Any) -> xr.Dataset:
@@ -33,6 +33,19 @@ def fit_state(container: Any) -> dict[str, np.ndarray]:
         For what is no container.
     """
     return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
+
+
+def posterior_moments(container: Any, what: str) -> xr.Dataset:
+    """Return the posterior ``"mean"``, ``"sd"`` or ``"mode"`` of each variable of which a fit has it.
+
+    Raises
+    ------
+    ValueError
+        When the container is no result of a fit.
+    """
+    fit_group(container)
+    name = f"posterior_{what}"
+    return group(container, name) if has_group(container, name) else xr.Dataset()
 
 
 def settings(container: Any) -> dict[str, Any]:

@@ -85,6 +85,11 @@ def write_solution(
         model,
         posterior=posterior,
         log_likelihood=log_likelihood,
+        moments={
+            "posterior_mean": {name: mean for name, (mean, _) in solution.moments.items()},
+            "posterior_sd": {name: sd for name, (_, sd) in solution.moments.items()},
+            "posterior_mode": solution.modes,
+        },
         fit=variables,
         fit_attrs={
             "method": method,
@@ -108,12 +113,6 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
 def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[str], Any]]:
     """Lay out the ``fit`` group: names and dims."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
-    for name, (mean, sd) in solution.moments.items():
-        dims = model_dims(model, name)
-        _put(out, f"{name}_mean", dims, mean)
-        _put(out, f"{name}_sd", dims, sd)
-    for name, value in solution.modes.items():
-        _put(out, f"{name}_mode", model_dims(model, name), value)
     for name, value in solution.hyper_modes.items():
         _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
     for name, values in solution.design.items():

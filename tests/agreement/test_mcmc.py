@@ -49,8 +49,8 @@ def test_latents_and_evidence_of_coal(link):
     mean = np.full(N, level)
     with pm.Model():
         observe(pm.MvNormal("f", mean, covariance), counts)
-        fit = pmep.fit("ep", draws=0, progressbar=False)["fit"]
-    shift, precision = fit["y_site_shift"].to_numpy(), fit["y_site_precision"].to_numpy()
+        idata = pmep.fit("ep", draws=0, progressbar=False)
+    shift, precision = idata["fit"]["y_site_shift"].to_numpy(), idata["fit"]["y_site_precision"].to_numpy()
     near_mean, near, log_base = times_sites(mean, covariance, shift, precision)
 
     def remainder(f):
@@ -60,13 +60,13 @@ def test_latents_and_evidence_of_coal(link):
     rng = np.random.default_rng(0)
     chains = sample_latents(near_mean, near, remainder, chains=40, warmup=200, steps=1500, rng=rng, start=near_mean)
     assert chains.r_hat.max() < 1.02
-    error = np.abs(fit["f_mean"].to_numpy() - chains.mean) / chains.sd
+    error = np.abs(idata["posterior_mean"]["f"].to_numpy() - chains.mean) / chains.sd
     assert (error < mean_error + 4 * chains.mean_error).all()
-    ratio = fit["f_sd"].to_numpy() / chains.sd
+    ratio = idata["posterior_sd"]["f"].to_numpy() / chains.sd
     assert (ratio > sd_range[0] - 4 * chains.sd_error).all()
     assert (ratio < sd_range[1] + 4 * chains.sd_error).all()
     log_z, log_z_error = annealed_evidence(near_mean, near, remainder, particles=2000, temperatures=30, rng=rng)
-    difference = float(fit["log_evidence"]) - (log_z + log_base)
+    difference = float(idata["fit"]["log_evidence"]) - (log_z + log_base)
     assert evidence_range[0] - 4 * log_z_error < difference < evidence_range[1] + 4 * log_z_error
 
 

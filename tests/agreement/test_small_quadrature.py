@@ -115,8 +115,8 @@ def test_evidence_and_moments(case):
     observe, log_likelihood, data, (evidence_error, mean_error, sd_error) = CASES[case]
     with pm.Model():
         observe(pm.MvNormal("f", MEAN, COVARIANCE), data)
-        fit = pmep.fit("ep", draws=0, progressbar=False)["fit"]
+        idata = pmep.fit("ep", draws=0, progressbar=False)
     log_z, mean, sd = posterior_by_quadrature(log_likelihood, data)
-    assert abs(float(fit["log_evidence"]) - log_z) < evidence_error
-    assert np.abs((fit["f_mean"].to_numpy() - mean) / sd).max() < mean_error
-    assert np.abs(np.log(fit["f_sd"].to_numpy() / sd)).max() < sd_error
+    assert abs(float(idata["fit"]["log_evidence"]) - log_z) < evidence_error
+    assert np.abs((idata["posterior_mean"]["f"].to_numpy() - mean) / sd).max() < mean_error
+    assert np.abs(np.log(idata["posterior_sd"]["f"].to_numpy() / sd)).max() < sd_error

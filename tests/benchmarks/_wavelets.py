@@ -186,7 +186,7 @@ class Fitter:
         options: dict[str, Any],
         wavelet: str = WAVELET,
     ) -> tuple[Any, float]:
-        """Fit from, or at, hyperparameters; return the group ``fit`` and the seconds.
+        """Fit from, or at, hyperparameters; return the result and the seconds.
 
         Compilation counts for the first fit of each model alone.
         """
@@ -200,7 +200,7 @@ class Fitter:
             pm.set_data({"pixels": given.values})
             began = time.perf_counter()
             found = pmep.fit(start=values, draws=0, progressbar=False, **options)
-        return found["fit"], time.perf_counter() - began
+        return found, time.perf_counter() - began
 
 
 # Peers

@@ -121,7 +121,7 @@ def measure(
     shot = photons(case.image, case.size, u_max, draw)
     found, seconds = FITTER.fit(model, shot.counts, start, hyper)
     fit = found["fit"]
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    mean, sd = (np.asarray(found[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     estimate, inside = summary(model, mean, sd, shot.truth)
     return {
         "error": relative_error(estimate, shot.truth),
@@ -206,7 +206,7 @@ def picture(store: Store) -> None:
     shot = photons(case.image, case.size, u_max, 0)
     row = store.rows[f"astronaut/{u_max}/0/{POISSON}"]
     found, _ = FITTER.fit(POISSON, shot.counts, row["hyper"], "fixed")
-    mean, sd = (np.asarray(found["fit"][f"u_{what}"]) for what in ("mean", "sd"))
+    mean, sd = (np.asarray(found[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     tv = total_variation(shot.counts, shot.truth)
     panels(
         "deblurring",

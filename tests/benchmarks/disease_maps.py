@@ -114,8 +114,8 @@ def measure(name: str, draws: int) -> dict[str, Any]:
         "status": fit.attrs["status"],
         "seconds": (cold, warm),
         "log_evidence": float(fit["log_evidence"]),
-        "hyper": {h: (float(fit[f"{h}_mean"]), float(fit[f"{h}_sd"])) for h in HYPER[name]},
-        "field": [np.asarray(fit[f"{FIELD[name]}_{what}"]).tolist() for what in ("mean", "sd")],
+        "hyper": {h: (float(found["posterior_mean"][h]), float(found["posterior_sd"][h])) for h in HYPER[name]},
+        "field": [np.asarray(found[f"posterior_{what}"][FIELD[name]]).tolist() for what in ("mean", "sd")],
     }
     if name == "finland":
         modes = [float(fit[f"hyper_mode_{h}"]) for h in HYPER[name]]

@@ -82,7 +82,7 @@ def build(case: Problem, learn: bool = False) -> pm.Model:
 
 def moments(found: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of the pixels."""
-    return np.asarray(found["fit"]["u_mean"]), np.asarray(found["fit"]["u_sd"])
+    return np.asarray(found["posterior_mean"]["u"]), np.asarray(found["posterior_sd"]["u"])
 
 
 # The bound, by an optimiser that knows nothing of the double loop

@@ -99,8 +99,8 @@ def measure(setting: Setting, run: str) -> dict[str, Any]:
     """Sample, or integrate over a grid, and summarise the hyperparameters."""
     model = setting.build()
     if run == "grid":
-        fit = pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)["fit"]
-        moments = {h: (float(fit[f"{h}_mean"]), float(fit[f"{h}_sd"])) for h in setting.hyper}
+        idata = pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
+        moments = {h: (float(idata["posterior_mean"][h]), float(idata["posterior_sd"][h])) for h in setting.hyper}
         return {"moments": moments}
     side, sampler, *how = run.split()
     options: dict[str, Any] = {"tol": LOOSE} if "loose" in how else {}

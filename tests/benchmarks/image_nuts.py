@@ -18,6 +18,7 @@ import arviz as az
 import numpy as np
 
 import pymc_ep as pmep
+from pymc_ep.compat import has_group
 from tests.benchmarks._common import header, markdown_table, mean_se, write_page
 from tests.benchmarks._crops import (
     CHECKS,
@@ -115,9 +116,10 @@ def measure_fit(name: str, engine: str, nuts: dict[str, Any]) -> dict[str, Any]:
         # The page says what did not converge.
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
         began = time.perf_counter()
-        fit = pmep.fit(method, model=case.model, draws=0, progressbar=False, **options)["fit"]
+        idata = pmep.fit(method, model=case.model, draws=0, progressbar=False, **options)
         seconds = time.perf_counter() - began
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    fit = idata["fit"]
+    mean, sd = (np.asarray(idata[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     low, high = mean - NORMAL_95 * sd, mean + NORMAL_95 * sd
     error = np.abs(mean - nuts["mean"]) / nuts["sd"]
     quantiles = np.array(nuts["quantiles"]).reshape(len(PROBABILITIES), -1).T
@@ -131,19 +133,19 @@ def measure_fit(name: str, engine: str, nuts: dict[str, Any]) -> dict[str, Any]:
         "width": float(np.median((high - low) / widths)),
         "draws": float(np.mean(below[1] - below[0])),
         "covered": covered(case, low, high),
-        "hyper": {
-            one: {what: np.ravel(fit[key]).tolist() for what, key in reported(one).items() if key in fit}
-            for one in nuts["hyper"]
-        },
+        "hyper": {one: reported(idata, one) for one in nuts["hyper"]},
         "seconds": seconds,
         "converged": bool(fit["converged"]),
         "status": str(fit.attrs["status"]),
     }
 
 
-def reported(name: str) -> dict[str, str]:
-    """Return what a fit calls its moments and mode of a hyperparameter."""
-    return {"mode": f"hyper_mode_{name}", "mean": f"{name}_mean", "sd": f"{name}_sd"}
+def reported(idata: Any, name: str) -> dict[str, list[float]]:
+    """Return the mode of a hyperparameter, and its moments where the fit has them."""
+    found = {"mode": idata["fit"][f"hyper_mode_{name}"]}
+    if has_group(idata, "posterior_mean") and name in idata["posterior_mean"]:
+        found |= {what: idata[f"posterior_{what}"][name] for what in ("mean", "sd")}
+    return {what: np.ravel(value).tolist() for what, value in found.items()}
 
 
 # The page

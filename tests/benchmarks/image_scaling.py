@@ -123,10 +123,11 @@ def run(task: str, prior: str, size: int, outer: int | None, keep: bool) -> dict
                 progressbar=False,
                 **options,
             )
-        return time.perf_counter() - began, found["fit"]
+        return time.perf_counter() - began, found
 
-    seconds, fit = fitted(outer)
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    seconds, found = fitted(outer)
+    fit = found["fit"]
+    mean, sd = (np.asarray(found[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     # What a fit takes beside its loops counts at small sizes alone.
     loop_seconds = (fitted(outer)[0] - fitted(1)[0]) / (outer - 1) if outer and size <= 128 else None
     out = {
@@ -166,8 +167,8 @@ def measure_mode(mode: str, method: str) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "log_evidence": float(fit["log_evidence"]),
-        "mean": np.asarray(fit["u_mean"]).ravel().tolist(),
-        "sd": np.asarray(fit["u_sd"]).ravel().tolist(),
+        "mean": np.asarray(found["posterior_mean"]["u"]).ravel().tolist(),
+        "sd": np.asarray(found["posterior_sd"]["u"]).ravel().tolist(),
     }
 
 

@@ -52,9 +52,10 @@ def ours(given: Problem, learned: float | None = None) -> dict[str, Any]:
         u = pmep.SparseField("u", operator=operator, potential=pm.Laplace.dist(0, scale), shape=given.truth.shape)
         pm.Normal("y", u[given.seen], SD, observed=given.values)
         began = time.perf_counter()
-        fit = pmep.fit(draws=0, progressbar=False, random_seed=0, **how)["fit"]
+        idata = pmep.fit(draws=0, progressbar=False, random_seed=0, **how)
         seconds = time.perf_counter() - began
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    fit = idata["fit"]
+    mean, sd = (np.asarray(idata[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     parts = {"seen": given.seen, "missing": ~given.seen}
     return quality(mean, given.truth) | {
         **{name: coverage(mean[part], sd[part], given.truth[part]) for name, part in parts.items()},

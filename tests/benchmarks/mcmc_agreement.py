@@ -74,9 +74,9 @@ def fixed(link: str) -> dict[str, Any]:
     with pm.Model():
         f = pm.MvNormal("f", mean, covariance)
         observe(link, "y", f, observed=counts)
-        fit = pmep.fit("ep", draws=0, progressbar=False)["fit"]
-    ep_mean, ep_sd = fit["f_mean"].to_numpy(), fit["f_sd"].to_numpy()
-    shift, precision = fit["y_site_shift"].to_numpy(), fit["y_site_precision"].to_numpy()
+        idata = pmep.fit("ep", draws=0, progressbar=False)
+    ep_mean, ep_sd = idata["posterior_mean"]["f"].to_numpy(), idata["posterior_sd"]["f"].to_numpy()
+    shift, precision = idata["fit"]["y_site_shift"].to_numpy(), idata["fit"]["y_site_precision"].to_numpy()
 
     def log_likelihood(f: np.ndarray) -> np.ndarray:
         return LOG_LIKELIHOODS[link](counts, f).sum(axis=1)
@@ -94,7 +94,7 @@ def fixed(link: str) -> dict[str, Any]:
     between = np.abs(plain.mean - long.mean) / long.sd / np.hypot(plain.mean_error, long.mean_error)
     log_z, log_z_error = annealed_evidence(near_mean, near, remainder, particles=8000, temperatures=60, rng=rng)
     return compare(ep_mean, ep_sd, long) | {
-        "log_evidence": [float(fit["log_evidence"]), log_z + log_base, log_z_error],
+        "log_evidence": [float(idata["fit"]["log_evidence"]), log_z + log_base, log_z_error],
         "samplers_differ": float(between.max()),
         "plain_sd_ratio": [float((ep_sd / plain.sd).min()), float(plain.sd_error.max())],
         "plain_r_hat": float(plain.r_hat.max()),
@@ -140,10 +140,10 @@ def ep_on_grid(model: pm.Model) -> tuple[dict[str, tuple[float, float]], np.ndar
     nodes = np.array([(a, b) for a in ell for b in amp])
     log_weight, means, variances = [], [], []
     for a, b in nodes:
-        fit = pmep.fit("ep", model=model, draws=0, hyper="fixed", start={"ell": a, "amp": b}, progressbar=False)["fit"]
-        log_weight.append(float(fit["log_evidence"]))
-        means.append(np.append(fit["f_mean"].to_numpy(), float(fit["level_mean"])))
-        variances.append(np.append(fit["f_sd"].to_numpy(), float(fit["level_sd"])) ** 2)
+        idata = pmep.fit("ep", model=model, draws=0, hyper="fixed", start={"ell": a, "amp": b}, progressbar=False)
+        log_weight.append(float(idata["fit"]["log_evidence"]))
+        means.append(np.append(idata["posterior_mean"]["f"].to_numpy(), float(idata["posterior_mean"]["level"])))
+        variances.append(np.append(idata["posterior_sd"]["f"].to_numpy(), float(idata["posterior_sd"]["level"])) ** 2)
     theta = np.log(nodes)
     log_weight = np.array(log_weight) + log_prior(theta)
     weight = np.exp(log_weight - log_weight.max())
@@ -189,21 +189,23 @@ def random(link: str) -> dict[str, Any]:
     """Compare at random hyperparameters: theirs and the latent moments, at the mode and on a grid."""
     model = build(link)
     began = time.perf_counter()
-    fit = pmep.fit("ep", model=model, random_seed=0, progressbar=False)["fit"]
+    idata = pmep.fit("ep", model=model, random_seed=0, progressbar=False)
     cold = time.perf_counter() - began
     began = time.perf_counter()
     pmep.fit("ep", model=model, random_seed=0, progressbar=False)
     warm = time.perf_counter() - began
     on_grid, grid_mean, grid_sd, edge = ep_on_grid(model)
     began = time.perf_counter()
-    f, hyper, acceptance = reference(link, fit["y_site_shift"].to_numpy(), fit["y_site_precision"].to_numpy())
+    f, hyper, acceptance = reference(
+        link, idata["fit"]["y_site_shift"].to_numpy(), idata["fit"]["y_site_precision"].to_numpy()
+    )
     seconds = time.perf_counter() - began
     return {
-        "latent": compare(fit["f_mean"].to_numpy(), fit["f_sd"].to_numpy(), f),
+        "latent": compare(idata["posterior_mean"]["f"].to_numpy(), idata["posterior_sd"]["f"].to_numpy(), f),
         "latent_grid": compare(grid_mean, grid_sd, f),
         "hyper": {
             name: {
-                "mode": in_logs(name, float(fit[f"{name}_mean"]), float(fit[f"{name}_sd"])),
+                "mode": in_logs(name, float(idata["posterior_mean"][name]), float(idata["posterior_sd"][name])),
                 "grid": [float(v) for v in on_grid[name]],
                 "mcmc": [float(hyper.mean[k]), float(hyper.sd[k])],
             }

@@ -126,8 +126,8 @@ def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, An
     fit = found["fit"]
     if model in (GAUSSIAN, GAUSSIAN_MEAN):
         noise = float(fit["hyper_mode_sigma"]) ** 2 if model == GAUSSIAN else train.mean()
-        sd = np.sqrt(np.asarray(fit["rate_sd"]) ** 2 + noise)
-        density = gaussian_log_density(held_out, np.asarray(fit["rate_mean"]), sd)
+        sd = np.sqrt(np.asarray(found["posterior_sd"]["rate"]) ** 2 + noise)
+        density = gaussian_log_density(held_out, np.asarray(found["posterior_mean"]["rate"]), sd)
     else:
         density = np.asarray(pmep.log_predictive(found, built, {"held_out": held_out})["held_out"])
     return {
@@ -140,7 +140,7 @@ def measure(scene: Scene, model: str, split: int, variance: str) -> dict[str, An
         "rounds": int(fit["n_iter"]) if model in LOOPS else int(fit.sizes["hyper_iteration"]),
         "converged": bool(fit["converged"]),
         "status": str(fit.attrs["status"]),
-        "maps": [np.asarray(fit[f"u_{what}"])[scene.inside] for what in ("mean", "sd")],
+        "maps": [np.asarray(found[f"posterior_{what}"]["u"])[scene.inside] for what in ("mean", "sd")],
     }
 
 

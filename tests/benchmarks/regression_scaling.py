@@ -57,19 +57,19 @@ def worker(n: int, p: int) -> dict[str, float]:
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, PRIOR_SD, shape=p)
         pm.Bernoulli("y", logit_p=pm.math.dot(x, beta), observed=y)
-    fit = pmep.fit(model=model, progressbar=False, random_seed=1)["fit"]
+    idata = pmep.fit(model=model, progressbar=False, random_seed=1)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     mode, sd = newton(x, y)
     return {
         "seconds": seconds,
-        "run": float(fit.attrs["run_time"]),
+        "run": float(idata["fit"].attrs["run_time"]),
         "before": before / 2**20,
         "peak": peak / 2**20,
-        "iterations": int(fit["n_iter"]),
-        "converged": bool(fit["converged"]),
-        "error": float(np.abs((np.asarray(fit["beta_mean"]) - mode) / sd).max()),
-        "ratio": float(np.max(np.abs(np.asarray(fit["beta_sd"]) / sd - 1))),
+        "iterations": int(idata["fit"]["n_iter"]),
+        "converged": bool(idata["fit"]["converged"]),
+        "error": float(np.abs((np.asarray(idata["posterior_mean"]["beta"]) - mode) / sd).max()),
+        "ratio": float(np.max(np.abs(np.asarray(idata["posterior_sd"]["beta"]) / sd - 1))),
     }
 
 

@@ -96,7 +96,7 @@ def fitted(model: pm.Model, method: str, **options: Any) -> tuple[Any, float]:
 
 def loss(idata: Any, cells: Observed, bits: bool) -> np.ndarray:
     """Return minus the log likelihood of cells at the means of both matrices, as Seeger and Bouchard (2012) score."""
-    v, u = (idata["fit"][f"{one}_mean"].to_numpy() for one in "VU")
+    v, u = (idata["posterior_mean"][one].to_numpy() for one in "VU")
     f = np.einsum("cd,cd->c", v[cells.rows], u[cells.cols])
     return -log_likelihood(cells.y, f, bits)
 
@@ -129,7 +129,7 @@ def measured(name: str, missing: float, method: str) -> dict[str, Any]:
         "at_means": float(loss(idata, some, bits).mean()),
         "scale": best,
         "chosen_by": {f"{scale:.3g}": score for scale, score in sorted(scores.items())},
-        "rank": int((np.abs(fit["V_mean"].to_numpy()).sum(axis=0) > 0).sum()),
+        "rank": int((np.abs(idata["posterior_mean"]["V"].to_numpy()).sum(axis=0) > 0).sum()),
         "seconds": seconds,
         "steps": int(fit["n_iter"]),
         "converged": bool(fit["converged"]),

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 import pymc_ep as pmep
 from pymc_ep.sites.cells import BernoulliCells, CurvedCellSite, SoftplusPoissonCells
@@ -57,11 +56,11 @@ def site_of(bits: bool) -> CurvedCellSite:
 
 
 @cache
-def closed(name: str, missing: float) -> xr.Dataset:
+def closed(name: str, missing: float) -> Any:
     """Return where the closed form ends, which the ascents start from."""
     parts = parts_of(name, missing)
     model = model_of(parts.shape, parts.learned, name.endswith("bits"), CASES[name, missing], RANK)
-    return fitted(model, "vb", max_iter=SWEEPS)[0]["fit"]
+    return fitted(model, "vb", max_iter=SWEEPS)[0]
 
 
 def curvature_of(how: str, cells: Observed, shape: tuple[int, int], bits: bool) -> np.ndarray:
@@ -134,16 +133,15 @@ def measured(name: str, missing: float, how: str) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pmep.ConvergenceWarning)
             idata = pmep.fit("vg", model=model, hyper="fixed", covariance="full", draws=0, progressbar=False)
-        fit = idata["fit"]
     else:
-        fit = closed(name, missing)
-    means = [fit[f"{one}_mean"].to_numpy() for one in "VU"]
+        idata = closed(name, missing)
+    fit, means = idata["fit"], [idata["posterior_mean"][one].to_numpy() for one in "VU"]
     if how in (CLOSED, LOCAL):
         f = np.einsum("cd,cd->c", means[0][parts.held_out.rows], means[1][parts.held_out.cols])
         loss = -float(log_likelihood(parts.held_out.y, f, bits).mean())
         settled = {"steps": int(fit["n_iter"]), "converged": bool(fit["converged"])}
         return {"bound": float(fit["log_evidence"]), "loss": loss, "cells": len(parts.learned.y)} | settled
-    spreads = [fit[f"{one}_sd"].to_numpy()[:, :, None] ** 2 * np.eye(RANK) for one in "VU"]
+    spreads = [idata["posterior_sd"][one].to_numpy()[:, :, None] ** 2 * np.eye(RANK) for one in "VU"]
     left, right = (Side(mean, spread) for mean, spread in zip(means, spreads))
     return ascended(how, parts, (left, right), scale, bits) | {"cells": len(parts.learned.y)}
 

@@ -61,8 +61,9 @@ def ours(given: Problem, row: Row) -> dict[str, Any]:
     options = {"method": row.method, "translations": row.grids, "random_seed": 0}
     if row.method == "dsb":
         options["outer"] = OUTER
-    fit, seconds = FITTER.fit("denoising", row.model, given, LEVELS, {}, options, row.wavelet)
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    idata, seconds = FITTER.fit("denoising", row.model, given, LEVELS, {}, options, row.wavelet)
+    fit = idata["fit"]
+    mean, sd = (np.asarray(idata[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     told = {"seconds": seconds, "converged": bool(fit["converged"]), "log_evidence": float(fit["log_evidence"])}
     return quality(mean, given.truth) | {"coverage": coverage(mean, sd, given.truth)} | told
 

@@ -110,15 +110,15 @@ def measure_fit(case: Case, engine: str, nuts: dict[str, Any]) -> dict[str, Any]
         # The page says what did not converge.
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
         began = time.perf_counter()
-        fit = pmep.fit(engine, draws=0, progressbar=False)["fit"]
+        idata = pmep.fit(engine, draws=0, progressbar=False)
         seconds = time.perf_counter() - began
-    error = np.abs(np.asarray(fit["u_mean"]) - nuts["mean"]) / nuts["sd"]
-    ratio = np.asarray(fit["u_sd"]) / nuts["sd"]
+    error = np.abs(np.asarray(idata["posterior_mean"]["u"]) - nuts["mean"]) / nuts["sd"]
+    ratio = np.asarray(idata["posterior_sd"]["u"]) / nuts["sd"]
     return {
         "error": [float(np.median(error)), float(error.max())],
         "ratio": np.quantile(ratio, [0.05, 0.5, 0.95]).tolist(),
-        "log_evidence": float(fit["log_evidence"]),
-        "converged": bool(fit["converged"]),
+        "log_evidence": float(idata["fit"]["log_evidence"]),
+        "converged": bool(idata["fit"]["converged"]),
         "seconds": seconds,
     }
 

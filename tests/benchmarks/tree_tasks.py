@@ -90,9 +90,10 @@ def ours(task: Task, name: str, model: str) -> dict[str, Any]:
             u = image(model, SHAPE, LEVELS)
         pm.Normal("y", apply_operator(task.operator, u), task.sd, observed=y)
         began = time.perf_counter()
-        fit = pmep.fit("dsb", draws=0, progressbar=False, outer=OUTER, random_seed=0)["fit"]
+        idata = pmep.fit("dsb", draws=0, progressbar=False, outer=OUTER, random_seed=0)
         seconds = time.perf_counter() - began
-    mean, sd = (np.asarray(fit[f"u_{what}"]) for what in ("mean", "sd"))
+    fit = idata["fit"]
+    mean, sd = (np.asarray(idata[f"posterior_{what}"]["u"]) for what in ("mean", "sd"))
     told = {"coverage": coverage(mean, sd, truth), "seconds": seconds, "converged": bool(fit["converged"])}
     return quality(mean, truth) | told
 

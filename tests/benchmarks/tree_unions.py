@@ -45,8 +45,9 @@ def fitted(given: Problem, tree: bool, scale: Any) -> tuple[dict[str, Any], floa
     with warnings.catch_warnings():
         # Rows say what did not converge.
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
-        fit = pmep.fit("dsb", model=model, outer=OUTER, draws=0, progressbar=False)["fit"]
-    mean, sd = (fit[f"u_{what}"].to_numpy() for what in ("mean", "sd"))
+        idata = pmep.fit("dsb", model=model, outer=OUTER, draws=0, progressbar=False)
+    fit = idata["fit"]
+    mean, sd = (idata[f"posterior_{what}"]["u"].to_numpy() for what in ("mean", "sd"))
     kept = quality(mean, given.truth) | {
         "coverage": coverage(mean, sd, given.truth),
         "seconds": time.perf_counter() - began,

@@ -82,8 +82,9 @@ def measure(
 ) -> dict[str, Any]:
     """Fit one model to one picture; `learned` are the values at which the mode is then sought."""
     start = learned if column == LEARNED_MODE else first_values(model, given.picture, levels)
-    fit, seconds = FITTER.fit(task, model, given, levels, start, OPTIONS[column])
-    estimate = np.asarray(fit["u_mode" if column in (FIRST_MODE, LEARNED_MODE) else "u_mean"])
+    idata, seconds = FITTER.fit(task, model, given, levels, start, OPTIONS[column])
+    fit, what = idata["fit"], "mode" if column in (FIRST_MODE, LEARNED_MODE) else "mean"
+    estimate = np.asarray(idata[f"posterior_{what}"]["u"])
     out = quality(estimate, given.truth) | {
         "seconds": seconds,
         "run_seconds": float(fit.attrs["run_time"]),
@@ -92,7 +93,7 @@ def measure(
         "status": str(fit.attrs["status"]),
     }
     if column in (FIRST, LEARNED):
-        inside = np.abs(given.truth - estimate) <= NORMAL_95 * np.asarray(fit["u_sd"])
+        inside = np.abs(given.truth - estimate) <= NORMAL_95 * np.asarray(idata["posterior_sd"]["u"])
         out["log_evidence"] = float(fit["log_evidence"]) if "log_evidence" in fit else None
         out["coverage"] = float(inside.mean())
         out["coverage_seen"] = float(inside[given.seen].mean())

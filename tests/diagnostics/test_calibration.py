@@ -80,8 +80,10 @@ def test_transforms_are_those_of_a_fit_without_the_datum(poisson):
         with pm.Model() as smaller:
             f = pm.MvNormal("f", np.full(len(x), 0.3), kernel)
             pm.Poisson("y", pm.math.exp(f[kept]), observed=y[kept])
-        fit = pmep.fit(model=smaller, draws=0, progressbar=False)["fit"]
-        f = float(fit["f_mean"][left_out]) + float(fit["f_sd"][left_out]) * np.linspace(-9, 9, 20_001)
+        idata = pmep.fit(model=smaller, draws=0, progressbar=False)
+        f = float(idata["posterior_mean"]["f"][left_out]) + float(idata["posterior_sd"]["f"][left_out]) * np.linspace(
+            -9, 9, 20_001
+        )
         mass = stats.norm.pdf(np.linspace(-9, 9, 20_001)) * 18 / 20_000
         np.testing.assert_allclose(
             found["y_upper"][left_out], stats.poisson.cdf(y[left_out], np.exp(f)) @ mass, atol=0.02

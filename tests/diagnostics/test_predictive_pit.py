@@ -20,7 +20,9 @@ def test_new_counts_by_quadrature(poisson):
     found = predictive_pit(result, model, {"y": NEW})
     z = np.linspace(-9, 9, 20_001)
     mass = stats.norm.pdf(z) * 18 / 20_000
-    rate = np.exp(result["fit"]["f_mean"].to_numpy()[:, None] + result["fit"]["f_sd"].to_numpy()[:, None] * z)
+    rate = np.exp(
+        result["posterior_mean"]["f"].to_numpy()[:, None] + result["posterior_sd"]["f"].to_numpy()[:, None] * z
+    )
     for which, y in (("upper", NEW), ("lower", NEW - 1)):
         np.testing.assert_allclose(found[f"y_{which}"], stats.poisson.cdf(y[:, None], rate) @ mass, atol=1e-7)
     assert found["y_upper"].dims == ("x",) and found.attrs["domain"] == "count"

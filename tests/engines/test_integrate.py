@@ -91,12 +91,12 @@ def test_against_quadrature(monkeypatch, unknown, on_grid, points, evidence, hyp
     total, moments, (mean, sd) = quadrature(unknown, points)
     assert bool(fit["converged"])
     assert abs(float(fit["log_evidence"]) - total) < evidence
-    np.testing.assert_allclose((fit["f_mean"] - mean) / sd, 0.0, atol=latent)
-    np.testing.assert_allclose(fit["f_sd"] / sd, 1.0, atol=latent)
+    np.testing.assert_allclose((result["posterior_mean"]["f"] - mean) / sd, 0.0, atol=latent)
+    np.testing.assert_allclose(result["posterior_sd"]["f"] / sd, 1.0, atol=latent)
     chance = 4.5 / np.sqrt(4000)
     for name, (centre, spread) in moments.items():
-        assert abs(float(fit[f"{name}_mean"]) - centre) < hyper * spread, name
-        assert abs(float(fit[f"{name}_sd"]) / spread - 1) < 2 * hyper, name
+        assert abs(float(result["posterior_mean"][name]) - centre) < hyper * spread, name
+        assert abs(float(result["posterior_sd"][name]) / spread - 1) < 2 * hyper, name
         assert abs(float(draws[name].mean()) - centre) < (hyper + chance) * spread, name
     np.testing.assert_allclose((draws["f"].mean(("chain", "draw")) - mean) / sd, 0.0, atol=latent + chance)
     np.testing.assert_allclose(draws["f"].std(("chain", "draw")) / sd, 1.0, atol=latent + chance)
@@ -133,7 +133,7 @@ def test_the_design_is_in_the_result(grid_fit):
     assert fit["hyper_weight"].dims == fit["hyper_point_amp"].dims == ("hyper_point",)
     np.testing.assert_allclose(fit["hyper_weight"].sum(), 1.0)
     weights = fit["hyper_weight"].values
-    np.testing.assert_allclose(weights @ fit["hyper_point_amp"].values, fit["amp_mean"], rtol=1e-12)
+    np.testing.assert_allclose(weights @ fit["hyper_point_amp"].values, result["posterior_mean"]["amp"], rtol=1e-12)
     fall = fit["hyper_log_density"].max() - fit["hyper_log_density"].min()
     assert 8.0 < float(fall) <= 10.0
     assert "integrated" in fit.attrs["log_evidence_is"]

@@ -26,14 +26,14 @@ def test_a_fit_under_jax_is_the_fit(likelihood):
             observed = truth + 0.1 * rng.normal(size=12)
             observed[4] += 12.0
             pm.StudentT("y", nu=3, mu=f, sigma=0.3, observed=observed, dims="place")
-    here = pmep.fit(model=model, draws=0)["fit"]
-    there = pmep.fit(model=model, draws=0, compile_kwargs={"mode": "JAX"})["fit"]
+    here = pmep.fit(model=model, draws=0)
+    there = pmep.fit(model=model, draws=0, compile_kwargs={"mode": "JAX"})
     if likelihood == "student_t":
-        assert here["y_site_precision"].min() < 0
-    np.testing.assert_allclose(there["log_evidence"], here["log_evidence"], rtol=1e-6)
-    np.testing.assert_allclose(there["hyper_mode_ell"], here["hyper_mode_ell"], rtol=1e-4)
-    np.testing.assert_allclose(there["f_mean"], here["f_mean"], atol=1e-4)
-    np.testing.assert_allclose(there["f_sd"], here["f_sd"], rtol=1e-3)
+        assert here["fit"]["y_site_precision"].min() < 0
+    np.testing.assert_allclose(there["fit"]["log_evidence"], here["fit"]["log_evidence"], rtol=1e-6)
+    np.testing.assert_allclose(there["fit"]["hyper_mode_ell"], here["fit"]["hyper_mode_ell"], rtol=1e-4)
+    np.testing.assert_allclose(there["posterior_mean"]["f"], here["posterior_mean"]["f"], atol=1e-4)
+    np.testing.assert_allclose(there["posterior_sd"]["f"], here["posterior_sd"]["f"], rtol=1e-3)
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -46,10 +46,10 @@ def test_a_wavelet_tree_under_jax_is_the_same(learn):
         tree = pmep.WaveletTree("u", shape=(8, 8), levels=2, low=pm.Normal.dist(0, low), high=pm.Laplace.dist(0, 2.0))
         pm.Normal("y", tree, 0.5, observed=picture)
     options = {"model": model, "method": "ep", "draws": 0, "hyper": "optimize" if learn else "fixed"}
-    here = pmep.fit(**options, progressbar=False)["fit"]
-    there = pmep.fit(**options, progressbar=False, compile_kwargs={"mode": "JAX"})["fit"]
-    assert bool(here["converged"]) and bool(there["converged"])
-    np.testing.assert_allclose(there["log_evidence"], here["log_evidence"], rtol=1e-6)
-    np.testing.assert_allclose(there["u_mean"], here["u_mean"], atol=1e-4)
-    np.testing.assert_allclose(there["u_sd"], here["u_sd"], rtol=1e-3)
-    np.testing.assert_allclose(there["u_indicator"], here["u_indicator"], atol=1e-4)
+    here = pmep.fit(**options, progressbar=False)
+    there = pmep.fit(**options, progressbar=False, compile_kwargs={"mode": "JAX"})
+    assert bool(here["fit"]["converged"]) and bool(there["fit"]["converged"])
+    np.testing.assert_allclose(there["fit"]["log_evidence"], here["fit"]["log_evidence"], rtol=1e-6)
+    np.testing.assert_allclose(there["posterior_mean"]["u"], here["posterior_mean"]["u"], atol=1e-4)
+    np.testing.assert_allclose(there["posterior_sd"]["u"], here["posterior_sd"]["u"], rtol=1e-3)
+    np.testing.assert_allclose(there["fit"]["u_indicator"], here["fit"]["u_indicator"], atol=1e-4)

@@ -110,10 +110,10 @@ def test_all_gaussian_moments_and_evidence(gaussian):
     log_z, mean, precision = closed(scale)
     covariance = np.linalg.inv(precision)
     np.testing.assert_allclose(float(fit["log_evidence"]), log_z, rtol=1e-10)
-    np.testing.assert_allclose(np.ravel(fit["u_mean"]), mean, atol=1e-9)
-    np.testing.assert_allclose(np.ravel(fit["u_sd"]), np.sqrt(np.diag(covariance)), rtol=1e-9)
-    np.testing.assert_allclose(np.ravel(fit["f_mean"]), x @ mean, atol=1e-9)
-    np.testing.assert_allclose(np.ravel(fit["f_sd"]), np.sqrt(np.diag(x @ covariance @ x.T)), rtol=1e-9)
+    np.testing.assert_allclose(np.ravel(idata["posterior_mean"]["u"]), mean, atol=1e-9)
+    np.testing.assert_allclose(np.ravel(idata["posterior_sd"]["u"]), np.sqrt(np.diag(covariance)), rtol=1e-9)
+    np.testing.assert_allclose(np.ravel(idata["posterior_mean"]["f"]), x @ mean, atol=1e-9)
+    np.testing.assert_allclose(np.ravel(idata["posterior_sd"]["f"]), np.sqrt(np.diag(x @ covariance @ x.T)), rtol=1e-9)
 
 
 def test_all_gaussian_weights_are_the_evidence(gaussian):
@@ -188,12 +188,12 @@ def laplace_sites(matrix, scale):
 @pytest.fixture(scope="module", params=LIKELIHOODS)
 def two(request):
     likelihood, log_ts, kinks, errors = LIKELIHOODS[request.param]
-    fit = fit_group(pmep.fit(model=two_unknowns(likelihood), method="ep", draws=0, tol=1e-11, **QUIET))
+    fit = pmep.fit(model=two_unknowns(likelihood), method="ep", draws=0, tol=1e-11, **QUIET)
     return fit, log_ts, kinks, errors
 
 
 def test_two_unknowns_against_quadrature(two):
-    fit, log_ts, _, (in_log_z, in_mean, in_sd) = two
+    idata, log_ts, _, (in_log_z, in_mean, in_sd) = two
     axis = np.linspace(-8, 20, 1401)
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
     potentials = scipy.stats.laplace.logpdf(grid @ MATRIX2.T, scale=0.8).sum(axis=-1) + np.log(0.8)  # rank 2 of 3
@@ -204,19 +204,19 @@ def test_two_unknowns_against_quadrature(two):
     log_z = np.log(mass) + log_density.max() + 2 * np.log(axis[1] - axis[0])
     mean = np.einsum("ij,ijk->k", density, grid) / mass
     sd = np.sqrt(np.einsum("ij,ijk->k", density, (grid - mean) ** 2) / mass)
-    assert abs(float(fit["log_evidence"]) - log_z) < in_log_z
-    np.testing.assert_array_less(np.abs(np.asarray(fit["u_mean"]) - mean), in_mean * sd)
-    np.testing.assert_array_less(np.abs(np.asarray(fit["u_sd"]) - sd), in_sd * sd)
+    assert abs(float(idata["fit"]["log_evidence"]) - log_z) < in_log_z
+    np.testing.assert_array_less(np.abs(np.asarray(idata["posterior_mean"]["u"]) - mean), in_mean * sd)
+    np.testing.assert_array_less(np.abs(np.asarray(idata["posterior_sd"]["u"]) - sd), in_sd * sd)
 
 
 def test_two_unknowns_against_the_book(two, reference):
-    fit, log_ts, kinks, _ = two
+    idata, log_ts, kinks, _ = two
     log_prior, at_zero = laplace_sites(MATRIX2, 0.8)
     design = np.vstack([np.eye(2), MATRIX2])
     mean, covariance, log_z = book_ep(reference, design, log_ts + log_prior, kinks + at_zero)
-    np.testing.assert_allclose(fit["u_mean"], mean, atol=1e-7)
-    np.testing.assert_allclose(fit["u_sd"], np.sqrt(np.diag(covariance)), rtol=1e-7)
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_z + np.log(0.8), atol=1e-7)
+    np.testing.assert_allclose(idata["posterior_mean"]["u"], mean, atol=1e-7)
+    np.testing.assert_allclose(idata["posterior_sd"]["u"], np.sqrt(np.diag(covariance)), rtol=1e-7)
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_z + np.log(0.8), atol=1e-7)
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
@@ -227,17 +227,17 @@ def test_blurred_image_against_the_book(power, reference):
     with pm.Model() as model:
         u = pmep.SparseField("u", operator=Gradient2D(shape), potential=pm.Laplace.dist(0, np.array(1.5)))
         pmep.RectifiedPoisson("y", pmep.apply_operator(kernel, u), observed=counts)
-    fit = fit_group(pmep.fit(model=model, method="ep", power=power, draws=0, tol=1e-11, **QUIET))
+    idata = pmep.fit(model=model, method="ep", power=power, draws=0, tol=1e-11, **QUIET)
     prior, zeros = laplace_sites(differences(shape), 1.5)
     design = np.vstack([columns_of(kernel.forward, shape), differences(shape)])
     log_ts = [lambda f, y=y: scipy.stats.poisson.logpmf(y, np.maximum(f, 0.0)) for y in counts.ravel()]
     mean, covariance, log_z = book_ep(
         reference, design, log_ts + prior, [0.0] * 9 + zeros, power=power, tol=1e-9, start=0.3
     )
-    assert bool(fit["converged"])
-    np.testing.assert_allclose(np.ravel(fit["u_mean"]), mean, atol=1e-6)
-    np.testing.assert_allclose(np.ravel(fit["u_sd"]), np.sqrt(np.diag(covariance)), rtol=1e-6)
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_z + (12 - 8) * np.log(1.5), atol=1e-6)
+    assert bool(idata["fit"]["converged"])
+    np.testing.assert_allclose(np.ravel(idata["posterior_mean"]["u"]), mean, atol=1e-6)
+    np.testing.assert_allclose(np.ravel(idata["posterior_sd"]["u"]), np.sqrt(np.diag(covariance)), rtol=1e-6)
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_z + (12 - 8) * np.log(1.5), atol=1e-6)
 
 
 # The same model written otherwise
@@ -289,14 +289,14 @@ def test_flat_unknowns_with_potentials_as_observations_of_zero(likelihood):
         observe(x @ flat)
         pm.Laplace("zero", b @ flat, scale, observed=np.zeros(60))
     options = QUIET | {"draws": 0, "tol": 1e-10, "max_iter": 400}
-    one = fit_group(pmep.fit(model=sparse, method="ep", **options))
-    other = fit_group(pmep.fit(model=dense, solver="coefficients", **options))
-    np.testing.assert_allclose(np.ravel(one["u_mean"]), other["u_mean"], atol=1e-7)
-    np.testing.assert_allclose(np.ravel(one["u_sd"]), other["u_sd"], rtol=1e-7)
+    one = pmep.fit(model=sparse, method="ep", **options)
+    other = pmep.fit(model=dense, solver="coefficients", **options)
+    np.testing.assert_allclose(np.ravel(one["posterior_mean"]["u"]), other["posterior_mean"]["u"], atol=1e-7)
+    np.testing.assert_allclose(np.ravel(one["posterior_sd"]["u"]), other["posterior_sd"]["u"], rtol=1e-7)
     np.testing.assert_allclose(
-        float(one["log_evidence"]), float(other["log_evidence"]) + (60 - 35) * np.log(0.9), atol=1e-7
+        float(one["fit"]["log_evidence"]), float(other["fit"]["log_evidence"]) + (60 - 35) * np.log(0.9), atol=1e-7
     )
-    np.testing.assert_allclose(np.ravel(one["y_loo"]), other["y_loo"], atol=1e-6)
+    np.testing.assert_allclose(np.ravel(one["fit"]["y_loo"]), other["fit"]["y_loo"], atol=1e-6)
 
 
 # Hyperparameters
@@ -329,14 +329,14 @@ def test_evidence_has_its_maximum_inside(deblurred):
 
 def test_integrated_hyperparameters(deblurred):
     model, _ = deblurred
-    fit = fit_group(pmep.fit(model=model, method="ep", hyper="integrate", draws=50, chains=1, **QUIET))
-    assert bool(fit["converged"])
+    idata = pmep.fit(model=model, method="ep", hyper="integrate", draws=50, chains=1, **QUIET)
+    assert bool(idata["fit"]["converged"])
     grid = np.exp(np.linspace(-2.2, 1.4, 19))
     log_joint = [log_evidence(model, tau=t) + scipy.stats.halfnorm(scale=5.0).logpdf(t) + np.log(t) for t in grid]
     weight = np.exp(log_joint - np.max(log_joint))
     log_z = np.log(weight.sum() * np.log(grid[1] / grid[0])) + np.max(log_joint)
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_z, atol=0.02)
-    np.testing.assert_allclose(float(fit["tau_mean"]), weight @ grid / weight.sum(), rtol=0.02)
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_z, atol=0.02)
+    np.testing.assert_allclose(float(idata["posterior_mean"]["tau"]), weight @ grid / weight.sum(), rtol=0.02)
 
 
 def test_marginalised_and_recovered():
@@ -355,14 +355,14 @@ def test_marginalised_and_recovered():
 
 
 def moments_of(model, **options):
-    fit = fit_group(pmep.fit(model=model, method="ep", **(QUIET | {"draws": 0} | options)))
-    assert bool(fit["converged"]), fit.attrs["status"]
-    return fit
+    idata = pmep.fit(model=model, method="ep", **(QUIET | {"draws": 0} | options))
+    assert bool(idata["fit"]["converged"]), idata["fit"].attrs["status"]
+    return idata
 
 
 def same_moments(one, other, tol):
-    for name in ("u_mean", "u_sd", "log_evidence"):
-        np.testing.assert_allclose(one[name], other[name], rtol=tol, atol=tol, err_msg=name)
+    for part, name in (("posterior_mean", "u"), ("posterior_sd", "u"), ("fit", "log_evidence")):
+        np.testing.assert_allclose(one[part][name], other[part][name], rtol=tol, atol=tol, err_msg=part)
 
 
 FIXED = {"hyper": "fixed", "start": {"tau": 1.0}, "tol": 1e-10}
@@ -381,7 +381,7 @@ def test_fractional_power_with_fixed_damping(power):
     model = deblurring()
     found = moments_of(model, power=power, damping=0.6, max_iter=500, **FIXED)
     same_moments(found, moments_of(model, power=power, **FIXED), 1e-7)
-    assert abs(float(found["log_evidence"]) - float(moments_of(model, **FIXED)["log_evidence"])) > 1e-3
+    assert abs(float(found["fit"]["log_evidence"]) - float(moments_of(model, **FIXED)["fit"]["log_evidence"])) > 1e-3
 
 
 def test_student_potentials_of_wavelets():
@@ -398,18 +398,14 @@ def test_student_potentials_of_wavelets():
             potential=pm.StudentT.dist(nu=2.1, sigma=b),
         )
         pm.Normal("y", u[observed], 0.05, observed=pixels)
-    fit = moments_of(model)
-    assert fit["hyper_mode_b"].shape == (levels,)
-    assert np.all(np.asarray(fit["hyper_mode_b"]) > 1e-3)
-    np.testing.assert_allclose(np.asarray(fit["u_mean"])[observed], pixels, atol=0.15)
+    idata = moments_of(model)
+    assert idata["fit"]["hyper_mode_b"].shape == (levels,)
+    assert np.all(np.asarray(idata["fit"]["hyper_mode_b"]) > 1e-3)
+    np.testing.assert_allclose(np.asarray(idata["posterior_mean"]["u"])[observed], pixels, atol=0.15)
     # At the modes the evidence's slope in log b cancels that of the prior, -b^2.
-    modes, h = np.asarray(fit["hyper_mode_b"]), 1e-3
-    options = {"hyper": "fixed", "tol": 1e-10}
+    modes, h = np.asarray(idata["fit"]["hyper_mode_b"]), 1e-3
     for k in range(levels):
-        values = [
-            float(moments_of(model, start={"b": modes * np.exp(s * h * np.eye(levels)[k])}, **options)["log_evidence"])
-            for s in (-1, 1)
-        ]
+        values = [log_evidence(model, b=modes * np.exp(s * h * np.eye(levels)[k])) for s in (-1, 1)]
         np.testing.assert_allclose((values[1] - values[0]) / (2 * h), modes[k] ** 2, atol=0.02)
 
 
@@ -434,14 +430,14 @@ def test_jax_finds_the_same(make):
     model = make()
     one, other = moments_of(model, tol=1e-10), moments_of(model, tol=1e-10, compile_kwargs={"mode": "JAX"})
     same_moments(one, other, 1e-7)
-    np.testing.assert_allclose(one["f_sd"], other["f_sd"], rtol=1e-7)
+    np.testing.assert_allclose(one["posterior_sd"]["f"], other["posterior_sd"]["f"], rtol=1e-7)
 
 
 def test_hyperparameters_under_jax(deblurred):
     pytest.importorskip("jax")
     model, idata = deblurred
     fit = moments_of(model, compile_kwargs={"mode": "JAX"})
-    np.testing.assert_allclose(fit["hyper_mode_tau"], fit_group(idata)["hyper_mode_tau"], rtol=1e-4)
+    np.testing.assert_allclose(fit["fit"]["hyper_mode_tau"], fit_group(idata)["hyper_mode_tau"], rtol=1e-4)
 
 
 # What a user does with a fit
@@ -452,9 +448,8 @@ def test_draws_belong_together(deblurred):
     posterior = group(idata, "posterior")
     u, f = (np.asarray(posterior[name])[0] for name in ("u", "f"))
     np.testing.assert_allclose(f, [KERNEL.forward(image) for image in u], atol=1e-10)
-    fit = fit_group(idata)
     for name, draws in (("u", u), ("f", f)):
-        mean, sd = np.asarray(fit[f"{name}_mean"]), np.asarray(fit[f"{name}_sd"])
+        mean, sd = np.asarray(idata["posterior_mean"][name]), np.asarray(idata["posterior_sd"][name])
         assert np.abs((draws.mean(axis=0) - mean) / sd).max() < 5 / np.sqrt(300)
         np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.25)
     assert np.asarray(posterior["tau"]).std() > 0
@@ -505,13 +500,12 @@ def test_saved_and_read_back(deblurred, tmp_path):
         pm.Deterministic("sum", again["u"].sum())
         found = pmep.predict(loaded, var_names=["u", "f", "sum"])
         density = pmep.log_predictive(loaded, None, {"y_new": 2 * counts_of()})
-    fit = fit_group(idata)
     for name in ("u", "f"):
-        np.testing.assert_allclose(found[f"{name}_mean"], fit[f"{name}_mean"], rtol=1e-9)
-        np.testing.assert_allclose(found[f"{name}_sd"], fit[f"{name}_sd"], rtol=1e-7)
-    np.testing.assert_allclose(float(found["sum_mean"]), float(fit["u_mean"].sum()), rtol=1e-9)
+        np.testing.assert_allclose(found[f"{name}_mean"], idata["posterior_mean"][name], rtol=1e-9)
+        np.testing.assert_allclose(found[f"{name}_sd"], idata["posterior_sd"][name], rtol=1e-7)
+    np.testing.assert_allclose(float(found["sum_mean"]), float(idata["posterior_mean"]["u"].sum()), rtol=1e-9)
     # log integral of the likelihood over a Gaussian of the predictor, by quadrature.
-    mean, sd = 2 * float(fit["f_mean"][4, 4]), 2 * float(fit["f_sd"][4, 4])
+    mean, sd = 2 * float(idata["posterior_mean"]["f"][4, 4]), 2 * float(idata["posterior_sd"]["f"][4, 4])
     eta = mean + sd * np.linspace(-9, 9, 20001)
     mass = scipy.stats.poisson.pmf(2 * counts_of()[4, 4], np.maximum(eta, 0.0)) * scipy.stats.norm.pdf(eta, mean, sd)
     np.testing.assert_allclose(density["y_new"][4, 4], np.log(mass.sum() * (eta[1] - eta[0])), rtol=1e-6)
@@ -556,7 +550,7 @@ def test_other_counts_of_the_same_shape():
     fresh = deblurring(counts_of(seed=8), tau=1 / 0.8)
     again = moments_of(model, start=first, tol=1e-10)
     same_moments(again, moments_of(fresh, tol=1e-10), 1e-6)
-    assert np.abs(again["u_mean"] - fit_group(first)["u_mean"]).max() > 0.1
+    assert np.abs(again["posterior_mean"]["u"] - first["posterior_mean"]["u"]).max() > 0.1
 
 
 # Other models of the form
@@ -573,7 +567,7 @@ def test_gaussian_coefficients_beside_a_field():
         slope = pm.Normal("slope", [0.5, 0.0], [1.0, 2.0], shape=2)
         u = pmep.SparseField("u", operator=np.eye(n), potential=pm.Normal.dist(0, np.array(0.7)))
         pm.Normal("y", u + level + x[:, None] * slope[0] + x[:, None] ** 2 * slope[1], 1.0, observed=data)
-    fit = moments_of(model, tol=1e-10)
+    idata = moments_of(model, tol=1e-10)
     design = np.vstack([np.column_stack([np.eye(n), *(np.full(n, z**k) for k in range(3))]) for z in x])
     prior_mean = np.r_[np.zeros(n), 1.0, 0.5, 0.0]
     prior_sd = np.r_[np.full(n, 0.7), 0.5, 1.0, 2.0]
@@ -582,11 +576,12 @@ def test_gaussian_coefficients_beside_a_field():
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
     for k, statistic in enumerate((mean, sd)):
         part = ("mean", "sd")[k]
-        found = np.r_[fit[f"u_{part}"], float(fit[f"level_{part}"]), fit[f"slope_{part}"]]
+        moments = idata[f"posterior_{part}"]
+        found = np.r_[moments["u"], float(moments["level"]), moments["slope"]]
         np.testing.assert_allclose(found, statistic, rtol=1e-8, atol=1e-9)
     total = np.eye(2 * n) + design @ np.diag(prior_sd**2) @ design.T
     log_z = scipy.stats.multivariate_normal.logpdf(data.ravel(), design @ prior_mean, total)
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_z, rtol=1e-10)
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_z, rtol=1e-10)
 
 
 def test_level_that_its_prior_alone_determines(deblurred):
@@ -601,10 +596,10 @@ def test_level_that_its_prior_alone_determines(deblurred):
         level = pm.Normal("level", 0.3, 0.5)
         pmep.RectifiedPoisson("y", pmep.apply_operator(KERNEL, u) + level, observed=counts_of())
     both = moments_of(model, **options)
-    np.testing.assert_allclose(float(both["log_evidence"]), float(plain["log_evidence"]), atol=1e-6)
-    np.testing.assert_allclose([both["level_mean"], both["level_sd"]], [0.3, 0.5], rtol=1e-6)
-    np.testing.assert_allclose(both["u_mean"], plain["u_mean"] - 0.3, atol=1e-5)
-    np.testing.assert_allclose(both["u_sd"], np.sqrt(plain["u_sd"] ** 2 + 0.25), rtol=1e-6)
+    np.testing.assert_allclose(float(both["fit"]["log_evidence"]), float(plain["fit"]["log_evidence"]), atol=1e-6)
+    np.testing.assert_allclose([both["posterior_mean"]["level"], both["posterior_sd"]["level"]], [0.3, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(both["posterior_mean"]["u"], plain["posterior_mean"]["u"] - 0.3, atol=1e-5)
+    np.testing.assert_allclose(both["posterior_sd"]["u"], np.sqrt(plain["posterior_sd"]["u"] ** 2 + 0.25), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("b", "s"), [(0.7, 0.4), (0.2, 1.5)])
@@ -641,7 +636,7 @@ def test_two_fields(reference):
         smooth = pmep.SparseField("smooth", operator=np.eye(4)[1:] - np.eye(4)[:-1], potential=pm.Normal.dist(0, 0.5))
         spikes = pmep.SparseField("spikes", operator=np.eye(3), potential=pm.Laplace.dist(0, np.array(0.6)))
         pm.Normal("y", smooth + pm.math.concatenate([spikes, [0.0]]), 0.3, observed=data)
-    fit = moments_of(model, tol=1e-11)
+    idata = moments_of(model, tol=1e-11)
     steps = np.eye(4)[1:] - np.eye(4)[:-1]
     design = np.vstack(
         [
@@ -654,9 +649,13 @@ def test_two_fields(reference):
     log_ts += [lambda f: scipy.stats.norm.logpdf(f, scale=0.5)] * 3
     spikes, zeros = laplace_sites(np.eye(3), 0.6)
     mean, covariance, log_z = book_ep(reference, design, log_ts + spikes, [None] * 7 + zeros)
-    np.testing.assert_allclose(np.r_[fit["smooth_mean"], fit["spikes_mean"]], mean, atol=1e-7)
-    np.testing.assert_allclose(np.r_[fit["smooth_sd"], fit["spikes_sd"]], np.sqrt(np.diag(covariance)), rtol=1e-7)
-    np.testing.assert_allclose(float(fit["log_evidence"]), log_z, atol=1e-7)
+    np.testing.assert_allclose(
+        np.r_[idata["posterior_mean"]["smooth"], idata["posterior_mean"]["spikes"]], mean, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        np.r_[idata["posterior_sd"]["smooth"], idata["posterior_sd"]["spikes"]], np.sqrt(np.diag(covariance)), rtol=1e-7
+    )
+    np.testing.assert_allclose(float(idata["fit"]["log_evidence"]), log_z, atol=1e-7)
 
 
 def test_exposure_background_and_masks_by_index_or_operator():
@@ -686,7 +685,7 @@ def test_exposure_background_and_masks_by_index_or_operator():
         same_moments(fits[0], fit, 1e-7)
     # A flat prior beside the field, or none of these: an offset moves the predictor, not the field.
     shifted = moments_of(model_of(lambda u: exposure * pmep.apply_operator(KERNEL, u)[observed]), **FIXED)
-    assert np.abs(shifted["u_mean"] - fits[0]["u_mean"]).max() > 0.05
+    assert np.abs(shifted["posterior_mean"]["u"] - fits[0]["posterior_mean"]["u"]).max() > 0.05
 
 
 def test_one_dimension_and_three():
@@ -697,8 +696,8 @@ def test_one_dimension_and_three():
     with pm.Model() as line:
         u = pmep.SparseField("u", operator=np.diff(np.eye(n), axis=0), potential=pm.Laplace.dist(0, np.array(0.2)))
         pm.Normal("y", u, 0.3, observed=signal + 0.3 * rng.normal(size=n))
-    fit = moments_of(line)
-    assert np.abs(fit["u_mean"] - signal).mean() < 0.12
+    idata = moments_of(line)
+    assert np.abs(idata["posterior_mean"]["u"] - signal).mean() < 0.12
     shape = (3, 4, 5)
     index = np.arange(60).reshape(shape)
     steps = [np.take(index, range(1, k), axis) for axis, k in enumerate(shape)]
@@ -708,7 +707,11 @@ def test_one_dimension_and_three():
     with pm.Model() as stack:
         u = pmep.SparseField("u", operator=matrix, potential=pm.Normal.dist(0, np.array(0.6)), shape=shape)
         pm.Normal("y", u, 1.0, observed=data)
-    fit = moments_of(stack, tol=1e-10)
+    idata = moments_of(stack, tol=1e-10)
     precision = np.eye(60) + matrix.T @ matrix / 0.36
-    np.testing.assert_allclose(np.ravel(fit["u_mean"]), np.linalg.solve(precision, data.ravel()), atol=1e-9)
-    np.testing.assert_allclose(np.ravel(fit["u_sd"]), np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.ravel(idata["posterior_mean"]["u"]), np.linalg.solve(precision, data.ravel()), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        np.ravel(idata["posterior_sd"]["u"]), np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-9
+    )

@@ -143,7 +143,7 @@ def test_log_q_is_that_of_a_joint_gaussian(write):
     _, log_q = densities_of(result)
     fit, posterior = group(result, "fit"), group(result, "posterior")
     assert "held" not in fit.attrs["status"]
-    centre = np.append(np.log(fit["hyper_mode_amp"]), fit[f"{name}_mean"])
+    centre = np.append(np.log(fit["hyper_mode_amp"]), result["posterior_mean"][name])
     rows = np.column_stack([np.log(posterior["amp"].values[0]), posterior[name].values[0]]) - centre
     d = rows.shape[1]
     i, j = np.triu_indices(d)
@@ -156,7 +156,7 @@ def test_log_q_is_that_of_a_joint_gaussian(write):
     precision = precision + precision.T
     gaussian = scipy.stats.multivariate_normal(np.zeros(d), np.linalg.inv(precision))
     np.testing.assert_allclose(log_q, gaussian.logpdf(rows), atol=1e-6)
-    np.testing.assert_allclose(np.sqrt(gaussian.cov.diagonal()[1:]), fit[f"{name}_sd"], rtol=1e-6)
+    np.testing.assert_allclose(np.sqrt(gaussian.cov.diagonal()[1:]), result["posterior_sd"][name], rtol=1e-6)
     np.testing.assert_allclose(np.sqrt(gaussian.cov[0, 0]), rows[:, 0].std(), rtol=0.15)
 
 

@@ -31,10 +31,9 @@ def fitted():
 
 def test_relevance_is_the_size_of_products(fitted):
     _, idata = fitted
-    fit = group(idata, "fit")
     panel = pmep.plots.plot_relevance(idata, figsize=(4, 3))
     outlined, full = (np.array([bar.get_height() for bar in container]) for container in panel.containers)
-    V, U = (fit[f"{name}_mean"].to_numpy() for name in "VU")
+    V, U = (idata["posterior_mean"][name].to_numpy() for name in "VU")
     products = V[:, None] * U
     expected = np.sqrt((products**2).mean(axis=(0, 1)))
     np.testing.assert_allclose(full, np.sort(expected)[::-1])
@@ -42,7 +41,8 @@ def test_relevance_is_the_size_of_products(fitted):
     # By draws of the posterior.
     rng = np.random.default_rng(0)
     V, U = (
-        fit[f"{name}_mean"].to_numpy() + fit[f"{name}_sd"].to_numpy() * rng.normal(size=(4000, n, 3))
+        idata["posterior_mean"][name].to_numpy()
+        + idata["posterior_sd"][name].to_numpy() * rng.normal(size=(4000, n, 3))
         for name, n in (("V", 15), ("U", 10))
     )
     drawn = np.sqrt(np.einsum("sid,sjd->d", V**2, U**2) / (4000 * 150))

@@ -20,8 +20,9 @@ def _closed():
 
 
 def container(mean, sd=None, dims=("row", "column"), coords=None, **observed):
-    moments = {"u_mean": (dims, mean)} | ({} if sd is None else {"u_sd": (dims, sd)})
-    groups = {"fit": xr.Dataset(moments, coords=coords)}
+    moments = {"posterior_mean": mean} | ({} if sd is None else {"posterior_sd": sd})
+    groups = {name: xr.Dataset({"u": (dims, values)}, coords=coords) for name, values in moments.items()}
+    groups["fit"] = xr.Dataset({"converged": True})
     if observed:
         groups["observed_data"] = xr.Dataset(
             {k: ([f"{k}_{i}" for i in range(np.ndim(v))], v) for k, v in observed.items()}
@@ -64,7 +65,9 @@ def test_what_is_not_there_has_no_panel(images):
     ]
     assert len(pmep.plots.plot_image(container(mean), "u")) == 1
     assert len(pmep.plots.plot_image(container(mean), "u", truth=mean)) == 2
-    mode = make_container({"fit": xr.Dataset({"u_mode": (("row", "column"), mean)})})
+    mode = make_container(
+        {"fit": xr.Dataset({"converged": True}), "posterior_mode": xr.Dataset({"u": (("row", "column"), mean)})}
+    )
     (axis,) = pmep.plots.plot_image(mode, "u")
     assert axis.get_title() == "posterior mode"
 
@@ -125,7 +128,7 @@ def test_a_fit_with_dims_and_without():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("v", {}, "no v_mean; variables with this moment: 'u'"),
+        ("v", {}, "no posterior mean of 'v'; variables with this moment: 'u'"),
         ("u", {"truth": np.zeros((2, 2))}, r"truth= has the shape \(2, 2\), but the variable has \(5, 7\)"),
         ("u", {"data": np.zeros(4)}, r"data has the shape \(4,\), and an image has two axes; of observed pixels"),
         ("u", {"data": "flat"}, r"data has the shape \(3,\)"),
@@ -181,7 +184,7 @@ def test_coverage_on_given_axes_and_wrong_input(images):
     assert curve(given)[1].min() == 1.0
     with pytest.raises(ValueError, match=r"truth= has the shape \(5,\), but 'u' has \(5, 7\)"):
         pmep.plots.plot_coverage(container(*images), np.zeros(ROWS), "u")
-    with pytest.raises(ValueError, match="no u_sd; variables with this moment: none"):
+    with pytest.raises(ValueError, match="no posterior sd of 'u'; variables with this moment: none"):
         pmep.plots.plot_coverage(container(images[0]), images[0], "u")
 
 

@@ -37,9 +37,8 @@ def line_data(axis, k=0):
 
 
 def chains_near(result, name, seed=0):
-    fit = group(result, "fit")
-    noise = np.random.default_rng(seed).normal(size=(4, 500, *fit[f"{name}_mean"].shape))
-    draws = {name: fit[f"{name}_mean"].to_numpy() + 1.2 * fit[f"{name}_sd"].to_numpy() * noise}
+    noise = np.random.default_rng(seed).normal(size=(4, 500, *result["posterior_mean"][name].shape))
+    draws = {name: result["posterior_mean"][name].to_numpy() + 1.2 * result["posterior_sd"][name].to_numpy() * noise}
     return make_container({"posterior": to_dataset(draws, coords={}, dims={}, sample_dims=("chain", "draw"))})
 
 
@@ -79,9 +78,8 @@ def test_densities_of_fit_and_chains(poisson):
     """The line is the density of the fit's draws, the bars that of the chains, which are wider."""
     _, result = poisson
     axes = pmep.plots.plot_compare(result, chains_near(result, "f"))
-    fit = group(result, "fit")
     assert [axis.get_title() for axis in axes] == [f"f[{k}]" for k in range(9)]
-    for axis, mean, sd in zip(axes, fit["f_mean"].to_numpy(), fit["f_sd"].to_numpy()):
+    for axis, mean, sd in zip(axes, result["posterior_mean"]["f"].to_numpy(), result["posterior_sd"]["f"].to_numpy()):
         x, y = line_data(axis)
         np.testing.assert_allclose(y, stats.norm.pdf(x, mean, sd), atol=0.12 / sd)
         bars = [(bar.get_x() + bar.get_width() / 2, bar.get_width() * bar.get_height()) for bar in axis.patches]
@@ -94,9 +92,10 @@ def test_without_draws_the_density_is_normal(poisson):
     model, result = poisson
     moments = pmep.fit(model=model, draws=0, progressbar=False)
     axes = pmep.plots.plot_compare(moments, chains_near(result, "f"))
-    fit = group(moments, "fit")
     x, y = line_data(axes[3])
-    np.testing.assert_allclose(y, stats.norm.pdf(x, fit["f_mean"][3], fit["f_sd"][3]), rtol=1e-9)
+    np.testing.assert_allclose(
+        y, stats.norm.pdf(x, moments["posterior_mean"]["f"][3], moments["posterior_sd"]["f"][3]), rtol=1e-9
+    )
 
 
 def test_many_elements_become_two_scatters(poisson):

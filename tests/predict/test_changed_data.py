@@ -106,5 +106,5 @@ def test_moments_of_ordered_hyperparameters_are_those_of_the_draws():
         pm.Normal("y", c[group] + u, 0.9, observed=y)
     idata = pmep.fit(model=model, latent=["u"], draws=2000, random_seed=1)
     draws = idata["posterior"]["c"]
-    np.testing.assert_allclose(idata["fit"]["c_mean"], draws.mean(("chain", "draw")), atol=0.02)
-    np.testing.assert_allclose(idata["fit"]["c_sd"], draws.std(("chain", "draw")), rtol=0.05)
+    np.testing.assert_allclose(idata["posterior_mean"]["c"], draws.mean(("chain", "draw")), atol=0.02)
+    np.testing.assert_allclose(idata["posterior_sd"]["c"], draws.std(("chain", "draw")), rtol=0.05)

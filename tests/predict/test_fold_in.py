@@ -8,7 +8,6 @@ import scipy.optimize
 import scipy.special
 
 import pymc_ep as pmep
-from pymc_ep.compat import group
 from pymc_ep.engines import block_rows
 
 I, J, D, N = 12, 9, 2, 150  # noqa: E741
@@ -73,12 +72,12 @@ def test_rows_of_the_fit_may_be_given_by_their_labels(fits):
 @pytest.mark.parametrize(("key", "side"), [("item", 0), ("V", 0), ("user", 1)])
 def test_rows_of_the_fit_are_where_the_fit_has_them(fits, kind, key, side):
     model, idata = fits[kind]
-    which, fit = np.array([1, 4, 5]), group(idata, "fit")
+    which = np.array([1, 4, 5])
     found = pmep.fold_in(idata, model, {key: cells_of(model, side, which)})
     dim, names = (("item", ("V",)), ("user", ("U", "c")))[side]
     for name in names:
-        sd = fit[f"{name}_sd"].to_numpy()[which]
-        error = found[f"{name}_mean"].to_numpy() - fit[f"{name}_mean"].to_numpy()[which]
+        sd = idata["posterior_sd"][name].to_numpy()[which]
+        error = found[f"{name}_mean"].to_numpy() - idata["posterior_mean"][name].to_numpy()[which]
         np.testing.assert_allclose(error / sd, 0, atol=5e-4)
         np.testing.assert_allclose(found[f"{name}_sd"], sd, rtol=5e-4)
         assert found[f"{name}_mean"].dims[0] == dim
@@ -93,8 +92,8 @@ NEW = {"rows": np.array([0, 3, 11, 7, 3]), "cols": np.array([0, 0, 0, 2, 2]), "o
 def test_the_bound_and_where_it_is_largest(fits):
     """By SciPy, of the bound written out; the row between has no cell and keeps its prior."""
     model, idata = fits["poisson"]
-    fit, found = group(idata, "fit"), pmep.fold_in(idata, model, {"user": NEW})
-    n, b = fit["V_mean"].to_numpy(), fit["V_sd"].to_numpy() ** 2
+    found = pmep.fold_in(idata, model, {"user": NEW})
+    n, b = idata["posterior_mean"]["V"].to_numpy(), idata["posterior_sd"]["V"].to_numpy() ** 2
     prior_mean, prior_sd = np.array([0.1, 0.1, -0.2]), np.array([0.9, 0.9, 0.5])
     for k in (0, 2):
         here = NEW["cols"] == k
@@ -128,20 +127,21 @@ def test_a_fit_with_the_other_matrix_known_is_the_same():
     idata = pmep.fit(model=model, hyper="fixed", estimate=["V"], **QUIET)
     found = pmep.fold_in(idata, model, {"user": NEW})
     with pm.Model() as alone:
-        V = pm.Normal("V", group(idata, "fit")["V_mean"].to_numpy(), 1e-6)
+        V = pm.Normal("V", idata["posterior_mean"]["V"].to_numpy(), 1e-6)
         U, c = pm.Normal("U", 0.1, 0.9, shape=(3, D)), pm.Normal("c", -0.2, 0.5, shape=3)
         offset = c[NEW["cols"]] + 0.3
         pmep.BilinearPoisson("y", V, U, NEW["rows"], NEW["cols"], alpha=2.5, offset=offset, observed=NEW["observed"])
-    fit = group(pmep.fit(model=alone, tol=1e-12, max_iter=1000, **QUIET), "fit")
-    for name in ("U_mean", "U_sd", "c_mean", "c_sd"):
-        np.testing.assert_allclose(found[name], fit[name], atol=1e-4)
+    fitted = pmep.fit(model=alone, tol=1e-12, max_iter=1000, **QUIET)
+    for name in ("U", "c"):
+        for what in ("mean", "sd"):
+            np.testing.assert_allclose(found[f"{name}_{what}"], fitted[f"posterior_{what}"][name], atol=1e-4)
 
 
 def test_of_points_the_mode_is_found(fits):
     model, _ = fits["bits"]
     idata = pmep.fit(model=model, hyper="fixed", estimate=["V", "U", "c"], **QUIET)
     cells = {"rows": NEW["rows"], "observed": [1, 1, 0, 0, 1]}
-    found, V = pmep.fold_in(idata, model, {"user": cells}), group(idata, "fit")["V_mean"].to_numpy()
+    found, V = pmep.fold_in(idata, model, {"user": cells}), idata["posterior_mean"]["V"].to_numpy()
 
     def fall(x):
         f = V[cells["rows"]] @ x[:2] + x[2] + 0.3
@@ -223,8 +223,8 @@ def test_priors_that_say_nothing_of_new_rows():
     with pytest.raises(pmep.InvalidDataError, match="new row 1 of 'U' has no cell and 'U' a flat prior"):
         pmep.fold_in(idata, model, {"user": NEW})
     cells = {"rows": ROWS[COLS == 4], "observed": COUNTS[COLS == 4]}
-    found, fit = pmep.fold_in(idata, model, {"user": cells}), group(idata, "fit")
-    np.testing.assert_allclose(found["U_mean"][0], fit["U_mean"][4], atol=2e-2)
+    found = pmep.fold_in(idata, model, {"user": cells})
+    np.testing.assert_allclose(found["U_mean"][0], idata["posterior_mean"]["U"][4], atol=2e-2)
 
 
 def test_fits_of_other_models_and_of_other_sizes(fits):

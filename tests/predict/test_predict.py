@@ -70,10 +70,9 @@ def test_affine_functions_and_new_observations(gaussian, regression):
     np.testing.assert_allclose(found["difference_sd"] ** 2, (step @ covariance @ step.T).diagonal(), rtol=1e-4)
     np.testing.assert_allclose(found["y_new_mean"], mean, atol=1e-5)
     np.testing.assert_allclose(found["y_new_sd"] ** 2, covariance.diagonal() + SIGMA**2, rtol=1e-5)
-    fit = fit_group(result)
     for name in ("f", "level"):
-        np.testing.assert_allclose(found[f"{name}_mean"], fit[f"{name}_mean"], rtol=1e-8)
-        np.testing.assert_allclose(found[f"{name}_sd"], fit[f"{name}_sd"], rtol=1e-6)
+        np.testing.assert_allclose(found[f"{name}_mean"], result["posterior_mean"][name], rtol=1e-8)
+        np.testing.assert_allclose(found[f"{name}_sd"], result["posterior_sd"][name], rtol=1e-6)
 
 
 def test_what_is_not_gaussian_is_refused(gaussian):
@@ -203,7 +202,7 @@ def test_prediction_from_data_swapped_for_new_ones():
         pmep.predict(result, model, var_names=["a"])
     with model:
         pm.set_data({"x": X.ravel(), "counts": COUNTS})
-    np.testing.assert_allclose(pmep.predict(result, model, var_names=["a"])["a_mean"], fit_group(result)["a_mean"])
+    np.testing.assert_allclose(pmep.predict(result, model, var_names=["a"])["a_mean"], result["posterior_mean"]["a"])
 
 
 def test_new_inputs_that_may_change():

@@ -9,7 +9,6 @@ import pytest
 import scipy.stats
 
 import pymc_ep as pmep
-from pymc_ep.compat import group
 
 I, J, D, N = 60, 7, 2, 170  # noqa: E741
 RNG = np.random.default_rng(8)
@@ -45,18 +44,18 @@ def fits():
     return {kind: (model := model_of(kind), pmep.fit(model=model, **QUIET)) for kind in SURVIVAL}
 
 
-def draws(fit, name, size=20_000):
-    mean, sd = (fit[f"{name}_{what}"].to_numpy() for what in ("mean", "sd"))
+def draws(idata, name, size=20_000):
+    mean, sd = (idata[f"posterior_{what}"][name].to_numpy() for what in ("mean", "sd"))
     return mean + sd * np.random.default_rng(3).normal(size=(size, *mean.shape))
 
 
 @pytest.mark.parametrize("kind", SURVIVAL)
 def test_they_are_the_best_of_all_cells(fits, kind):
     model, idata = fits[kind]
-    found, fit = pmep.recommend(idata, model, user=[103, 100], n=8), group(idata, "fit")
+    found = pmep.recommend(idata, model, user=[103, 100], n=8)
     assert found["item"].dims == ("user", "rank") and list(found["user"].values) == [103, 100]
     assert list(found["rank"].values) == list(range(1, 9))
-    V, U, b = (draws(fit, name) for name in ("V", "U", "b"))
+    V, U, b = (draws(idata, name) for name in ("V", "U", "b"))
     for row, j in enumerate((3, 0)):
         f = np.einsum("sid,sd->si", V, U[:, j]) + b + 0.3
         expected = SURVIVAL[kind](f).mean(axis=0)
@@ -74,11 +73,8 @@ def test_they_are_the_best_of_all_cells(fits, kind):
 
 def test_by_the_mean_of_the_predictor_they_are_exact(fits):
     model, idata = fits["poisson"]
-    found, fit = (
-        pmep.recommend(idata, model, item=["item 5"], by="predictor_mean", n=J, exclude_observed=False),
-        group(idata, "fit"),
-    )
-    V, U, b = (fit[f"{name}_mean"].to_numpy() for name in ("V", "U", "b"))
+    found = pmep.recommend(idata, model, item=["item 5"], by="predictor_mean", n=J, exclude_observed=False)
+    V, U, b = (idata["posterior_mean"][name].to_numpy() for name in ("V", "U", "b"))
     f = U @ V[5] + b[5] + 0.3
     np.testing.assert_allclose(found["predictor_mean"][0], np.sort(f)[::-1])
     np.testing.assert_array_equal(found["user"][0], 100 + np.argsort(-f))

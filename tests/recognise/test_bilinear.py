@@ -165,7 +165,12 @@ def test_a_whole_product_is_all_its_cells(likelihood):
         idata = pmep.fit("vg", model=model, draws=5, chains=1, random_seed=0, progressbar=False)
         fit = idata["fit"]
         return (
-            {name: fit[name].to_numpy() for name in ("log_evidence", "b_sd", "c_mean", "hyper_mode_mu")},
+            {
+                "log_evidence": fit["log_evidence"].to_numpy(),
+                "hyper_mode_mu": fit["hyper_mode_mu"].to_numpy(),
+                "sd of b": idata["posterior_sd"]["b"].to_numpy(),
+                "mean of c": idata["posterior_mean"]["c"].to_numpy(),
+            },
             [fit["y_predictor_sd"].to_numpy(), idata["log_likelihood"]["y"].to_numpy()[0]],
         )
 

@@ -166,12 +166,12 @@ def test_posterior_and_evidence(name):
     if site == "generic":
         assert "quadrature of the distribution's own log density" in pmep.explain(model)
         assert group.site.log_concave == (name in LOG_CONCAVE)
-    fit = pmep.fit(model=model, draws=0, progressbar=False)["fit"]
+    idata = pmep.fit(model=model, draws=0, progressbar=False)
     mean, deviation, log_evidence = by_trapezoids(write, y)
-    assert bool(fit["converged"])
-    np.testing.assert_allclose(fit["f_mean"], mean, atol=2e-6)
-    np.testing.assert_allclose(fit["f_sd"], deviation, rtol=2e-6)
-    np.testing.assert_allclose(fit["log_evidence"], log_evidence, atol=2e-6)
+    assert bool(idata["fit"]["converged"])
+    np.testing.assert_allclose(idata["posterior_mean"]["f"], mean, atol=2e-6)
+    np.testing.assert_allclose(idata["posterior_sd"]["f"], deviation, rtol=2e-6)
+    np.testing.assert_allclose(idata["fit"]["log_evidence"], log_evidence, atol=2e-6)
 
 
 # Distribution with one more parameter s, a random variable.

@@ -45,8 +45,6 @@ def parts(model):
     posterior = {name: np.abs(rng.normal(size=(CHAINS, DRAWS, *shape))) for name, shape in SHAPES.items()}
     log_likelihood = {name: -1 - rng.random((CHAINS, DRAWS, n)) / 10 for name, n in (("y", 5), ("z", 4))}
     fit = {
-        "f_mean": (model_dims(model, "f"), np.zeros(5)),
-        "g_sd": (model_dims(model, "g"), np.ones((2, 3))),
         "z_loo": (model_dims(model, "z"), np.zeros(4)),
         "log_evidence": ((), -3.2),
         "converged": ((), True),
@@ -57,6 +55,7 @@ def parts(model):
     return {
         "posterior": posterior,
         "log_likelihood": log_likelihood,
+        "moments": {"posterior_mean": {"f": np.zeros(5)}, "posterior_sd": {"g": np.ones((2, 3))}, "posterior_mode": {}},
         "fit": fit,
         "fit_attrs": attrs,
         "fit_state": STATE,
@@ -112,11 +111,11 @@ def test_same_structure_as_sample(container, sampled, name):
 
 def test_fit_is_labelled_and_scalars_have_no_dims(container):
     fit = fit_group(container)
-    np.testing.assert_array_equal(fit["f_mean"]["year"], 1851.5 + np.arange(5))
-    assert fit["g_sd"].dims == ("g_dim_0", "g_dim_1")
+    np.testing.assert_array_equal(container["posterior_mean"]["f"]["year"], 1851.5 + np.arange(5))
+    assert container["posterior_sd"]["g"].dims == ("g_dim_0", "g_dim_1")
     assert fit["objective"].dims == ("iteration",)
     assert container["fit"]["log_evidence"].dims == () and float(container["fit"]["log_evidence"]) == -3.2
-    assert float(fit["f_mean"].sel(year=1853.5)) == 0.0
+    assert float(container["posterior_mean"]["f"].sel(year=1853.5)) == 0.0
 
 
 def test_everything_survives_the_disk(container, saved):
@@ -204,7 +203,7 @@ def test_dims_that_are_partly_named(model):
     with pm.Model(coords={"a": range(2)}) as partial:
         pm.Data("m", np.zeros((2, 3)), dims=("a", None))
     container = build_container(
-        partial, posterior=None, log_likelihood=None, fit={}, fit_attrs={}, fit_state={"x": np.zeros(2)}
+        partial, posterior=None, log_likelihood=None, moments={}, fit={}, fit_attrs={}, fit_state={"x": np.zeros(2)}
     )
     assert not has_group(container, "posterior")
     assert model_dims(partial, "m") == group(container, "constant_data")["m"].dims
