@@ -44,8 +44,9 @@ def check_seed(random_seed: Any) -> None:
 
 def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any]) -> None:
     """Raise for a treatment of the hyperparameters or an option that a method does not have."""
-    if hyper not in engine.hyper:
-        raise ValueError(f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {engine.hyper}.")
+    if hyper not in ("auto", *engine.hyper):
+        offered = ", ".join(map(repr, ("auto", *engine.hyper)))
+        raise ValueError(f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {offered}.")
     unknown = sorted(set(options) - set(engine.options))
     if unknown:
         raise ValueError(

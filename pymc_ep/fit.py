@@ -25,7 +25,7 @@ def fit(
     *,
     model: pm.Model | None = None,
     latent: Sequence[str] | None = None,
-    hyper: str = "optimize",
+    hyper: str = "auto",
     draws: int | None = None,
     chains: int = 4,
     random_seed: Any = None,
@@ -50,11 +50,11 @@ def fit(
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
         A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for what it is made of. All other free
         variables are hyperparameters.
-    hyper : {"optimize", "integrate", "sample", "fixed"}
-        Hyperparameters at the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's
-        unconstrained scale, by other methods as points; integrated over, by fits on a grid (up to three) or a central
-        composite design; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the initial
-        point.
+    hyper : {"auto", "integrate", "optimize", "sample", "fixed"}
+        Hyperparameters integrated over, by draws from an emulator of the evidence that exact fits teach and judge; at
+        the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's unconstrained scale, by
+        other methods as points; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the
+        initial point. ``"auto"`` integrates where the method can and fits are cheap enough, and optimizes elsewhere.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
         numbers would be stored (the status says so). 0 stores moments only.
@@ -111,6 +111,8 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options)
+    if hyper == "auto":
+        hyper = engine.choose_hyper(form, options)
     if hyper == "sample":
         return sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
     state = None if start is None or isinstance(start, dict) else fit_state(start)

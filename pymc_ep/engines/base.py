@@ -83,6 +83,8 @@ class EngineEntry:
         Whether it is to be taken for such a site where no method is asked for and another would do.
     takes_form : callable
         Whether it can work with a form, its sites aside; by default it can with any.
+    choose_hyper : callable
+        ``choose_hyper(compiled form, options) -> str``: the treatment that ``hyper="auto"`` stands for.
     """
 
     name: str
@@ -96,6 +98,7 @@ class EngineEntry:
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
+    choose_hyper: Callable[[Any, dict[str, Any]], str] = lambda form, options: "optimize"
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

@@ -10,7 +10,7 @@ from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.search import FAR, WIDEST, Objective, Sites, search
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["Hyper", "endless_directions", "hold", "maximise", "stay", "why_not_settled"]
+__all__ = ["Hyper", "endless_directions", "hold", "maximise", "owners", "stay", "why_not_settled"]
 
 _SETTLED = 1e-3
 """Gradient, relative to the value, at which a search counts as settled."""
@@ -112,20 +112,20 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
     away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
-        running = [f"{name} (now {_shortest(values[name])})" for name in _owners(evidence, away)]
+        running = [f"{name} (now {_shortest(values[name])})" for name in owners(evidence, away)]
         return (
             f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
             f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
             f"keeps away from there, or use hyper='sample', which needs no mode"
         )
-    steepest = _owners(evidence, np.abs(gradient) == largest)[0]
+    steepest = owners(evidence, np.abs(gradient) == largest)[0]
     return (
         f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
         f"elsewhere with start={{...}}"
     )
 
 
-def _owners(evidence: Evidence, which: np.ndarray) -> list[str]:
+def owners(evidence: Evidence, which: np.ndarray) -> list[str]:
     """Return the names of the hyperparameters that some of the unconstrained values belong to."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
@@ -150,30 +150,37 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     flat = evidence.form.transformed & (spread > WIDEST)
     if flat.any():
         return (
-            f"the evidence hardly depends on {', '.join(_owners(evidence, flat))} at the mode (an optimum at a "
+            f"the evidence hardly depends on {', '.join(owners(evidence, flat))} at the mode (an optimum at a "
             f"boundary); the hyperparameters are held at the mode"
         )
     return ""
 
 
-def endless_directions(evidence: Evidence, theta: np.ndarray) -> list[str]:
+def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
     """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
 
-    Each logarithm or logit is moved alone. With the density on the unconstrained scale a posterior is improper, or as
-    good as that, where such a direction exists.
+    Each is moved alone, where its prior does not fall by itself: logarithms and logits by what is far on their scale,
+    others by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a posterior is
+    improper, or as good as that, where such a direction exists.
     """
     found = []
-    for i in np.flatnonzero(evidence.form.transformed):
+    form = evidence.form
+    for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
+        far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
         for way in (-1.0, 1.0):
             # Far from where the model starts, or from one: a user's start may lie far out itself.
-            base = np.where(here := np.arange(theta.size) == i, way * np.maximum(way * evidence.form.start, 0.0), theta)
-            points = [base + way * distance * here for distance in _BEYOND]
+            base = np.where(here := np.arange(theta.size) == i, way * np.maximum(way * form.start, 0.0), theta)
+            points = [base + way * distance * here for distance in far]
+            with np.errstate(all="ignore"):
+                log_prior = form.log_prior_rows(np.array(points))
+            if not log_prior[1] > log_prior[0] - _NO_FALL:
+                continue
             try:
-                near, far = (evidence.at(point) for point in points)
+                near, far_out = (evidence.at(point) for point in points)
             except (NumericalError, InvalidDataError):
                 continue
-            trusted = near.run.status.converged and far.run.status.converged
-            if trusted and np.isfinite(near.value) and far.value > near.value - _NO_FALL:
-                name = _owners(evidence, here)[0]
-                found.append(f"{name} = {_shortest(evidence.form.constrained(far.theta)[name])}")
+            trusted = near.run.status.converged and far_out.run.status.converged
+            if trusted and np.isfinite(near.value) and far_out.value > near.value - _NO_FALL:
+                name = owners(evidence, here)[0]
+                found.append(f"{name} = {_shortest(form.constrained(far_out.theta)[name])}")
     return found

@@ -14,17 +14,17 @@ import scipy.linalg
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from pymc_ep.engines.bridge import log_integral
+from pymc_ep.engines.cloud import Cloud, bridged, weighted
 from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.engines.evidence import Evidence
 from pymc_ep.engines.explore import DesignPoint, Explorer
-from pymc_ep.engines.hyper import Hyper, Sites, hold, why_not_settled
+from pymc_ep.engines.hyper import Hyper, Sites, endless_directions, hold, owners, why_not_settled
 from pymc_ep.engines.search import Objective, search
 from pymc_ep.engines.walkers import Walkers
-from pymc_ep.forms.interpolated_sites import InterpolatedSites
-from pymc_ep.linalg.representatives import balanced, nearest, representatives
+from pymc_ep.forms.compiled import CompiledLatentGaussian
+from pymc_ep.linalg.representatives import nearest, stratified
 
-__all__ = ["Integral", "integrate"]
+__all__ = ["Integral", "can_integrate", "integrate"]
 
 _GAIN = 1e-3
 """Nats for which the search for the mode takes another step: all that is needed is a centre."""
@@ -50,8 +50,18 @@ _SPREAD, _WORST, _WALL = 0.15, 1.0, 0.02
 it knows least, and this share of moves meets the wall at most."""
 _EFFECTIVE = 0.9
 """Relative effective sample size of the weights exact / emulated that a result needs."""
-_CANDIDATES, _DRAWS = 6000, 1000
-"""Positions of chains, and draws of them that are kept."""
+_CANDIDATES, _DRAWS, _FEWEST_DRAWS = 6000, 1000, 50
+"""Positions of chains, and draws of them that are kept, fewer where the algebra for each is dear."""
+_IMPORTANCE = 4
+"""Dimensions up to which importance weights are even enough to take the place of chains."""
+_OPERATIONS, _SWEEPS = 2e12, 10.0
+"""Floating-point operations that the fits may take, minutes in all, and sweeps of a fit."""
+_LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
+"""Fits, in all and for each hyperparameter, below which nothing can be said, and beyond which little is gained."""
+_MOST_UNKNOWNS = 6000
+"""Values and gradients that an emulator takes: their matrix is factorised in each round, in seconds at that size."""
+_MOST_DIMENSIONS = 25
+"""Hyperparameters beyond which too few points are left to cover the posterior."""
 
 
 class Integral(NamedTuple):
@@ -60,6 +70,9 @@ class Integral(NamedTuple):
     Attributes
     ----------
     mode : Hyper
+    places : ndarray, (m, p)
+    place_weights : ndarray, (m,)
+        Many hyperparameters with weights, for moments.
     draws : ndarray, (s, p)
         Of the hyperparameters, equally weighted; none where there was nothing to integrate.
     points : list of DesignPoint
@@ -78,6 +91,8 @@ class Integral(NamedTuple):
     """
 
     mode: Hyper
+    places: np.ndarray
+    place_weights: np.ndarray
     draws: np.ndarray
     points: list[DesignPoint]
     weights: np.ndarray
@@ -104,8 +119,18 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     Returns
     -------
     Integral
-        Without draws where the density has no mode; the sentence says why.
+        Without draws where the density has no mode, or does not fall on some side; the sentence says why.
+
+    Raises
+    ------
+    ValueError
+        For more than 25 hyperparameters.
     """
+    if theta.size > _MOST_DIMENSIONS:
+        raise ValueError(
+            f"hyper='integrate' takes up to {_MOST_DIMENSIONS} hyperparameters, but the model has {theta.size} "
+            f"(elements of vectors counted); use hyper='sample', or 'optimize'."
+        )
     explorer = Explorer(evidence)
     evidence.report.phase("searching for the mode of the hyperparameters")
     objective = Objective(evidence, start, gain=_GAIN, notice=explorer.notice)
@@ -113,9 +138,15 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     sentence = why_not_settled(objective, theta, 1.0) if endless else ""
     mode = hold(objective.at, np.array(objective.trace), not sentence, sentence)
     if sentence:
-        none = np.zeros((0, theta.size))
-        return Integral(mode, none, [], np.zeros(0), np.nan, 0.0, np.inf, explorer.evaluations, False, sentence)
+        return _nothing(mode, explorer, sentence)
     return _Integration(explorer, mode).run()
+
+
+def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
+    """Return what there is where the density cannot be integrated: the mode."""
+    mode = mode._replace(converged=False, sentence=sentence)
+    none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
+    return Integral(mode, none, empty, none, [], empty, np.nan, 0.0, np.inf, explorer.evaluations, False, sentence)
 
 
 class _Frame(NamedTuple):
@@ -142,12 +173,21 @@ class _Integration:
         self.p = mode.at.theta.size
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
-        self.most = _most_fits(self.p)
+        self.most = _most_fits(self.form)
 
     def run(self) -> Integral:
         """Go round until the emulator is right, or until the fits that are allowed are made."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most)
         self.frame = self._first_frame()
+        scale = np.sqrt((self.frame.axes**2).sum(axis=0))
+        if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
+            return _nothing(
+                self.mode,
+                self.explorer,
+                f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
+                f"posterior is improper, or as good as that, and they were not integrated over but held; give them "
+                f"proper priors that are not much wider than the data allow",
+            )
         self._emulate()
         walkers = Walkers(self._seats(), self.rng)
         last = self.explorer.evaluations + self.most
@@ -249,31 +289,33 @@ class _Integration:
 
     def _weighed(self, walkers: Walkers, why: str) -> Integral:
         """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
-        walkers.move(self._target, self._known, _MOVES)
-        z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
-        places = z[representatives(z, 15 + 10 * min(self.p, 5), self.rng)]
-        before = len(self.explorer.points)
+        cloud = self._cloud(walkers)
+        places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, 15 + 10 * min(self.p, 5), self.rng))]
         logs = self._errors(places)
-        cell = nearest(z, places)
-        share = np.bincount(cell, minlength=len(places)) / len(z)
+        cell = nearest(cloud.z, places)
+        share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
         fitted = np.isfinite(logs)
         total = logsumexp(logs[fitted], b=share[fitted])
         ratio = np.where(fitted, np.exp(np.where(fitted, logs, 0.0) - total), 0.0)
         effective = float((share @ ratio) ** 2 / (share @ ratio**2))
         spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
-        draws = z[balanced(z, ratio[cell], _DRAWS, self.rng)]
+        affordable = np.clip(_OPERATIONS / (_SWEEPS * self.form.operations()), _FEWEST_DRAWS, _DRAWS)
+        count = min(int(affordable), 4 * self.form.most_draws)
+        weights = cloud.weights * ratio[cell]
+        draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, count, self.rng))]
         points = self._taught()
         if effective < _EFFECTIVE and not why:
             why = f"weights of the hyperparameters' draws have a relative effective sample size of {effective:.2f} only"
         fits = f"hyperparameters integrated over by {self.explorer.evaluations} fits"
         return Integral(
             self.mode,
+            self.frame.theta(cloud.z),
+            weights / weights.sum(),
             self.frame.theta(draws),
             points,
             np.bincount(nearest(draws, self.frame.z(np.array([p.theta for p in points]))), minlength=len(points))
             / len(draws),
-            log_integral(lambda at: np.where(self._known(at), self._target(at)[0], -np.inf), z, self.rng)
-            + float(np.linalg.slogdet(self.frame.axes)[1] + total),
+            cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1] + total),
             effective,
             spread,
             self.explorer.evaluations,
@@ -281,13 +323,40 @@ class _Integration:
             "; ".join(filter(None, [why, fits])),
         )
 
+    def _cloud(self, walkers: Walkers) -> Cloud:
+        """Return many places that stand for emulator times prior where that is known."""
+
+        def log_density(z: np.ndarray) -> np.ndarray:
+            return np.where(self._known(z), self._target(z)[0], -np.inf)
+
+        walkers.move(self._target, self._known, _MOVES)
+        z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
+        return weighted(log_density, z) if self.p <= _IMPORTANCE else bridged(log_density, z, self.rng)
+
     def _why_not_right(self, spread: float, worst: float, met_wall: float) -> str:
-        return ""
+        """Say that the fits were spent before the emulator was right, and what is known least."""
+        least = _least_known(self.emulator, self.places, 1)[0]
+        which = np.abs(least @ self.frame.axes).argmax() == np.arange(self.p)
+        return (
+            f"hyperparameters not settled: after {self.explorer.evaluations} fits log(exact / emulated evidence) has a "
+            f"standard deviation of {spread:.2g} at draws and is up to {worst:.2g}, and {met_wall:.0%} of the moves "
+            f"reach where the evidence is unknown, most in {owners(self.explorer.evidence, which)[0]}; give scales "
+            f"priors that keep them from zero and infinity, or use hyper='sample'"
+        )
 
 
-def _most_fits(p: int) -> int:
+def can_integrate(form: CompiledLatentGaussian) -> bool:
+    """Whether there are hyperparameters, not too many, and fits cheap enough to integrate over them."""
+    p = form.start.size
+    return 0 < p <= _MOST_DIMENSIONS and _OPERATIONS / (_SWEEPS * form.operations()) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
+
+
+def _most_fits(form: CompiledLatentGaussian) -> int:
     """Return how many fits are allowed after the search for the mode."""
-    return 60 + 25 * p
+    p = form.start.size
+    affordable = _OPERATIONS / (_SWEEPS * form.operations())
+    most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_UNKNOWNS // (p + 1), affordable)
+    return int(max(most, _LEAST_FITS[0] + _LEAST_FITS[1] * p))
 
 
 def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:

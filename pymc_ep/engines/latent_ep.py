@@ -11,7 +11,7 @@ from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.evidence import Evidence, evidence_of
 from pymc_ep.engines.evidence_op import EvidenceOp
 from pymc_ep.engines.hyper import maximise, stay
-from pymc_ep.engines.integrate import integrate
+from pymc_ep.engines.integrate import can_integrate, integrate
 from pymc_ep.engines.many import fit_many
 from pymc_ep.engines.report import Report
 from pymc_ep.engines.solution import Solution
@@ -103,6 +103,11 @@ def solve(
     return replace(solution, status=solution.status + told_of_states(factors, found.at.theta))
 
 
+def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any]) -> str:
+    """Integrate over hyperparameters where there are any, and fits are cheap enough."""
+    return "integrate" if options.get("translations", 1) == 1 and can_integrate(form) else "optimize"
+
+
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:
     return SPARSE_OPTIONS if isinstance(form, CompiledSparseLinear) else OPTIONS
 
@@ -174,5 +179,6 @@ for form, defaults in ((LatentGaussian, OPTIONS), (SparseLinear, SPARSE_OPTIONS)
             condition=condition,
             # Where data are missing the cavities of mixtures are wide, and EP stalls; the double loop does not.
             suits=lambda site: site is None or not site.coupled,
+            choose_hyper=choose_hyper,
         )
     )

@@ -17,13 +17,18 @@ from pymc_ep.engines.solution import Solution
 from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.mixture import PosteriorMixture
-from pymc_ep.forms.posterior import JointDraws, LatentPosterior
+from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments, weighted_moments
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
+from pymc_ep.linalg.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = ["coefficient_results", "integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
 
+_ROWS = 100
+"""Draws of the hyperparameters at which predictive densities are interpolated at a time."""
+_MOST_PREDICTIVE = 10_000_000
+"""Predictive densities up to which all places count, with their tails, instead of the draws."""
 _AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 _MIXTURE = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
 """Names in the state of what a `PosteriorMixture` is made of."""
@@ -114,7 +119,8 @@ def integral_solution(
         at,
         state,
         settings,
-        log_predictive=_left_out_of_all(found.weights, np.array([point.log_predictive for point in points])),
+        log_predictive=_left_out_of_draws(found),
+        hyper_moments=weighted_moments(form.constrained(found.places), found.place_weights),
         scalars={
             "log_evidence": found.log_evidence,
             "n_iter": len(at.run.objective),
@@ -170,6 +176,7 @@ def _solution(
     settings: dict[str, Any],
     *,
     log_predictive: np.ndarray,
+    hyper_moments: dict[str, Moments] | None = None,
     in_turn: int = 0,
     **others: Any,
 ) -> Solution:
@@ -178,7 +185,8 @@ def _solution(
     posterior = rebuild_average(
         form, state, lambda part, own: rebuild_one(part, own, at_mode if part is form else None)
     )
-    moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
+    found = (hyper_moments or posterior.hyper_moments()) | posterior.moments()
+    moments = {name: (m.mean, m.sd) for name, m in found.items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
         if isinstance(posterior, PosteriorMixture) and in_turn:
@@ -266,6 +274,19 @@ def coefficient_results(
             if sd is not None:
                 out[group.name]["coefficient_sd"] = sd[here]
     return out
+
+
+def _left_out_of_draws(found: Integral) -> np.ndarray:
+    """Return log p(y_i | y_-i), (n,), over the draws of the hyperparameters, interpolated between the fits."""
+    spline = Spline(
+        np.array([point.theta for point in found.points]), np.array([point.log_predictive for point in found.points])
+    )
+    rows, weights = found.places, found.place_weights
+    if len(rows) * len(found.points[0].log_predictive) > _MOST_PREDICTIVE:
+        rows, weights = found.draws, np.full(len(found.draws), 1.0 / len(found.draws))
+    count = -(-len(rows) // _ROWS)
+    parts = zip(np.array_split(rows, count), np.array_split(weights, count))
+    return -logsumexp([logsumexp(-spline(part), axis=0, b=share[:, None]) for part, share in parts], axis=0)
 
 
 def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:

@@ -80,6 +80,14 @@ class CompiledLatentGaussian(RowFunctions):
         flat = [b.name for b in self.form.blocks if b.flat]
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
 
+    def operations(self) -> float:
+        """Return the floating-point operations of a sweep, to an order of magnitude."""
+        observations = sum(y.size for y in self.observed())
+        if not self.solver.improper:
+            return float(observations) ** 3
+        coefficients = float(self._coefficients(*self.unpack(self.start)).sum())
+        return coefficients**3 + observations * coefficients**2
+
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each factor, in the shapes the model gives them."""
         return [np.asarray(y) for y in self._observed()]

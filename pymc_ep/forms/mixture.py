@@ -13,7 +13,7 @@ from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import NoiseDraws
 from pymc_ep.forms.interpolated_sites import InterpolatedSites
 from pymc_ep.forms.latent_gaussian import AffineVariable
-from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments
+from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments, weighted_moments
 from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 
@@ -114,8 +114,8 @@ class PosteriorMixture:
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale."""
-        values = self.form.constrained(self.thetas)
-        return {name: Moments(v.mean(axis=0), v.std(axis=0)) for name, v in values.items()}
+        count = len(self.thetas)
+        return weighted_moments(self.form.constrained(self.thetas), np.full(count, 1.0 / count))
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0

@@ -4,7 +4,7 @@ It needs no engine: sites, the hyperparameters' mode and the directions in which
 the same for a fit just made and for one read back from disk.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from pymc_ep.forms.values import NoiseMoments, Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 from pymc_ep.linalg.namespace import on_host
 
-__all__ = ["JointDraws", "LatentPosterior", "Moments"]
+__all__ = ["JointDraws", "LatentPosterior", "Moments", "weighted_moments"]
 
 _EPSILON = 0.05
 """Half-width, in standard deviations, of the differences along the hyperparameters' directions."""
@@ -35,6 +35,15 @@ class Moments(NamedTuple):
 
     mean: np.ndarray
     sd: np.ndarray
+
+
+def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
+    """Return the moments of values, (s, *shape), with weights, (s,), that add up to one."""
+    out = {}
+    for name, values in rows.items():
+        mean = np.tensordot(weights, values, axes=1)
+        out[name] = Moments(mean, np.sqrt(np.tensordot(weights, (values - mean) ** 2, axes=1)))
+    return out
 
 
 class JointDraws(NamedTuple):
@@ -199,12 +208,7 @@ class LatentPosterior:
             normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(self.directions)))
             weights = np.ones(_SAMPLES)
             rows = self.form.constrained(self.theta + normal @ self.directions)
-        weights = weights / weights.sum()
-        out = {}
-        for name, values in rows.items():
-            mean = np.tensordot(weights, values, axes=1)
-            out[name] = Moments(mean, np.sqrt(np.tensordot(weights, (values - mean) ** 2, axes=1)))
-        return out
+        return weighted_moments(rows, weights / weights.sum())
 
     def _acts_by_element(self, sd: np.ndarray) -> bool:
         """Whether each constrained value changes with one unconstrained value, its own, and no other."""

@@ -3,12 +3,7 @@
 import numpy as np
 from scipy.spatial import cKDTree
 
-__all__ = ["balanced", "nearest", "representatives"]
-
-_ROUNDS = 5
-"""Of k-means."""
-_TRIED = 50
-"""Systematic samples that are compared."""
+__all__ = ["nearest", "stratified"]
 
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -16,43 +11,29 @@ def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return cKDTree(centres).query(points)[1]
 
 
-def representatives(points: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return indices of at most `count` points, (m, p), spread as all are, by a few rounds of k-means (Lloyd 1982)."""
-    distinct = np.unique(points, axis=0)
-    if len(distinct) <= count:
-        return nearest(distinct, points)
-    centres = distinct[rng.choice(len(distinct), count, replace=False)]
-    for _ in range(_ROUNDS):
-        own = nearest(points, centres)
-        sizes = np.bincount(own, minlength=len(centres))
-        sums = np.zeros_like(centres)
-        np.add.at(sums, own, points)
-        centres = sums[sizes > 0] / sizes[sizes > 0, None]
-    return np.unique(nearest(centres, points))
+def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return indices of `count` of the points, (m, p), drawn by their weights, (m,), one from each of as many cells.
 
-
-def balanced(points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return indices of `count` of the points, (m, p), drawn by their weights, (m,), whose moments are those of all.
-
-    Of several systematic samples, each in a random order of the points, the one whose means, standard deviations and
-    outer quantiles are nearest to the weighted points' own.
+    Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
+    draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
     """
-    share = weights / weights.sum()
-    mean = share @ points
-    sd = np.sqrt(share @ (points - mean) ** 2)
-    order = np.argsort(points, axis=0)
-    levels = (0.05, 0.5, 0.95)
-    cumulative = np.cumsum(share[order], axis=0)
-    quantiles = np.array(
-        [[points[order[np.searchsorted(c, q), i], i] for i, c in enumerate(cumulative.T)] for q in levels]
-    )
-    best, least = np.zeros(0, dtype=int), np.inf
-    for _ in range(_TRIED):
-        shuffled = rng.permutation(len(points))
-        places = (rng.random() + np.arange(count)) / count
-        chosen = shuffled[np.minimum(np.searchsorted(np.cumsum(share[shuffled]), places), len(points) - 1)]
-        part = points[chosen]
-        errors = [part.mean(axis=0) - mean, part.std(axis=0) - sd, *(np.quantile(part, levels, axis=0) - quantiles)]
-        if (error := float(np.abs(np.array(errors) / sd).max())) < least:
-            best, least = chosen, error
-    return best
+    chosen: list[int] = []
+    waiting = [(np.arange(len(points)), weights / weights.sum(), count)]
+    while waiting:
+        here, share, cells = waiting.pop()
+        if cells == 1:
+            chosen.append(int(here[np.searchsorted(np.cumsum(share), rng.random() * share.sum())]))
+            continue
+        part = points[here]
+        spread = share @ (part - share @ part / share.sum()) ** 2
+        order = np.argsort(part[:, np.argmax(spread)], kind="stable")
+        here, share = here[order], share[order]
+        before = np.cumsum(share)
+        cut = before[-1] * (cells // 2) / cells
+        k = int(np.searchsorted(before, cut))
+        # The point at the cut belongs to both sides.
+        left, right = share[: k + 1].copy(), share[k:].copy()
+        right[0] = before[k] - cut
+        left[-1] -= right[0]
+        waiting += [(here[: k + 1], left, cells // 2), (here[k:], right, cells - cells // 2)]
+    return np.array(chosen)

@@ -1,0 +1,94 @@
+"""Many places that stand for a density of few dimensions, and its integral."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.special import gammaincinv, gammaln, logsumexp, ndtri
+from scipy.stats import qmc
+
+__all__ = ["Cloud", "bridged", "weighted"]
+
+_LOG_PLACES = 14
+"""Binary logarithm of the number of places with weights."""
+_FREEDOM, _WIDER = 5.0, 1.2
+"""Degrees of freedom of what these are drawn from, and its scale in standard deviations: tails heavier than those of
+most densities."""
+_ITERATIONS, _SETTLED = 100, 1e-8
+
+LogDensity = Callable[[np.ndarray], np.ndarray]
+"""Maps rows, (m, p), to log densities, (m,), not normalised."""
+
+
+class Cloud(NamedTuple):
+    """Places with weights.
+
+    Attributes
+    ----------
+    z : ndarray, (m, p)
+    weights : ndarray, (m,)
+        Adding up to one.
+    log_integral : float
+        Log of the integral of the density.
+    """
+
+    z: np.ndarray
+    weights: np.ndarray
+    log_integral: float
+
+
+def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
+    """Return points of a quasi-random sequence with importance weights, by the moments of draws, (m, p).
+
+    They follow a multivariate Student-t distribution with these moments, but wider (Geweke 1989).
+    """
+    p = draws.shape[1]
+    centre, factor = _moments(draws)
+    uniform = np.clip(qmc.Sobol(p + 1, seed=0).random_base2(_LOG_PLACES), 1e-12, 1.0 - 1e-12)
+    chi_square = 2.0 * gammaincinv(_FREEDOM / 2.0, uniform[:, p])
+    white = _WIDER * ndtri(uniform[:, :p]) / np.sqrt(chi_square / _FREEDOM)[:, None]
+    z = centre + white @ factor.T
+    log_t = (
+        gammaln((_FREEDOM + p) / 2.0)
+        - gammaln(_FREEDOM / 2.0)
+        - 0.5 * p * np.log(_FREEDOM * np.pi * _WIDER**2)
+        - np.log(np.diagonal(factor)).sum()
+        - 0.5 * (_FREEDOM + p) * np.log1p((white**2).sum(axis=1) / (_FREEDOM * _WIDER**2))
+    )
+    log_weights = log_density(z) - log_t
+    total = logsumexp(log_weights)
+    return Cloud(z, np.exp(log_weights - total), float(total - np.log(len(z))))
+
+
+def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator) -> Cloud:
+    """Return draws of the density, (m, p), as they are, and its integral by bridge sampling.
+
+    A Gaussian with the moments of one half of the draws is bridged to the other half by the iteration of Meng and Wong
+    (1996, equation 4.1), whose error is that of the Gaussian's overlap with the density.
+    """
+    p = draws.shape[1]
+    fitted, rest = np.array_split(rng.permutation(draws), 2)
+    centre, factor = _moments(fitted)
+    drawn = centre + rng.standard_normal(rest.shape) @ factor.T
+
+    def log_ratio(points: np.ndarray) -> np.ndarray:
+        white = scipy.linalg.solve_triangular(factor, (points - centre).T, lower=True)
+        log_normal = -0.5 * ((white**2).sum(axis=0) + p * np.log(2 * np.pi)) - np.log(np.diagonal(factor)).sum()
+        return log_density(points) - log_normal
+
+    at_rest, at_drawn = log_ratio(rest), log_ratio(drawn)
+    log_r = float(np.median(at_rest))
+    for _ in range(_ITERATIONS):
+        # The number of draws is the same on both sides and cancels.
+        above = logsumexp(at_drawn - np.logaddexp(at_drawn, log_r))
+        below = logsumexp(-np.logaddexp(at_rest, log_r))
+        log_r, before = float(above - below), log_r
+        if abs(log_r - before) < _SETTLED:
+            break
+    return Cloud(draws, np.full(len(draws), 1.0 / len(draws)), log_r)
+
+
+def _moments(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and Cholesky factor of the covariance of draws, (m, p)."""
+    return draws.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(draws, rowvar=False)))

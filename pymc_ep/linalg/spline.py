@@ -1,0 +1,31 @@
+"""Interpolation of many functions between scattered points of few dimensions."""
+
+import numpy as np
+from scipy.interpolate import RBFInterpolator
+
+__all__ = ["Spline"]
+
+
+class Spline:
+    """Cubic polyharmonic spline with a linear trend (Duchon 1977); constant where there are too few points for one.
+
+    Parameters
+    ----------
+    points : ndarray, (k, p)
+    values : ndarray, (k, d)
+    """
+
+    def __init__(self, points: np.ndarray, values: np.ndarray):
+        spread = points.std(axis=0)
+        self._centre, self._scale = points.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self._mean = values.mean(axis=0)
+        self._spline = None
+        white = (points - self._centre) / self._scale
+        if np.linalg.matrix_rank(white) == points.shape[1]:
+            self._spline = RBFInterpolator(white, values, kernel="cubic")
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Return values, (m, d), at other points, (m, p)."""
+        if self._spline is None:
+            return np.tile(self._mean, (len(points), 1))
+        return self._spline((points - self._centre) / self._scale)
