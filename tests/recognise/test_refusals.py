@@ -69,11 +69,6 @@ def free_categories():
     pm.Categorical("y", p=pt.special.softmax(normal(shape=(4, 3)), axis=-1), observed=np.array([0, 1, 2, 1]))
 
 
-def likelihood_without_latents():
-    pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
-    pm.Normal("z", pm.HalfNormal("s"), 1.0, observed=REALS)
-
-
 def laplace_latent():
     b = pm.Laplace("b", 0.0, 1.0, shape=4)
     pm.Poisson("y", pt.exp(b), observed=COUNTS)
@@ -98,7 +93,6 @@ CASES = [
     (two_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
     (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
     (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
-    (likelihood_without_latents, {}, r"'z' does not depend on any latent"),
     (laplace_latent, {}, r"no Gaussian latent variable.*'b' is laplace"),
     (laplace_latent, {"latent": ["b"]}, r"'b', a laplace variable, not a Gaussian"),
     (heavy_tails_between, {}, r"no Gaussian latent variable.*'f' enters .*'g' is t"),
