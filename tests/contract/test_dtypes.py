@@ -128,7 +128,11 @@ LIKELIHOODS = {
         COUNTS,
     ),
     "skew normal": ("generic", lambda p, f: pm.SkewNormal.dist(mu=f, sigma=p(16), alpha=p([2, 12, 100])), REALS),
-    "asymmetric laplace": ("generic", lambda p, f: pm.AsymmetricLaplace.dist(kappa=p(2), mu=f, b=p([1, 2, 3])), REALS),
+    "asymmetric_laplace": (
+        "asymmetric_laplace",
+        lambda p, f: pm.AsymmetricLaplace.dist(kappa=p(2), mu=f, b=p([1, 2, 3])),
+        REALS,
+    ),
     "weibull": ("generic", lambda p, f: pm.Weibull.dist(alpha=p([2, 16, 1]), beta=p(100) * pt.exp(f)), POSITIVE),
 }
 
