@@ -172,12 +172,12 @@ def _without_offenders(
     if not sets:
         raise refusals[-1]
     if len(sets) > 1:
+        fits(list(candidates))
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
-            f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
-            f"products of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and "
-            f"predictors with {SPELLINGS} write."
+            f"Predictors are affine in some of {tied} but not in all of them together. {refusals[-1]} Inner products "
+            f"of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with "
+            f"{SPELLINGS} write."
         )
     return sets[0]
 
