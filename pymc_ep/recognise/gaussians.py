@@ -135,6 +135,8 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
     """Cumulative sums along time of a first value and of innovations, all independent."""
     first, innovation, _ = rv.owner.inputs
+    if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
+        return _walk_of_vectors(first, innovation)
     if not all(isinstance(v.owner.op, NormalRV) for v in (first, innovation)):
         return None
     (m0, s0), (m1, s1) = map(parameters_of, (first, innovation))
@@ -155,6 +157,37 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
         return pt.cumsum(independent, axis=-1).reshape((pt.prod(shape), -1))
 
     return Gaussian(lambda shape: pt.cumsum(along_time(m0, m1, shape), axis=-1), covariance, root, (s0, s1))
+
+
+def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gaussian:
+    """Cumulative sums along time, the last axis but one, of vectors that are independent of each other."""
+    (m0, c0), (m1, c1) = map(parameters_of, (first, innovation))
+
+    def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
+        # The parts come with time first; each is a vector, or a matrix, of the length of the last axis.
+        *batch, time, length = shape
+        part = (*batch, *[length] * ndim)
+        joined = pt.concatenate([pt.broadcast_to(start, (1, *part)), pt.broadcast_to(step, (time - 1, *part))])
+        return pt.moveaxis(joined, 0, len(batch))
+
+    def independent(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
+        return _block_diagonal(along_time(start, step, shape, 2).reshape((-1, shape[-1], shape[-1])))
+
+    def mean(shape: Shape) -> TensorVariable:
+        return pt.cumsum(along_time(m0, m1, shape, 1), axis=len(shape) - 2)
+
+    def covariance(shape: Shape) -> TensorVariable:
+        each = independent(c0, c1, shape).reshape((*shape, *shape))
+        summed = pt.cumsum(pt.cumsum(each, axis=len(shape) - 2), axis=2 * len(shape) - 2)
+        return summed.reshape((pt.prod(shape), -1))
+
+    def root(shape: Shape) -> TensorVariable:
+        factors = [pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1)]
+        return pt.cumsum(independent(*factors, shape).reshape((-1, *shape)), axis=len(shape) - 1).reshape(
+            (pt.prod(shape), -1)
+        )
+
+    return Gaussian(mean, covariance, root, (c0, c1))
 
 
 def _autoregression(rv: TensorVariable) -> Gaussian | None:

@@ -48,6 +48,9 @@ GAUSSIANS = {
     "random walks": lambda p: pm.GaussianRandomWalk.dist(
         p([100, 2]), p([20, 16]), init_dist=pm.Normal.dist(p([50, 3]), p([100, 12])), shape=(2, 4)
     ),
+    "random walk of vectors": lambda p: pm.MvGaussianRandomWalk.dist(
+        p([100, 20, 50]), cov=p(MATRIX), init_dist=pm.MvNormal.dist(p([0, 0, 100]), p(MATRIX)), steps=3
+    ),
     "autoregression": lambda p: pm.AR.dist(
         p([100, 2, 1]), p(16), constant=True, init_dist=pm.Normal.dist(p(50), p(100)), shape=(6,)
     ),
