@@ -16,6 +16,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Add, Cast, Clip, Mul
@@ -35,6 +36,7 @@ __all__ = [
     "group_names",
     "has_group",
     "indexed_first",
+    "inlined",
     "make_container",
     "numpy_mode",
     "pareto_shape",
@@ -48,6 +50,7 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""
 
 if PYMC_6:
+    from pytensor.compile.rewriting import inline_ofg_node
     from pytensor.tensor.linalg import Cholesky
 else:
     from pytensor.tensor.slinalg import Cholesky
@@ -125,6 +128,13 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     if isinstance(scalar_op, Add | Mul) and len(node.inputs) > 2:
         return [reduce(node.op, node.inputs).astype(node.outputs[0].dtype)]
     return None
+
+
+def inlined(node: Apply) -> list:
+    """Return the outputs of a node whose operation is a graph of others, by these others."""
+    if PYMC_6:
+        return inline_ofg_node(node)
+    return clone_replace(node.op.inner_outputs, dict(zip(node.op.inner_inputs, node.inputs)))
 
 
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:

@@ -211,6 +211,10 @@ class CompiledLatentGaussian(RowFunctions):
             lines.append(
                 f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
             )
+        lines += [
+            f"observed         {term.name}: depends on no latent variable; its density is in the evidence"
+            for term in form.fixed
+        ]
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
         return lines

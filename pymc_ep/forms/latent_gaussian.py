@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.forms.hyperparameters import Hyperparameters
 from pymc_ep.sites.base import Site
 
-__all__ = ["AffineVariable", "LatentGaussian", "NoiseBlock", "SiteGroup"]
+__all__ = ["AffineVariable", "FixedTerm", "LatentGaussian", "NoiseBlock", "SiteGroup"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,22 @@ class SiteGroup:
 
 
 @dataclass(frozen=True)
+class FixedTerm:
+    """An observed variable that depends on hyperparameters alone, or on nothing.
+
+    Attributes
+    ----------
+    name : str
+        The observed variable.
+    log_density : TensorVariable
+        Of each observation, in terms of hyperparameters.
+    """
+
+    name: str
+    log_density: TensorVariable
+
+
+@dataclass(frozen=True)
 class AffineVariable:
     """A model variable that is affine in the noise blocks, and so Gaussian given the hyperparameters.
 
@@ -130,6 +146,8 @@ class LatentGaussian(Hyperparameters):
         Likelihoods to predict: sites without observations, which take no part in the posterior.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
+    fixed : tuple of FixedTerm
+        Observed variables that no latent variable is behind, a factor of the evidence.
     """
 
     blocks: tuple[NoiseBlock, ...]
@@ -138,6 +156,7 @@ class LatentGaussian(Hyperparameters):
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
     predictions: tuple[SiteGroup, ...] = ()
     ignored: tuple[str, ...] = ()
+    fixed: tuple[FixedTerm, ...] = ()
 
     @property
     def latent_names(self) -> tuple[str, ...]:
@@ -157,8 +176,9 @@ class LatentGaussian(Hyperparameters):
 
     @property
     def log_excess(self) -> TensorVariable:
-        """log of the factor by which PyMC's densities of all blocks exceed the normalised Gaussians, ()."""
-        return self.at_zero_noise(pt.add(*(b.log_excess for b in self.blocks), pt.zeros(())))
+        """log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites, ()."""
+        parts = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
+        return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
 
     @cached_property
     def _zeros(self) -> dict[TensorVariable, TensorVariable]:

@@ -142,8 +142,11 @@ class PosteriorMixture:
                 rows[here] = part
         blocks = self._by_block(noise)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
-        values, densities = self.form.evaluate(self.thetas[component], drawn, origins, log_density=log_likelihood)
-        return JointDraws(values, self.form.of_observed(densities), left_out=_LEFT_OUT if log_likelihood else "")
+        thetas = self.thetas[component]
+        values, densities = self.form.evaluate(thetas, drawn, origins, log_density=log_likelihood)
+        return JointDraws(
+            values, self.form.of_observed(thetas, densities), left_out=_LEFT_OUT if log_likelihood else ""
+        )
 
     def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:
         rest = iter(parts)

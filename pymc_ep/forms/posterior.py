@@ -245,7 +245,7 @@ class LatentPosterior:
         excess = self.mode[1].log_excess if held else self.form.log_excess_rows(thetas)
         log_p, reason = log_joint(self.form, still.priors, thetas, moved, densities, excess, held=held, budget=budget)
         log_q = None if log_p is None else self._log_q(spread, still)
-        return JointDraws(values, self.form.of_observed(densities), log_p, log_q, reason)
+        return JointDraws(values, self.form.of_observed(thetas, densities), log_p, log_q, reason)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> StillDraws:
         """Draw the noise of all blocks at the mode of the hyperparameters."""

@@ -65,9 +65,16 @@ class RowFunctions(HyperFunctions):
         """Return the log density of each site, (s, *shape), by factor, for rows of theta and noise."""
         return self._at_sites(self._site_rows(*self._unpack_rows(theta), *self._shape_noise(theta[0], noise)))
 
-    def of_observed(self, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what belongs to observed variables; empty where there is nothing."""
-        return {group.name: by_factor[group.name] for group in self.form.groups if by_factor}
+    def of_observed(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return log densities of all observed variables, (s, *shape), at rows of theta, where their sites' are given.
+
+        Empty where there are none.
+        """
+        if not by_factor:
+            return {}
+        fixed = zip(self.form.fixed, self._fixed_rows(*self._unpack_rows(theta)))
+        rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
+        return {group.name: by_factor[group.name] for group in self.form.groups} | rows
 
     def _at_sites(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return the log densities of all sites at rows of their predictors and parameters."""
@@ -97,7 +104,7 @@ class RowFunctions(HyperFunctions):
         return np.asarray(value), np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
 
     def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log of the factor by which PyMC's latent densities exceed normalised ones, for rows (s, p)."""
+        """Return the log of the factor by which PyMC's joint density exceeds Gaussians and sites, for rows (s, p)."""
         return np.asarray(self._log_excess_rows(*self._unpack_rows(theta)))
 
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -127,6 +134,12 @@ class RowFunctions(HyperFunctions):
     def _log_excess_rows(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
         return self._function(rows.values(), batch(self.form.log_excess, rows))
+
+    @cached_property
+    def _fixed_rows(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        outputs = [term.log_density for term in self.form.fixed]
+        return self._function(rows.values(), [batch(v, rows) if rows else v[None] for v in outputs])
 
     @cached_property
     def _predictors(self) -> Callable[..., Any]:

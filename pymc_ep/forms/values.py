@@ -23,7 +23,7 @@ class Prior(NamedTuple):
     log_prior : float
         Log density of the hyperparameters.
     log_excess : float
-        log of the factor by which PyMC's density of the latent variables exceeds the normalised Gaussian.
+        log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites.
     """
 
     mean: Any

@@ -7,13 +7,13 @@ from weakref import WeakKeyDictionary
 import pytensor
 from pymc import Model
 
-from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.latent_gaussian import LatentGaussian
 from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.recognise.readable import require_readable
 from pymc_ep.recognise.registry import recognise
 
 __all__ = ["compiled_form"]
@@ -54,13 +54,9 @@ def compiled_form(
     Raises
     ------
     UnsupportedModelError
-        As the recognisers, and for models in single precision.
+        As the recognisers, and `require_readable`.
     """
-    if single := [v.name for v in model.free_RVs if v.dtype == "float32"]:
-        raise UnsupportedModelError(
-            f"{single[0]!r} is in single precision, and what is fitted here needs double: build the model under "
-            f"pytensor.config.floatX = 'float64'."
-        )
+    require_readable(model)
     known = _COMPILED.setdefault(model, {})
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)

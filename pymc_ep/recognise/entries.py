@@ -10,6 +10,7 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.bilinear import Entries
+from pymc_ep.recognise.random_nodes import parameters_of
 
 __all__ = ["all_latent", "entries_of", "is_gaussian"]
 
@@ -30,7 +31,7 @@ def _covariance(rv: TensorVariable) -> TensorVariable | None:
     """Return the covariance that all rows of a multivariate normal variable have; None where there is none such."""
     if rv.owner is None or not isinstance(rv.owner.op, MvNormalRV):
         return None
-    graph = rv.owner.op.dist_params(rv.owner)[1]
+    graph = parameters_of(rv)[1]
     while graph.ndim > 2 and graph.type.broadcastable[0]:
         graph = graph[0]
     return graph if graph.ndim == 2 else None
@@ -41,10 +42,10 @@ def entries_of(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> En
     shape = infer_shape([rv], (), ())[0]
     parts = []
     if not isinstance(rv.owner.op, FlatRV):
-        mu, scale = (part.astype("float64") for part in rv.owner.op.dist_params(rv.owner))
+        mu, scale = parameters_of(rv)
         covariance = _covariance(rv)
         # With the sign of what can be no standard deviation, so that it is seen.
         variance = scale * pt.abs(scale) if covariance is None else pt.diagonal(covariance)
-        parts = [pt.broadcast_to(p, shape).astype("float64") for p in (mu, variance)]
-        parts += [] if covariance is None else [covariance.astype("float64")]
+        parts = [pt.broadcast_to(p, shape) for p in (mu, variance)]
+        parts += [] if covariance is None else [covariance]
     return Entries(rv.name, stand_in, tuple(shape), *(model.replace_rvs_by_values(parts) if parts else (None, None)))

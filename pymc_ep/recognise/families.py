@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 import scipy.special
+from pymc.distributions.continuous import AsymmetricLaplace
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     BetaRV,
@@ -209,6 +210,9 @@ register_family(
 )
 register_family(NormalRV, predictor=0, links={"identity": "normal"}, parameters={"sigma": 1})
 register_family(LaplaceRV, predictor=0, links={"identity": "laplace"}, parameters={"b": 1})
+register_family(
+    AsymmetricLaplace.rv_type, predictor=2, links={"identity": "asymmetric_laplace"}, parameters={"b": 0, "kappa": 1}
+)
 register_family(StudentTRV, predictor=1, links={"identity": "student_t"}, parameters={"nu": 0, "sigma": 2})
 register_family(
     RectifiedPoisson.rv_type,

@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
 from pymc_ep.recognise.areas import require_connected, require_neighbours
+from pymc_ep.recognise.random_nodes import parameters_of
 
 __all__ = ["Gaussian", "gaussian_of"]
 
@@ -68,7 +69,7 @@ def gaussian_of(rv: TensorVariable) -> Gaussian | None:
 
 
 def _normal(rv: TensorVariable) -> Gaussian:
-    mean, sigma = rv.owner.op.dist_params(rv.owner)
+    mean, sigma = parameters_of(rv)
 
     def diagonal(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:
         return lambda shape: pt.diag(pt.broadcast_to(scale, shape).ravel().astype(rv.dtype))
@@ -91,7 +92,7 @@ def _flat(rv: TensorVariable) -> Gaussian:
 def _sparse_field(rv: TensorVariable) -> Gaussian:
     """Leave out the potentials, which are sites."""
     flat = _flat(rv)
-    parameters = rv.owner.op.dist_params(rv.owner)
+    parameters = parameters_of(rv)
 
     def log_excess(shape: Shape) -> TensorVariable:
         return flat.log_excess(shape) + rv.owner.op.log_excess(parameters)
@@ -101,11 +102,11 @@ def _sparse_field(rv: TensorVariable) -> Gaussian:
 
 def _wavelet_tree(rv: TensorVariable) -> Gaussian:
     """Leave out the mixtures, which are sites."""
-    return replace(_flat(rv), barred=tuple(rv.owner.op.dist_params(rv.owner)))
+    return replace(_flat(rv), barred=tuple(parameters_of(rv)))
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
-    mean, covariance = rv.owner.op.dist_params(rv.owner)
+    mean, covariance = parameters_of(rv)
     if rv.ndim == 1:
         return Gaussian(
             lambda shape: mean, lambda shape: covariance, lambda shape: pt.linalg.cholesky(covariance).T, (covariance,)
@@ -123,7 +124,7 @@ def _mv_normal(rv: TensorVariable) -> Gaussian:
 
 
 def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
-    mean, rows, columns = rv.owner.op.dist_params(rv.owner)
+    mean, rows, columns = parameters_of(rv)
     if rows.ndim != 2 or columns.ndim != 2:
         return None
     covariance = pt.linalg.kron(rows @ rows.T, columns @ columns.T)
@@ -134,9 +135,11 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
     """Cumulative sums along time of a first value and of innovations, all independent."""
     first, innovation, _ = rv.owner.inputs
+    if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
+        return _walk_of_vectors(first, innovation)
     if not all(isinstance(v.owner.op, NormalRV) for v in (first, innovation)):
         return None
-    (m0, s0), (m1, s1) = (v.owner.op.dist_params(v.owner) for v in (first, innovation))
+    (m0, s0), (m1, s1) = map(parameters_of, (first, innovation))
 
     def along_time(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
         # The parts come with time first: (1, *batch) and (time - 1, *batch).
@@ -156,13 +159,44 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
     return Gaussian(lambda shape: pt.cumsum(along_time(m0, m1, shape), axis=-1), covariance, root, (s0, s1))
 
 
+def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gaussian:
+    """Cumulative sums along time, the last axis but one, of vectors that are independent of each other."""
+    (m0, c0), (m1, c1) = map(parameters_of, (first, innovation))
+
+    def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
+        # The parts come with time first; each is a vector, or a matrix, of the length of the last axis.
+        *batch, time, length = shape
+        part = (*batch, *[length] * ndim)
+        joined = pt.concatenate([pt.broadcast_to(start, (1, *part)), pt.broadcast_to(step, (time - 1, *part))])
+        return pt.moveaxis(joined, 0, len(batch))
+
+    def independent(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
+        return _block_diagonal(along_time(start, step, shape, 2).reshape((-1, shape[-1], shape[-1])))
+
+    def mean(shape: Shape) -> TensorVariable:
+        return pt.cumsum(along_time(m0, m1, shape, 1), axis=len(shape) - 2)
+
+    def covariance(shape: Shape) -> TensorVariable:
+        each = independent(c0, c1, shape).reshape((*shape, *shape))
+        summed = pt.cumsum(pt.cumsum(each, axis=len(shape) - 2), axis=2 * len(shape) - 2)
+        return summed.reshape((pt.prod(shape), -1))
+
+    def root(shape: Shape) -> TensorVariable:
+        factors = [pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1)]
+        return pt.cumsum(independent(*factors, shape).reshape((-1, *shape)), axis=len(shape) - 1).reshape(
+            (pt.prod(shape), -1)
+        )
+
+    return Gaussian(mean, covariance, root, (c0, c1))
+
+
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
     """R x = (first values; c + innovations), with R unit lower triangular and banded."""
-    rho, sigma, first, *_ = rv.owner.inputs
+    rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
         return None
     op = rv.owner.op
-    m0, s0 = first.owner.op.dist_params(first.owner)
+    m0, s0 = parameters_of(first)
     constant, weights = (rho[0], rho[1:]) if op.constant_term else (pt.zeros(()), rho)
 
     def residuals(time: TensorVariable) -> TensorVariable:
@@ -209,7 +243,7 @@ def _of_precision(
 
 def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
     """Precision tau (D - alpha W); PyMC leaves out the constants of its density, -d log(2 pi) / 2 + log|D| / 2."""
-    mean, weights, alpha, tau, _ = rv.owner.op.dist_params(rv.owner)
+    mean, weights, alpha, tau, _ = parameters_of(rv)
     w = _matrix(weights)
     neighbours = w.sum(axis=0)
     precision = _scalar(tau) * (pt.diag(neighbours) - _scalar(alpha) * w)
@@ -224,7 +258,7 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
 
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
     """Differences of neighbours, and PyMC's soft constraint of the sum; PyMC normalises the latter only."""
-    weights, sigma, zero_sum_sd = rv.owner.op.dist_params(rv.owner)
+    weights, sigma, zero_sum_sd = parameters_of(rv)
     below = pt.eq(pt.tril(_matrix(weights)), 1).astype("float64")
     w = below + below.T
     n = w.shape[0]
@@ -242,7 +276,7 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
 
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
     """Independent normals minus their means along the last axes; one scale along these."""
-    sigma, _ = rv.owner.op.dist_params(rv.owner)
+    sigma, _ = parameters_of(rv)
 
     def centred(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:
         def graph(shape: Shape) -> TensorVariable:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.mixture import MixtureRV
 from pymc.logprob.basic import logp as pymc_logp
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
@@ -106,6 +107,12 @@ def find_generic(
     except UnsupportedModelError:
         raise
     except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(node.op, MixtureRV):
+            raise UnsupportedModelError(
+                f"{name!r} is a {distribution_name(node)} with latent variables in several components, each with a "
+                f"predictor of its own, and a site takes one. Its posterior has several modes: use pm.sample, or leave "
+                f"these variables out of latent=[...]."
+            ) from error
         raise UnsupportedModelError(
             f"{name!r} has the distribution {distribution_name(node)}, whose log density PyMC cannot give or "
             f"differentiate for single observations ({type(error).__name__}: {error}). Use a distribution that "

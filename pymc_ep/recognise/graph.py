@@ -9,11 +9,12 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
+from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import quick_mode
+from pymc_ep.compat import inlined, quick_mode
 from pymc_ep.forms.linear_maps import pullback
 
 __all__ = [
@@ -95,15 +96,19 @@ def without_casts(variable: TensorVariable) -> TensorVariable:
 def without_views(
     expressions: Sequence[TensorVariable], blockers: Sequence[TensorVariable] = ()
 ) -> list[TensorVariable]:
-    """Return the graphs without the views that PyMC puts around Deterministics, which hide what is behind them.
+    """Return the graphs without views and graphs within an operation, which hide what is behind them.
 
-    What follows from a view is made anew, down to `blockers`, which stay who they are.
+    PyMC puts views around Deterministics; PyTensor's einsum is an operation that holds products and sums, through
+    which no derivative is seen to be constant. What follows from these is made anew, down to `blockers`, which stay who
+    they are.
     """
     known: dict = {}
     for node in io_toposort(list(blockers), list(expressions)):
         inputs = [known.get(v, v) for v in node.inputs]
         if isinstance(node.op, ViewOp):
             known[node.outputs[0]] = inputs[0]
+        elif isinstance(node.op, Einsum):
+            known.update(zip(node.outputs, inlined(node.clone_with_new_inputs(inputs))))
         elif inputs != node.inputs:
             known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
     return [known.get(v, v) for v in expressions]

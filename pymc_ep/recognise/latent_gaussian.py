@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.transforms import ZeroSumTransform
@@ -10,8 +11,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.shapes import require_shape
-from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
+from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
@@ -46,8 +47,6 @@ def recognise_latent_gaussian(
     UnsupportedModelError
         Names the variable, what was found and what would make it fit.
     """
-    for rv in model.observed_RVs:
-        require_univariate(rv)
     relevant = relevant_variables(model)
     candidates = _candidates(model, relevant) or _candidates(model, relevant, shared=True)
     if latent is not None:
@@ -173,12 +172,12 @@ def _without_offenders(
     if not sets:
         raise refusals[-1]
     if len(sets) > 1:
+        fits(list(candidates))
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine in some of {tied} but not in all of them together (a product of Gaussian "
-            f"variables). Say which to integrate out with latent=[...]; the others become hyperparameters. Inner "
-            f"products of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and "
-            f"predictors with {SPELLINGS} write."
+            f"Predictors are affine in some of {tied} but not in all of them together. {refusals[-1]} Inner products "
+            f"of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with "
+            f"{SPELLINGS} write."
         )
     return sets[0]
 
@@ -259,26 +258,50 @@ def _build(
                 f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
                 f"latent= so that it becomes a hyperparameter."
             )
-    groups = []
+    groups, fixed = [], []
     rest = iter(outputs)
     for rv in likelihoods:
-        observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         own = [next(rest) for _ in parameters_of(rv)]
+        if rv in model.observed_RVs and not depends_on(own, list(test.noise)):
+            fixed.append(_fixed(model, rv, test))
+            continue
+        require_univariate(rv)
+        observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         found = find_site(rv, own, observed, test, registered_only=registered_only)
         groups.append(_group(rv.name, found, observed))
+    seen = len(model.observed_RVs) - len(fixed)
+    if not seen:
+        raise NotAffineError(
+            f"{', '.join(repr(term.name) for term in fixed)} depend on no latent variable, so there is nothing to "
+            f"integrate out; name other variables with latent=[...]."
+        )
     origins = {b.name: b for b in blocks if b.origin is not None}
     named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
     form = LatentGaussian(
         **hyper_fields(model, hyper),
         blocks=tuple(blocks),
-        groups=tuple(groups[: len(model.observed_RVs)]),
-        predictions=tuple(groups[len(model.observed_RVs) :]),
+        groups=tuple(groups[:seen]),
+        predictions=tuple(groups[seen:]),
         affine=tuple(affine),
         deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
+        fixed=tuple(fixed),
     )
     return with_potentials(form, latents, graphs)
+
+
+def _fixed(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
+    """Return an observed variable that no latent variable is behind, or raise where it cannot be as observed."""
+    (density,) = model.logp(vars=[rv], sum=False)
+    at_start = test.compile(density, [], without_checks=True)()
+    if not np.all(np.isfinite(at_start)):
+        index = first_index(~np.isfinite(at_start))
+        raise InvalidDataError(
+            f"{rv.name!r} has the log density {at_start[index]}{at_index(index)} at the model's initial point. Correct "
+            f"that observation, or give the variables that its distribution depends on other initial values."
+        )
+    return FixedTerm(rv.name, density)
 
 
 def _unseen(

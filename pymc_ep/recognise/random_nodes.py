@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
@@ -13,8 +14,31 @@ __all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_
 
 
 def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
-    """Return the parameters of a random variable's distribution."""
-    return [rv.owner.inputs[i] for i in parameter_positions(rv.owner)]
+    """Return the parameters of a random variable's distribution, in double precision.
+
+    PyTensor holds the number 16 in eight bits, where its square is 0, and 0.5 in single precision.
+    """
+    return [_in_double(rv.owner.inputs[i]) for i in parameter_positions(rv.owner)]
+
+
+def _in_double(parameter: Variable) -> Variable:
+    """Cast an array of numbers, or those that a distribution within a distribution has."""
+    if is_random(parameter):
+        return parameter if parameter.name else _of_doubles(parameter)
+    if not isinstance(parameter.type, DenseTensorType) or parameter.dtype == "float64":
+        return parameter
+    if isinstance(parameter, Constant):
+        return pt.constant(parameter.data, dtype="float64")
+    return parameter.astype("float64")
+
+
+def _of_doubles(inner: TensorVariable) -> TensorVariable:
+    """Return a distribution within a distribution with its parameters in double precision."""
+    node = inner.owner
+    inputs = _inputs(node, parameters_of(inner))
+    if inputs == node.inputs or not isinstance(node.op, RandomVariable):
+        return inner
+    return node.op.make_node(*inputs).default_output()
 
 
 def parameter_positions(node: Apply) -> list[int]:
@@ -50,9 +74,7 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
     if getattr(node.op, "inline_logprob", False):
         # PyMC reads the density off the graph within, which must then be made anew.
         return type(node.op).rv_op(*parameters)
-    inputs = list(node.inputs)
-    for position, parameter in zip(parameter_positions(node), parameters, strict=True):
-        inputs[position] = parameter
+    inputs = _inputs(node, parameters)
     size = _size_position(node)
     if size is not None:
         inputs[size] = NoneConst
@@ -62,6 +84,14 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
     rv = node.default_output()
     outputs = [TensorType(v.type.dtype, shape=(None,) * ndim)() if v is rv else v.type() for v in node.outputs]
     return Apply(node.op, inputs, outputs).outputs[node.outputs.index(rv)]
+
+
+def _inputs(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:
+    """Return the inputs of a node with others in the place of its parameters."""
+    inputs = list(node.inputs)
+    for position, parameter in zip(parameter_positions(node), parameters, strict=True):
+        inputs[position] = parameter
+    return inputs
 
 
 def distribution_name(node: Apply) -> str:

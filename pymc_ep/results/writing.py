@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.results.container import build_container, model_dims
+from pymc_ep.results.forward import drawn_forward
 
 __all__ = ["layout_of", "write_solution"]
 
@@ -73,6 +74,8 @@ def write_solution(
         rng = np.random.default_rng(random_seed)
         drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
         values = {name: _by_chain(v, chains) for name, v in drawn.values.items()} | dict(given or {})
+        flat = {name: v.reshape(-1, *v.shape[2:]) for name, v in values.items()}
+        values |= {name: _by_chain(v, chains) for name, v in drawn_forward(model, flat, rng).items()}
         posterior = {v.name: values[v.name] for v in (*model.free_RVs, *model.deterministics) if v.name in values}
         log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
         for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):

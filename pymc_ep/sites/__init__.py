@@ -1,5 +1,6 @@
 """Likelihood sites, one a file; importing this package registers them all."""
 
+from pymc_ep.sites.asymmetric_laplace import ASYMMETRIC_LAPLACE
 from pymc_ep.sites.base import Relation, Site, SuperGaussian, Tilted, get_site, register_site, sites
 from pymc_ep.sites.beta import BETA
 from pymc_ep.sites.binomial import BINOMIAL_CLOGLOG, BINOMIAL_LOGIT, BINOMIAL_PROBIT
@@ -19,6 +20,7 @@ from pymc_ep.sites.softplus_poisson import SOFTPLUS_POISSON
 from pymc_ep.sites.student_t import STUDENT_T
 
 __all__ = [
+    "ASYMMETRIC_LAPLACE",
     "BETA",
     "BINOMIAL_CLOGLOG",
     "BINOMIAL_LOGIT",

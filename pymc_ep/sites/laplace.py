@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 from pymc_ep.sites.base import Site, SuperGaussian, Tilted, register_site
 
-__all__ = ["LAPLACE"]
+__all__ = ["LAPLACE", "two_halves"]
 
 
 def logp(y: Any, eta: Any, b: Any) -> Any:
@@ -18,47 +18,55 @@ def logp(y: Any, eta: Any, b: Any) -> Any:
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any) -> Tilted:
-    """Mixture of two truncated Gaussians, one on each side of y.
+    """Mixture of two truncated Gaussians, one on each side of y."""
+    halves = two_halves(y, mean, variance, power / b, power / b)
+    return halves._replace(log_z=halves.log_z - power * pt.log(2 * b))
 
-    With rate ``a = power / b``, ``x = f - y``, ``c = (m - y) / s`` and ``s = sqrt(v)`` the halves are Gaussians of
-    variance v with means ``s (c -+ a s)``, cut at 0, so that ``k = a s -+ c`` for the right and the left one. Both
-    masses have the factor ``exp(-c**2 / 2) / sqrt(2 pi)``; what remains is one over the hazard h(k). The weights
-    are therefore ratios of hazards, in which nothing overflows or cancels, and moments of the mixture are sums of
-    positive terms. For the site precision: ``power * d log t / d f = -a sign(x)`` and
-    ``Cov(x, sign(x)) = 2 p_right p_left (E|x| right + E|x| left)``.
+
+def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any) -> Tilted:
+    """Moments under ``t(f) = exp(-rate |f - y|)``, with one rate on each side of y.
+
+    With ``c = (m - y) / s``, ``s = sqrt(v)`` and rate a the halves are Gaussians of variance v with means
+    ``y + s (c -+ a s)``, cut at y, so that ``k = a s -+ c`` for the right and the left one. Both masses have the factor
+    ``exp(-c**2 / 2) / sqrt(2 pi)``; what remains is one over the hazard h(k). The weights are therefore ratios of
+    hazards, in which nothing overflows or cancels, and moments of the mixture are sums of positive terms. With
+    x = f - y the site precision follows from
+    ``Cov(x, -d log t / d f) = (a_right + a_left) p_right p_left (E|x| right + E|x| left)``.
     """
     deviation = pt.sqrt(variance)
-    rate = power / b
-    step = rate * deviation
+    step_right, step_left = rate_right * deviation, rate_left * deviation
     c = (mean - y) / deviation
-    _, hazard_right, mean_right, variance_right = truncated_normal(step - c)
-    _, hazard_left, mean_left, variance_left = truncated_normal(step + c)
+    _, hazard_right, mean_right, variance_right = truncated_normal(step_right - c)
+    _, hazard_left, mean_left, variance_left = truncated_normal(step_left + c)
     right = hazard_left / (hazard_left + hazard_right)
     left = hazard_right / (hazard_left + hazard_right)
     gap = right * left * (mean_right + mean_left)
     spread = right * variance_right + left * variance_left + gap * (mean_right + mean_left)
+    above = c >= 0
+    near, far = pt.switch(above, step_right, step_left), pt.switch(above, step_left, step_right)
     return Tilted(
-        log_z=_log_z(step, pt.abs(c)) - power * pt.log(2 * b),
+        log_z=_log_z(near, far, pt.abs(c)),
         mean=y + deviation * (right * mean_right - left * mean_left),
         variance=variance * spread,
-        gradient=rate * (left - right),
-        precision=2 * rate * gap / (deviation * spread),
+        gradient=rate_left * left - rate_right * right,
+        precision=(rate_right + rate_left) * gap / (deviation * spread),
     )
 
 
-def _log_z(step: Any, c: Any) -> Any:
-    """log of the integral of ``N(x; c, 1) exp(-step |x|)`` for c >= 0.
+def _log_z(step_near: Any, step_far: Any, c: Any) -> Any:
+    """log of the integral of N(x; c, 1) with c >= 0 times exp(-step_near x) above zero and exp(step_far x) below it.
 
-    The larger half is exact as ``step**2 / 2 - step c + log Phi(c - step)`` where ``c > step``, and otherwise, where
-    those terms cancel, as ``-c**2 / 2 - log(sqrt(2 pi) h)``; the smaller half adds ``log(1 + h_near / h_far)``.
+    The half above is exact as ``step**2 / 2 - step c + log Phi(c - step)`` where ``c > step``, and otherwise, where
+    those terms cancel, as ``-c**2 / 2 - log(sqrt(2 pi) h)``; the other half adds ``log(1 + h_near / h_far)``.
     """
-    log_mass, near, _, _ = truncated_normal(step - c)
-    _, far, _, _ = truncated_normal(step + c)
-    inside = c > step
+    log_mass, near, _, _ = truncated_normal(step_near - c)
+    _, far, _, _ = truncated_normal(step_far + c)
+    inside = c > step_near
     # Guarded, so that the branch not taken gives no infinity to the derivative.
     safe = pt.switch(inside, 1.0, near)
-    larger = pt.switch(inside, step * (0.5 * step - c) + log_mass, -0.5 * c**2 - pt.log(safe) - 0.5 * np.log(2 * np.pi))
-    return larger + pt.log1p(near / far)
+    exact = step_near * (0.5 * step_near - c) + log_mass
+    above = pt.switch(inside, exact, -0.5 * c**2 - pt.log(safe) - 0.5 * np.log(2 * np.pi))
+    return above + pt.log1p(near / far)
 
 
 LAPLACE = register_site(

@@ -22,8 +22,9 @@ def tilted_moments(
         Name of a site: ``"rectified_poisson"``, ``"poisson"``, ``"softplus_poisson"``, ``"negative_binomial"``
         (``alpha``), ``"probit"``, ``"logit"``, ``"cloglog"``, ``"binomial_logit"``, ``"binomial_probit"``,
         ``"binomial_cloglog"`` (each ``n``), ``"ordered_logit"``, ``"ordered_probit"`` (``lower``, ``upper``),
-        ``"exponential"``, ``"gamma"`` (``alpha``), ``"beta"`` (``nu``), ``"laplace"`` (y is the location, ``b`` the
-        scale), ``"student_t"`` (``nu``, ``sigma``), ``"normal"`` (``sigma``), or one that was registered.
+        ``"exponential"``, ``"gamma"`` (``alpha``), ``"beta"`` (``nu``),
+        ``"laplace"`` (y is the location, ``b`` the scale), ``"asymmetric_laplace"`` (``b``, ``kappa``),
+        ``"student_t"`` (``nu``, ``sigma``), ``"normal"`` (``sigma``), or one that was registered.
     y : array_like
         Observations: counts, zeros and ones, or reals.
     mean, variance : array_like

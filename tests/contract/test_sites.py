@@ -33,6 +33,7 @@ def normal_cdf(x):
 
 
 DISTRIBUTIONS = {
+    "asymmetric_laplace": lambda eta, b, kappa: pm.AsymmetricLaplace.dist(b=b, kappa=kappa, mu=eta),
     "beta": lambda eta, nu: pm.Beta.dist(mu=pt.sigmoid(eta), nu=nu),
     "binomial_cloglog": lambda eta, n: pm.Binomial.dist(n.astype(int), -pt.expm1(-pt.exp(eta))),
     "binomial_logit": lambda eta, n: pm.Binomial.dist(n.astype(int), logit_p=eta),

@@ -29,6 +29,15 @@ DISTRIBUTIONS = {
     "random walks": lambda: pm.GaussianRandomWalk.dist(
         0.4, np.array([0.7, 2.0]), init_dist=pm.Normal.dist([1.0, -1.0], 2.0), shape=(2, 4)
     ),
+    "random walk of vectors": lambda: pm.MvGaussianRandomWalk.dist(
+        np.array([0.4, -0.1, 0.0]),
+        cov=COVARIANCE,
+        init_dist=pm.MvNormal.dist(np.array([1.0, 2.0, 0.0]), COVARIANCES[1]),
+        steps=3,
+    ),
+    "random walks of vectors": lambda: pm.MvGaussianRandomWalk.dist(
+        np.array([0.4, -0.1, 0.0]), cov=COVARIANCE, init_dist=pm.MvNormal.dist(np.ones(3), np.eye(3)), shape=(2, 3, 3)
+    ),
     "autoregression": lambda: pm.AR.dist([0.5, -0.2], 0.7, init_dist=pm.Normal.dist(1.0, 2.0), shape=(6,)),
     "autoregression with constant": lambda: pm.AR.dist(
         [0.3, 0.5], 0.7, constant=True, init_dist=pm.Normal.dist(1.0, 2.0), shape=(5,)

@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import scipy.stats
 from scipy.integrate import trapezoid
 
 import pymc_ep as pmep
@@ -89,7 +90,7 @@ LIKELIHOODS = {
     "gumbel": ("generic", lambda f: pm.Gumbel.dist(f, 0.6), REALS),
     "logistic": ("generic", lambda f: pm.Logistic.dist(f, 0.6), REALS),
     "skew_normal": ("generic", lambda f: pm.SkewNormal.dist(mu=f, sigma=0.8, alpha=2.0), REALS),
-    "asymmetric_laplace": ("generic", lambda f: pm.AsymmetricLaplace.dist(kappa=2.0, mu=f, b=1.5), REALS),
+    "asymmetric_laplace": ("asymmetric_laplace", lambda f: pm.AsymmetricLaplace.dist(kappa=2.0, mu=f, b=1.5), REALS),
     "von_mises": ("generic", lambda f: pm.VonMises.dist(mu=f, kappa=3.0), REALS),
     "zero_inflated_poisson": ("generic", lambda f: pm.ZeroInflatedPoisson.dist(psi=0.7, mu=pt.exp(f)), COUNTS),
     "zero_inflation": ("generic", lambda f: pm.ZeroInflatedPoisson.dist(psi=pt.sigmoid(f), mu=2.0), COUNTS),
@@ -295,3 +296,49 @@ def test_bad_observations_are_named():
         pm.OrderedLogistic("y", eta=f, cutpoints=CUTS, observed=CATEGORIES + (np.arange(N) == 3))
     with pytest.raises(pmep.InvalidDataError, match=r"'y' has the value 4.0 at index 3.*categories from 0 to 3"):
         pmep.fit(model=model, draws=0, progressbar=False)
+
+
+STACKS = np.array(
+    [
+        [80, 27, 89, 42], [80, 27, 88, 37], [75, 25, 90, 37], [62, 24, 87, 28], [62, 22, 87, 18], [62, 23, 87, 18],
+        [62, 24, 93, 19], [62, 24, 93, 20], [58, 23, 87, 15], [58, 18, 80, 14], [58, 18, 89, 14], [58, 17, 88, 13],
+        [58, 18, 82, 11], [58, 19, 93, 12], [50, 18, 89, 8], [50, 18, 86, 7], [50, 19, 72, 8], [50, 19, 79, 8],
+        [50, 20, 80, 9], [56, 20, 82, 15], [70, 20, 91, 15],
+    ]
+)  # fmt: skip
+"""Loss of ammonia at a plant (Brownlee 1965): air flow, temperature, acid, loss."""
+
+ROBUST = {
+    "student": lambda mu, s: pm.StudentT.dist(nu=4, mu=mu, sigma=s),
+    **{f"quantile {q}": lambda mu, s, q=q: pm.AsymmetricLaplace.dist(q=q, mu=mu, b=1 / s) for q in (0.1, 0.5, 0.9)},
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_stack_losses_settle(name):
+    """Robust and quantile regression, at the mode of the scale, against importance sampling from a wide Gaussian."""
+    x = (STACKS[:, :3] - STACKS[:, :3].mean(axis=0)) / STACKS[:, :3].std(axis=0)
+    x = np.column_stack([np.ones(len(x)), x])
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 10.0)
+        b = pm.Normal("b", 0, 10, shape=4)
+        observe(ROBUST[name](x @ b, s), STACKS[:, 3])
+    fit = pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False)["fit"]
+    assert bool(fit["converged"])
+    mean, sd = fit["b_mean"].to_numpy(), fit["b_sd"].to_numpy()
+    rng = np.random.default_rng(0)
+    # The coefficients depend on each other: their spread is that of least squares, widened to the sds found.
+    shape = np.linalg.inv(x.T @ x)
+    shape = shape * np.max(sd**2 / np.diag(shape))
+    proposal = scipy.stats.multivariate_t(mean, shape, df=5, seed=rng)
+    draws = proposal.rvs(100_000)
+    predictors, value = pt.dmatrix(), float(fit["hyper_mode_s"])
+    log_density = pm.logp(ROBUST[name](predictors, value), STACKS[:, 3].astype(float)).sum(axis=1)
+    log_t = pytensor.function([predictors], log_density, mode=numpy_mode())
+    log_w = log_t(draws @ x.T) + scipy.stats.norm(0, 10).logpdf(draws).sum(axis=1) - proposal.logpdf(draws)
+    weight = np.exp(log_w - log_w.max())
+    expected = weight @ draws / weight.sum()
+    spread = np.sqrt(weight @ (draws - expected) ** 2 / weight.sum())
+    np.testing.assert_allclose((mean - expected) / spread, 0, atol=0.15)
+    np.testing.assert_allclose(sd, spread, rtol=0.15)
+    np.testing.assert_allclose(fit["log_evidence"], np.log(weight.mean()) + log_w.max(), atol=0.2)

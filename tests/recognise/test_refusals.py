@@ -69,9 +69,23 @@ def free_categories():
     pm.Categorical("y", p=pt.special.softmax(normal(shape=(4, 3)), axis=-1), observed=np.array([0, 1, 2, 1]))
 
 
-def likelihood_without_latents():
-    pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
-    pm.Normal("z", pm.HalfNormal("s"), 1.0, observed=REALS)
+def batches():
+    rows, batch = pm.Minibatch(np.arange(4), REALS, batch_size=2)
+    pm.Normal("y", normal()[rows], 1.0, observed=batch, total_size=4)
+
+
+def named_axes():
+    dims = pytest.importorskip("pymc.dims")
+    pm.modelcontext(None).add_coord("k", range(4))
+    dims.Normal("y", dims.Normal("f", 0, 1, dims=("k",)), 1.0, observed=dims.as_xtensor(REALS, dims=("k",)))
+
+
+def mixture_of_means():
+    pm.NormalMixture("y", [0.3, 0.7], mu=normal(shape=2), sigma=1.0, observed=REALS)
+
+
+def sum_of_rates():
+    pm.Poisson("y", pt.exp(normal("a")) + pt.exp(normal("b")), observed=COUNTS)
 
 
 def laplace_latent():
@@ -98,7 +112,10 @@ CASES = [
     (two_predictors, {"latent": ["f", "g"]}, r"'y' has more than one predictor.*'f', 'g'"),
     (mean_and_scale, {"latent": ["f", "g"]}, r"latent= names 'g', which enters a scale"),
     (free_categories, {}, r"categories of 'y'.*OrderedLogistic"),
-    (likelihood_without_latents, {}, r"'z' does not depend on any latent"),
+    (batches, {}, r"'y' is observed in batches.*whole data"),
+    (named_axes, {}, r"'f' is a variable of pymc.dims.*dims="),
+    (mixture_of_means, {}, r"'y' is a Mixture of Normal with latent variables in several components.*pm.sample"),
+    (sum_of_rates, {}, r"'a', 'b'.*Exp is applied to 'a'.*latent="),
     (laplace_latent, {}, r"no Gaussian latent variable.*'b' is laplace"),
     (laplace_latent, {"latent": ["b"]}, r"'b', a laplace variable, not a Gaussian"),
     (heavy_tails_between, {}, r"no Gaussian latent variable.*'f' enters .*'g' is t"),

@@ -245,6 +245,21 @@ def regression():
     return {}, design @ [0.0, 1.0, -1.0], design @ np.diag([1.0, 4.0, 9.0]) @ design.T, ("beta",), ()
 
 
+def regression_by_einsum():
+    x = np.column_stack([np.ones(N), X[:, 0]])
+    b = pm.Normal("b", 0.5, 2.0, shape=2)
+    pm.Poisson("y", pt.exp(pt.einsum("ij,j->i", x, b)), observed=COUNTS)
+    return {}, x @ np.full(2, 0.5), 4.0 * x @ x.T, ("b",), ()
+
+
+def varying_slopes_by_einsum():
+    x, groups = np.column_stack([np.ones(N), X[:, 0]]), np.array([0, 1, 0, 1, 1, 0])
+    b = pm.Normal("b", 0.5, 2.0, shape=(2, 2))
+    pm.Poisson("y", pt.exp(pt.einsum("ij,ij->i", x, b[groups])), observed=COUNTS)
+    same = np.equal.outer(groups, groups)
+    return {}, x @ np.full(2, 0.5), 4.0 * same * (x @ x.T), ("b",), ()
+
+
 def regression_term_by_term():
     x = X.ravel()
     a = pm.Normal("a", 1.0, 2.0)
@@ -332,6 +347,8 @@ STRUCTURES = [
     random_walk,
     two_observed_variables,
     one_element_of_an_affine_family,
+    regression_by_einsum,
+    varying_slopes_by_einsum,
     product_with_a_named_latent,
     square_leaves_the_others,
 ]

@@ -61,6 +61,11 @@ def laplace(f: mpf, y: mpf, b: mpf) -> mpf:
     return -abs(y - f) / b - mp.log(2 * b)
 
 
+def asymmetric_laplace(f: mpf, y: mpf, b: mpf, kappa: mpf) -> mpf:
+    rate = kappa if y > f else 1 / kappa
+    return mp.log(b) - mp.log(kappa + 1 / kappa) - b * rate * abs(y - f)
+
+
 def student_t(f: mpf, y: mpf, nu: mpf, sigma: mpf) -> mpf:
     constant = mp.loggamma((nu + 1) / 2) - mp.loggamma(nu / 2) - mp.log(nu * mp.pi * sigma**2) / 2
     return constant - (nu + 1) / 2 * mp.log1p(((y - f) / sigma) ** 2 / nu)
@@ -153,7 +158,7 @@ def breaks(name: str, log_density: Callable, y: mpf, mean: mpf, deviation: mpf, 
     if name != "student_t":
         top = mode(log_density, mean, deviation)
         points = {edge(log_density, top, -1), top, edge(log_density, top, 1)}
-        return sorted(points | ({y} if name == "laplace" and min(points) < y < max(points) else set()))
+        return sorted(points | ({y} if name.endswith("laplace") and min(points) < y < max(points) else set()))
     sigma = parameters[1]
     grid = {mean + deviation * k for k in range(-20, 21)}
     grid |= {y + side * sigma * mpf(2) ** k for k in range(-3, 32) for side in (-1, 1)} | {y}
@@ -294,6 +299,10 @@ def cases() -> Iterator[tuple[str, tuple[tuple[str, float], ...], float, float, 
         between = (("lower", ends[0]), ("upper", ends[1]))
         yield "ordered_logit", between, float(count % 3), mean, *rest
         yield "ordered_probit", between, float(count % 3), mean / 3, *rest
+    for _ in range(60):
+        y, parameters = choose((0, -3, 1.5)), (("b", choose((0.03, 1, 10, 1e3))), ("kappa", choose((0.2, 0.9, 1, 3))))
+        mean = y + choose((-1000, -30, -1, -0.01, 0, 0.3, 5, 1000))
+        yield "asymmetric_laplace", parameters, y, mean, choose(variances), choose(powers)
 
 
 def main() -> None:
