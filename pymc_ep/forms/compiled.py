@@ -79,6 +79,9 @@ class CompiledLatentGaussian(RowFunctions):
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
+        order = observations if self.solver.name == "observations" else coefficients
+        self.work = float(observations) * order**2
+        """Multiplications of the largest product of matrices in a fit, as far as counting goes."""
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each factor, in the shapes the model gives them."""

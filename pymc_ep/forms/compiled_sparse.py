@@ -56,6 +56,11 @@ class CompiledSparseLinear(CompiledLatentGaussian):
             raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
         self.solver = _SparseSolver()
 
+    @property
+    def work(self) -> float:
+        """Multiplications of a factorisation by nested dissection."""
+        return float(self.linear.size) ** 1.5
+
     @cached_property
     def linear(self) -> LinearPredictors:
         """The linear map from unknowns to predictors."""
