@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,8 @@ def sample(
         blas_cores=blas_cores,
     )
     with blas_threads(form, blas_cores):
-        return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options)
+        wanted = draws or 1000
+        return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options, wanted)
 
 
 def marginalize(
@@ -216,7 +218,9 @@ def _recover(
     random_seed: Any,
     progressbar: bool,
     options: dict[str, Any],
+    wanted: int = 0,
 ) -> Any:
+    """Fit at draws of the hyperparameters; fewer than `wanted` are those of a sampler that was interrupted."""
     began = time.perf_counter()
     posterior = compat.group(idata, "posterior")
     chains, length = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -228,6 +232,9 @@ def _recover(
     assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
     with progress(engine.name, progressbar) as report:
         solution = engine.condition(form, thetas=thetas, options=options, report=report)
+    if length < wanted:
+        status = f"interrupted after {length} of {wanted} draws a chain; {solution.status}"
+        solution = replace(solution, converged=False, status=status)
     warn_unless_converged(engine, solution)
     each = step if draws is None else draws
     settings = {"hyper": "sample", "latent": list(form.form.latent_names), "chains": chains}

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from pymc_ep.engines.design import composite_design, composite_weights
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.hyper import Hyper, Sites, maximise
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
 __all__ = ["DesignPoint", "Integral", "integrate"]
@@ -123,12 +124,17 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     mode = maximise(evidence, theta, start)
     if mode.factor is None:
         cure = "so that they were not integrated over; give them proper priors not much wider than the data allow"
-        sentence = "; ".join(filter(None, [mode.sentence, cure]))
+        sentence = "; ".join(filter(None, [mode.sentence, "" if mode.interrupted else cure]))
         mode = mode._replace(converged=False, sentence=sentence)
         return Integral(mode, np.zeros((0, theta.size)), [], np.zeros(0), np.zeros(0), False, mode.sentence)
     variances, vectors = scipy.linalg.eigh(mode.factor @ mode.factor.T)
     explorer = _Explorer(evidence, mode, (vectors * np.sqrt(variances)).T)
-    return _grid(explorer) if theta.size <= _GRID_DIMENSIONS else _composite(explorer)
+    try:
+        return _grid(explorer) if theta.size <= _GRID_DIMENSIONS else _composite(explorer)
+    except INTERRUPTS as stop:
+        why = f"interrupted after {len(explorer.points)} fits around the mode, not integrated over"
+        mode = reached(stop, mode)._replace(converged=False, sentence=why, interrupted=True)
+        return Integral(mode, np.zeros((0, theta.size)), [], np.zeros(0), np.zeros(0), False, why)
 
 
 class _Explorer:

@@ -149,6 +149,7 @@ def many_solution(
         "design_widths": np.zeros(0),
     }
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
+    left = f"interrupted: {found.unfitted} of them have the sites of a near one" if found.unfitted else ""
     return _solution(
         form,
         evidence,
@@ -158,8 +159,8 @@ def many_solution(
         log_predictive=_left_out_of_all(weights, found.log_predictives),
         scalars={},
         traces={},
-        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost])),
-        converged=not found.stalled,
+        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost, left])),
+        converged=not (found.stalled or found.unfitted),
         in_turn=k,
     )
 
