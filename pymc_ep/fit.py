@@ -115,7 +115,8 @@ def fit(
     Warns
     -----
     ConvergenceWarning
-        Where the iteration stopped before its tolerance; the result's status says how.
+        Where the iteration stopped before its tolerance, or was interrupted: Ctrl-C returns the state reached, once
+        there is one. The result's status says how.
     """
     began = time.perf_counter()
     model = pm.modelcontext(model)

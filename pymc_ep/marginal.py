@@ -71,6 +71,8 @@ def sample(
         progressbar=progressbar,
         blas_cores=blas_cores,
     )
+    if not compat.group(sampled, "posterior").sizes["draw"]:
+        raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
     with blas_threads(form, blas_cores):
         wanted = draws or 1000
         return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options, wanted)

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_ep as pmep
 from pymc_ep import calls
@@ -215,7 +215,7 @@ x = np.linspace(0, 10, n)[:, None]
 with pm.Model():
     ell, amp = pm.InverseGamma("ell", mu=1.0, sigma=0.5), pm.HalfNormal("amp", 1.0)
     f = pm.gp.Latent(cov_func=amp**2 * pm.gp.cov.Matern52(1, ls=ell)).prior("f", X=x, reparameterize=False)
-    pm.Poisson("y", pm.math.exp(f), observed=np.random.default_rng(0).poisson(2.0, n))
+    {likelihood}, observed=np.random.default_rng(0).poisson(2.0, n))
     calls._Shown.__call__ = lambda *_: print("running", flush=True)
     {before}
     idata = pmep.fit({options})
@@ -226,7 +226,8 @@ with pm.Model():
 def interrupted_run(wait_for, seconds, **parts):
     """Run the script, send it what Ctrl-C sends some seconds after its first sign of life, and return what it says."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    script = textwrap.dedent(SCRIPT.format(**{"before": "pass"} | parts))
+    defaults = {"before": "pass", "likelihood": "pm.Poisson('y', pm.math.exp(f)"}
+    script = SCRIPT.format(**defaults | parts)
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as running:
@@ -235,7 +236,10 @@ def interrupted_run(wait_for, seconds, **parts):
                 break
         time.sleep(seconds)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=240)
+        try:
+            out, err = running.communicate(timeout=120)
+        finally:
+            running.kill()
     assert running.returncode == 0, err
     return out
 
@@ -245,3 +249,20 @@ def interrupted_run(wait_for, seconds, **parts):
 def test_a_signal_ends_a_search(seconds):
     out = interrupted_run("running", seconds, n=900, options="draws=0")
     assert "ended False" in out and "interrupted after" in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_ends_sampling():
+    """The draws made are those of the result; where chains take turns, each takes a signal to end."""
+    before = "sample = pm.sample; pm.sample = lambda *a, **k: (print('running', flush=True), sample(*a, **k))[1]"
+    options = "hyper='sample', draws=500_000, chains=1, random_seed=1, progressbar=False"
+    out = interrupted_run("running", 25.0, n=3, likelihood="pm.Normal('y', f, 0.5", before=before, options=options)
+    assert "ended False interrupted after" in out and "of 500000 draws a chain" in out
+
+
+def test_sampling_without_a_draw_is_an_interruption(monkeypatch):
+    model = model_of(process)
+    draws = make_container({"posterior": xr.Dataset({"amp": (("chain", "draw"), np.ones((1, 0)))})})
+    monkeypatch.setattr(pm, "sample", lambda *_, **__: draws)
+    with pytest.raises(KeyboardInterrupt, match="before its first draw"):
+        pmep.fit(model=model, hyper="sample", draws=10, chains=1, progressbar=False)
