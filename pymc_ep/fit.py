@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_ep.calls import check_numbers, check_options, hyper_start, progress, warn_unless_converged
+from pymc_ep.calls import (
+    blas_threads,
+    check_blas_cores,
+    check_numbers,
+    check_options,
+    hyper_start,
+    progress,
+    warn_unless_converged,
+)
 from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.digest import digest
@@ -32,6 +40,7 @@ def fit(
     progressbar: bool = True,
     start: Any = None,
     checkpoint: str | os.PathLike | None = None,
+    blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
@@ -69,6 +78,10 @@ def fit(
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
         exists.
+    blas_cores : int, "auto" or None
+        Threads of BLAS. ``"auto"`` is one, unless matrices have about 2000 rows, since threads that wait for each other
+        on a busy machine make small algebra many times slower; None leaves them as they are. With ``hyper="sample"`` it
+        goes to `pymc.sample` as well.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
     **options
@@ -102,19 +115,23 @@ def fit(
     Warns
     -----
     ConvergenceWarning
-        Where the iteration stopped before its tolerance; the result's status says how.
+        Where the iteration stopped before its tolerance, or was interrupted: Ctrl-C returns the state reached, once
+        there is one. The result's status says how.
     """
     began = time.perf_counter()
     model = pm.modelcontext(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed)
+    check_blas_cores(blas_cores)
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options)
     if hyper == "auto":
         hyper = engine.choose_hyper(form, options)
     if hyper == "sample":
-        return sample(model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, options)
+        return sample(
+            model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, blas_cores, options
+        )
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     call = {"method": np.array(engine.name), "hyper=": np.array(hyper), "start": theta}
@@ -122,15 +139,16 @@ def fit(
     if (resumed := saved.load()) is not None:
         state, theta = resumed, resumed["theta"]
     compiled = time.perf_counter()
-    with progress(engine.name, progressbar) as report:
-        solution = engine.solve(
-            form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
-        )
-    warn_unless_converged(engine, solution)
-    settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
-    timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
-    layout = layout_of(draws, chains, solution)
-    return write_solution(model, form, engine.name, solution, settings, timings, layout, random_seed)
+    with blas_threads(form, blas_cores):
+        with progress(engine.name, progressbar) as report:
+            solution = engine.solve(
+                form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
+            )
+        warn_unless_converged(engine, solution)
+        settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
+        timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
+        layout = layout_of(draws, chains, solution)
+        return write_solution(model, form, engine.name, solution, settings, timings, layout, random_seed)
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:

@@ -3,13 +3,22 @@
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 
 from pymc_ep import compat
-from pymc_ep.calls import check_options, check_seed, hyper_start, progress, warn_unless_converged
+from pymc_ep.calls import (
+    blas_threads,
+    check_blas_cores,
+    check_options,
+    check_seed,
+    hyper_start,
+    progress,
+    warn_unless_converged,
+)
 from pymc_ep.engines import EngineEntry, get_engine
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -31,6 +40,7 @@ def sample(
     progressbar: bool,
     start: Any,
     checkpoint: Any,
+    blas_cores: int | str | None,
     options: dict[str, Any],
 ) -> Any:
     """Marginalise, sample, recover."""
@@ -59,8 +69,13 @@ def sample(
         initvals=initvals,
         random_seed=random_seed,
         progressbar=progressbar,
+        blas_cores=blas_cores,
     )
-    return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options)
+    if not compat.group(sampled, "posterior").sizes["draw"]:
+        raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
+    with blas_threads(form, blas_cores):
+        wanted = draws or 1000
+        return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options, wanted)
 
 
 def marginalize(
@@ -131,6 +146,7 @@ def recover(
     max_fits: int = _MOST_FITS,
     random_seed: Any = None,
     progressbar: bool = True,
+    blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
@@ -150,7 +166,7 @@ def recover(
         rounding up.
     max_fits : int
         Most draws of the hyperparameters that are fitted at; with more of them, evenly spaced ones of each chain.
-    random_seed, progressbar
+    random_seed, progressbar, blas_cores
         As in `fit`.
 
     Returns
@@ -175,6 +191,7 @@ def recover(
             "idata has no group 'posterior': recover() takes what a sampler made of the model of marginalize()."
         )
     check_seed(random_seed)
+    check_blas_cores(blas_cores)
     latent = latents_missing_from(model, set(map(str, compat.group(idata, "posterior").data_vars)))
     if not latent:
         raise ValueError(
@@ -189,7 +206,8 @@ def recover(
             f"out: {error}"
         ) from error
     engine = _sampling_engine(method, form, options)
-    return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
+    with blas_threads(form, blas_cores):
+        return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
 
 
 def _recover(
@@ -202,7 +220,9 @@ def _recover(
     random_seed: Any,
     progressbar: bool,
     options: dict[str, Any],
+    wanted: int = 0,
 ) -> Any:
+    """Fit at draws of the hyperparameters; fewer than `wanted` are those of a sampler that was interrupted."""
     began = time.perf_counter()
     posterior = compat.group(idata, "posterior")
     chains, length = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -214,6 +234,9 @@ def _recover(
     assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
     with progress(engine.name, progressbar) as report:
         solution = engine.condition(form, thetas=thetas, options=options, report=report)
+    if length < wanted:
+        status = f"interrupted after {length} of {wanted} draws a chain; {solution.status}"
+        solution = replace(solution, converged=False, status=status)
     warn_unless_converged(engine, solution)
     each = step if draws is None else draws
     settings = {"hyper": "sample", "latent": list(form.form.latent_names), "chains": chains}

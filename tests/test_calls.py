@@ -2,7 +2,13 @@
 
 import io
 from contextlib import redirect_stderr
+from types import SimpleNamespace
 
+import pymc as pm
+import pytest
+import threadpoolctl
+
+import pymc_ep as pmep
 from pymc_ep import calls
 
 
@@ -51,3 +57,37 @@ def test_nothing_is_shown_of_short_fits_nor_unasked(monkeypatch):
 
     assert shown(tell, monkeypatch, seconds=1e3) == ""
     assert shown(tell, monkeypatch, enabled=False) == ""
+
+
+def threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "blas_cores", "expected"),
+    [(50, "auto", {1}), (1999, "auto", {1}), (2000, "auto", {2}), (50, None, {2}), (50, 2, {2}), (5000, 1, {1})],
+)
+def test_blas_threads_by_size(rows, blas_cores, expected):
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        with calls.blas_threads(SimpleNamespace(work=rows**3), blas_cores):
+            assert threads() == expected
+        assert threads() == {2}
+
+
+@pytest.mark.parametrize(("blas_cores", "expected"), [("auto", {1}), (None, {2})])
+def test_a_fit_has_that_many_and_gives_them_back(blas_cores, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr(calls._Shown, "__call__", lambda *_: seen.append(threads()))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"), pm.Model():
+        pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
+        pmep.fit(draws=0, blas_cores=blas_cores)
+        assert threads() == {2}
+    assert seen and all(found == expected for found in seen)
+
+
+@pytest.mark.parametrize("blas_cores", [0, -1, 1.5, True, "one"])
+def test_numbers_of_threads_that_cannot_be(blas_cores):
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
+    with pytest.raises(ValueError, match=r"blas_cores=.*must be 'auto', None or a whole number"):
+        pmep.fit(model=model, draws=0, blas_cores=blas_cores)

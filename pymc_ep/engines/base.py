@@ -29,10 +29,13 @@ class Status(NamedTuple):
     converged : bool
     sentence : str
         For people, kept in the result.
+    interrupted : bool
+        Whether the user ended it.
     """
 
     converged: bool
     sentence: str
+    interrupted: bool = False
 
 
 class Engine(Protocol):

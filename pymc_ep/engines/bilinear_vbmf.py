@@ -118,7 +118,7 @@ def solve(
     return bilinear_solution(
         form,
         found,
-        engine.thetas,
+        engine.thetas[: len(found.change)],
         settings,
         what,
         points=ascent.points,

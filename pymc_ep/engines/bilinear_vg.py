@@ -108,7 +108,8 @@ def solve(
         found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     all_points = bool(np.concatenate(points).all())
-    return bilinear_solution(form, found, engine.thetas, settings, what, points=all_points, learned=hyper == "optimize")
+    thetas = engine.thetas[: len(found.change)]
+    return bilinear_solution(form, found, thetas, settings, what, points=all_points, learned=hyper == "optimize")
 
 
 def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:

@@ -8,6 +8,7 @@ import numpy as np
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep import EP
 from pymc_ep.engines.ep_sweep import Problem, group_slices
+from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.report import Report
 from pymc_ep.engines.requirements import require_parallel
@@ -111,7 +112,13 @@ class Evidence:
             group.site.validate(y, group.name)
 
     def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none."""
+        """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none.
+
+        Raises
+        ------
+        Interrupted
+            Where the user interrupts the fit; it has what was reached.
+        """
         prior = self._prior(theta)
         self._check_prior(theta, prior)
         if not self._checked:
@@ -122,6 +129,8 @@ class Evidence:
             start = self.form.first_sites(prior)
         found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior)))
         at = EvidenceAt(theta, prior, problem, found)
+        if found.status.interrupted:
+            raise Interrupted(at)
         self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
 

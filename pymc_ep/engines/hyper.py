@@ -7,6 +7,7 @@ import scipy.linalg
 
 from pymc_ep.engines.curvature import scaled_curvature
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.search import FAR, WIDEST, Objective, Sites, search
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
@@ -37,6 +38,8 @@ class Hyper(NamedTuple):
         Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
     sentence : str
+    interrupted : bool
+        Whether the user ended the search.
     """
 
     at: EvidenceAt
@@ -46,11 +49,15 @@ class Hyper(NamedTuple):
     trace: np.ndarray
     converged: bool
     sentence: str
+    interrupted: bool = False
 
 
 def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Fit at `theta` and hold the hyperparameters there."""
-    at = evidence.at(theta, start)
+    try:
+        at = evidence.at(theta, start)
+    except INTERRUPTS as stop:
+        at = reached(stop)
     return hold(at, np.array([at.value]), True, "")
 
 
@@ -76,11 +83,22 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
     -------
     Hyper
         With curvature from central differences of the exact gradient; without it (draws stay at the mode)
-        where the Hessian is indefinite, as at an optimum on the boundary.
+        where the Hessian is indefinite, as at an optimum on the boundary. Interrupted, it is at the best so far.
     """
     if theta.size == 0:
         return stay(evidence, theta, start)
     objective = Objective(evidence, start)
+    try:
+        return _maximise(objective, theta, spread)
+    except INTERRUPTS as stop:
+        sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
+        # The first fit is not the best one before its gradient is there.
+        found = hold(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
+        return found._replace(interrupted=True)
+
+
+def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
+    evidence = objective.evidence
     endless = search(objective, theta)
     best = objective.at
     trace = np.array(objective.trace)

@@ -19,6 +19,7 @@ from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.engines.evidence import Evidence
 from pymc_ep.engines.explore import DesignPoint, Explorer
 from pymc_ep.engines.hyper import Hyper, Sites, endless_directions, hold, owners, why_not_settled
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.search import Objective, search
 from pymc_ep.engines.walkers import Walkers
 from pymc_ep.forms.compiled import CompiledLatentGaussian
@@ -134,12 +135,16 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     explorer = Explorer(evidence)
     evidence.report.phase("searching for the mode of the hyperparameters")
     objective = Objective(evidence, start, gain=_GAIN, notice=explorer.notice)
-    endless = search(objective, theta)
-    sentence = why_not_settled(objective, theta, 1.0) if endless else ""
-    mode = hold(objective.at, np.array(objective.trace), not sentence, sentence)
-    if sentence:
-        return _nothing(mode, explorer, sentence)
-    return _Integration(explorer, mode).run()
+    try:
+        endless = search(objective, theta)
+        sentence = why_not_settled(objective, theta, 1.0) if endless else ""
+        mode = hold(objective.at, np.array(objective.trace), not sentence, sentence)
+        return _nothing(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
+    except INTERRUPTS as stop:
+        at = reached(stop, objective.best or objective.latest)
+        sentence = f"interrupted after {explorer.evaluations} fits, and hyperparameters not integrated over but held"
+        mode = hold(at, np.array(objective.trace), False, sentence)
+        return _nothing(mode._replace(interrupted=True), explorer, sentence)
 
 
 def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
@@ -299,7 +304,7 @@ class _Integration:
         ratio = np.where(fitted, np.exp(np.where(fitted, logs, 0.0) - total), 0.0)
         effective = float((share @ ratio) ** 2 / (share @ ratio**2))
         spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
-        affordable = np.clip(_OPERATIONS / (_SWEEPS * self.form.operations()), _FEWEST_DRAWS, _DRAWS)
+        affordable = np.clip(_OPERATIONS / (_SWEEPS * self.form.sweep * self.form.work), _FEWEST_DRAWS, _DRAWS)
         count = min(int(affordable), 4 * self.form.most_draws)
         weights = cloud.weights * ratio[cell]
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, count, self.rng))]
@@ -348,13 +353,13 @@ class _Integration:
 def can_integrate(form: CompiledLatentGaussian) -> bool:
     """Whether there are hyperparameters, not too many, and fits cheap enough to integrate over them."""
     p = form.start.size
-    return 0 < p <= _MOST_DIMENSIONS and _OPERATIONS / (_SWEEPS * form.operations()) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
+    return 0 < p <= _MOST_DIMENSIONS and _OPERATIONS / (_SWEEPS * form.sweep * form.work) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
 
 
 def _most_fits(form: CompiledLatentGaussian) -> int:
     """Return how many fits are allowed after the search for the mode."""
     p = form.start.size
-    affordable = _OPERATIONS / (_SWEEPS * form.operations())
+    affordable = _OPERATIONS / (_SWEEPS * form.sweep * form.work)
     most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_UNKNOWNS // (p + 1), affordable)
     return int(max(most, _LEAST_FITS[0] + _LEAST_FITS[1] * p))
 

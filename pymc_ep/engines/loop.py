@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.engines.base import Engine, Status
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
 
 __all__ = ["Run", "run"]
 
@@ -34,7 +35,7 @@ def run(
     max_iter: int,
     report: Callable[[float, float], None] | None = None,
 ) -> Run:
-    """Iterate `engine` on `problem` until it says that it is finished, at most `max_iter` times.
+    """Iterate `engine` on `problem` until it says that it is finished, at most `max_iter` times, or the user does.
 
     Parameters
     ----------
@@ -57,10 +58,16 @@ def run(
                 f"damping",
             )
             break
-        state = engine.step(problem, state)
-        objective.append(engine.objective(state))
-        change.append(engine.change(state))
-        if report is not None:
-            report(objective[-1], change[-1])
-        status = engine.finished(state)
-    return Run(state, status, np.array(objective), np.array(change))
+        try:
+            state = engine.step(problem, state)
+            objective.append(engine.objective(state))
+            change.append(engine.change(state))
+            if report is not None:
+                report(objective[-1], change[-1])
+            status = engine.finished(state)
+        except INTERRUPTS as stop:
+            state = reached(stop, state)
+            status = Status(
+                False, f"interrupted after {len(change)} iterations with a change of {change[-1]:.2g}", interrupted=True
+            )
+    return Run(state, status, np.array(objective[: len(change)]), np.array(change))

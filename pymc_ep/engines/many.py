@@ -6,6 +6,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.engines.interrupt import INTERRUPTS, is_interrupt
 
 __all__ = ["ManyFits", "fit_many"]
 
@@ -23,6 +24,8 @@ class ManyFits(NamedTuple):
         The fit nearest to the mean of the draws.
     stalled : int
         Fits that did not converge.
+    unfitted : int
+        Draws without a fit, since the user interrupted; they have the sites of a near one.
     """
 
     thetas: np.ndarray
@@ -31,13 +34,15 @@ class ManyFits(NamedTuple):
     log_predictives: np.ndarray
     centre: EvidenceAt
     stalled: int
+    unfitted: int
 
 
 def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
     """Fit at each row of `thetas`, (k, p).
 
     In the order of a minimum spanning tree (Prim 1957) from the middle: next comes what is nearest to any fit made, and
-    it starts from the sites of that one. Distances are in standard deviations of the draws.
+    it starts from the sites of that one. Distances are in standard deviations of the draws. After an interruption the
+    rest have the sites of the nearest fit made.
     """
     k, n = len(thetas), sum(len(y) for y in evidence.observed)
     spread = thetas.std(axis=0)
@@ -50,11 +55,16 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
     waiting = np.ones(k, dtype=bool)
     stalled = 0
     evidence.report.phase("fits at draws of hyperparameters", total=k)
-    centre: EvidenceAt
+    centre: EvidenceAt | None = None
     while waiting.any():
         i = int(np.argmin(np.where(waiting, distance, np.inf)))
         start = None if parent[i] < 0 else (shifts[parent[i]], precisions[parent[i]])
-        at = evidence.settled(thetas[i], start)
+        try:
+            at = evidence.settled(thetas[i], start)
+        except INTERRUPTS as stop:
+            if centre is None or not is_interrupt(stop):
+                raise
+            break
         if i == first:
             centre = at
         stalled += not at.run.status.converged
@@ -64,4 +74,8 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
         here = cdist(scaled[i : i + 1], scaled)[0]
         nearer = waiting & (here < distance)
         distance[nearer], parent[nearer] = here[nearer], i
-    return ManyFits(thetas, shifts, precisions, predictives, centre, stalled)
+    left = np.flatnonzero(waiting)
+    for values in (shifts, precisions, predictives):
+        values[left] = values[parent[left]]
+    assert centre is not None, "the first fit is that of the centre"
+    return ManyFits(thetas, shifts, precisions, predictives, centre, stalled, len(left))

@@ -67,6 +67,7 @@ class Objective:
         self.notice = notice
         self.sites = start
         self.best: EvidenceAt | None = None
+        self.latest: EvidenceAt | None = None
         self.trace: list[float] = []
         self.evaluations = 0
         self.failed_at: np.ndarray | None = None
@@ -104,7 +105,7 @@ class Objective:
     def _evaluated(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         self.evaluations += 1
         try:
-            at = self.evidence.at(theta, self.sites)
+            at = self.latest = self.evidence.at(theta, self.sites)
         except (NumericalError, InvalidDataError):
             if self.best is None:
                 raise

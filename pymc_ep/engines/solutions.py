@@ -153,6 +153,7 @@ def many_solution(
         found.thetas, found.shifts, found.precisions, np.zeros((0, found.thetas.shape[1]))
     )
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
+    left = f"interrupted: {found.unfitted} of them have the sites of a near one" if found.unfitted else ""
     return _solution(
         form,
         evidence,
@@ -162,8 +163,8 @@ def many_solution(
         log_predictive=_left_out_of_all(weights, found.log_predictives),
         scalars={},
         traces={},
-        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost])),
-        converged=not found.stalled,
+        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost, left])),
+        converged=not (found.stalled or found.unfitted),
         in_turn=k,
     )
 

@@ -149,7 +149,7 @@ def solve_by_bounds(
     require_two_states(sites, theta, learn=learn)
     begin = _start(form, sites, solver, theta, start, learn=learn)
     fit = _run(form, sites, solver, begin, settings, report, checkpoint, learn=learn)
-    if settings["translations"] > 1:
+    if settings["translations"] > 1 and not fit.status.interrupted:
         fit = _averaged(form, fit, report)
     told = told_of_states(sites, fit.state.theta) if learn else ""
     if not solver.exact:
@@ -206,6 +206,8 @@ def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
     for moved in translations_of(form, count):
         solver, sites = _solver(moved, dict(fit.settings), truncate=_has_maxima(moved)), BoundedSites(moved)
         others.append(_run(moved, sites, solver, begin, fit.settings, report, None))
+        if others[-1].status.interrupted:
+            return fit._replace(status=Status(False, f"{fit.status.sentence}; interrupted on the translated grids"))
     evidence = fit.log_evidence
     if evidence is not None:
         known = [one.log_evidence for one in (fit, *others) if one.log_evidence is not None]
@@ -254,7 +256,7 @@ def _run(
         sites.observed,
         found.objective,
         found.change,
-        np.array(engine.thetas),
+        np.array(engine.thetas[: len(found.change)]),
         found.status,
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},

@@ -48,6 +48,8 @@ class CompiledLatentGaussian(RowFunctions):
 
     most_draws = 1000
     """Draws of a chain where no number is asked for."""
+    sweep = 1.0
+    """Time of a sweep, in that of `work` multiplications."""
 
     def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
@@ -79,14 +81,9 @@ class CompiledLatentGaussian(RowFunctions):
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
-
-    def operations(self) -> float:
-        """Return the floating-point operations of a sweep, to an order of magnitude."""
-        observations = sum(y.size for y in self.observed())
-        if not self.solver.improper:
-            return float(observations) ** 3
-        coefficients = float(self._coefficients(*self.unpack(self.start)).sum())
-        return coefficients**3 + observations * coefficients**2
+        order = observations if self.solver.name == "observations" else coefficients
+        self.work = float(observations) * order**2
+        """Multiplications of the largest product of matrices in a fit, as far as counting goes."""
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each factor, in the shapes the model gives them."""

@@ -57,6 +57,11 @@ class CompiledBilinear(HyperFunctions):
         return [tuple(int(n) for n in shape) for shape in self._entry_shapes(*self.unpack(self.start))]
 
     @property
+    def work(self) -> float:
+        """Multiplications of the product of a matrix with its transpose."""
+        return float(max(shape[0] for shape in self.shapes)) * self.n_factors**2
+
+    @property
     def n_factors(self) -> int:
         """Columns of either matrix."""
         return self.shapes[0][1]

@@ -30,10 +30,6 @@ _FEWER = 64
 _MOST_NUMBERS = 2**24
 """Numbers up to which it is found so, be they zeros or not."""
 
-_DISSECTION = 1e4
-"""Operations of a sweep over a picture, divided by its pixels to the power of 1.5; 1 to 2 s for 64 x 64 of them."""
-
-
 class _SparseSolver:
     """What stands for a `Solver`: the unknowns are the coordinates, and their precision is that of the sites."""
 
@@ -47,6 +43,8 @@ class CompiledSparseLinear(CompiledLatentGaussian):
 
     form: SparseLinear
     most_draws = 25
+    sweep = 1e4
+    """A sweep over a picture of 64 x 64, whose `work` is 3e5, takes as long as 3e9 multiplications."""
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
@@ -59,9 +57,10 @@ class CompiledSparseLinear(CompiledLatentGaussian):
             raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
         self.solver = _SparseSolver()
 
-    def operations(self) -> float:
-        """Return the floating-point operations of a sweep, to an order of magnitude: nested dissection of a picture."""
-        return _DISSECTION * float(self._coefficients(*self.unpack(self.start)).sum()) ** 1.5
+    @property
+    def work(self) -> float:
+        """Multiplications of a factorisation by nested dissection."""
+        return float(self.linear.size) ** 1.5
 
     @cached_property
     def linear(self) -> LinearPredictors:
