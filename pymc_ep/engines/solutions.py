@@ -22,7 +22,15 @@ from pymc_ep.forms.values import Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["coefficient_results", "integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
+__all__ = [
+    "coefficient_results",
+    "integral_solution",
+    "left_out_of_all",
+    "many_solution",
+    "mode_solution",
+    "rebuild",
+    "rebuild_one",
+]
 
 _AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
@@ -82,7 +90,7 @@ def mode_solution(
         at,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, left_out) if translated else left_out[0],
+        log_predictive=left_out_of_all(weights, left_out) if translated else left_out[0],
         scalars={
             "log_evidence": averaged_evidence([fit.log_z for _, fit in fits]),
             "n_iter": len(at.run.objective),
@@ -116,7 +124,7 @@ def integral_solution(
         at,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, np.array([point.log_predictive for point in found.points])),
+        log_predictive=left_out_of_all(weights, np.array([point.log_predictive for point in found.points])),
         scalars={"log_evidence": found.log_evidence, "n_iter": len(at.run.objective)},
         traces=_history(at)
         | {
@@ -155,7 +163,7 @@ def many_solution(
         found.centre,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, found.log_predictives),
+        log_predictive=left_out_of_all(weights, found.log_predictives),
         scalars={},
         traces={},
         status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost])),
@@ -265,7 +273,7 @@ def coefficient_results(
     return out
 
 
-def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
+def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), from that given the hyperparameters, (k, n), and weights given all data.
 
     p(y_i | y_-i)^-1 is the posterior mean of p(y_i | y_-i, theta)^-1 (Gelfand, Dey and Chang 1992).
