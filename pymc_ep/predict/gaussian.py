@@ -12,10 +12,13 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.other_data import OfOtherData, exchanged, made_of
 from pymc_ep.forms.posterior import LatentPosterior, Moments
+from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group, fit_state, labelled, model_dims, settings
 
@@ -29,11 +32,37 @@ _BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
     """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
 
+    Where data of the model have changed since, by `pymc.set_data`, the posterior is that of the fitted data, which the
+    container holds, and the wanted variables are those of the present data.
+
     Raises
     ------
     ValueError
-        Where `idata` is no result of `pymc_ep.fit`, or of another model or other data.
+        Where `idata` is no result of `pymc_ep.fit`, or of another model, or where latent variables themselves are made
+        of what has changed.
     """
+    changed = changed_data(idata, model)
+    if not changed:
+        return _posterior_at_present(idata, model, wanted)
+    with exchanged(changed):
+        form = _posterior_at_present(idata, model, wanted).form
+    behind, of_latent = made_of(form.form, settings(idata)["latent"])
+    changed = {variable: value for variable, value in changed.items() if variable in behind}
+    if not changed or type(form) is not CompiledLatentGaussian:
+        return _posterior_at_present(idata, model, wanted)
+    for name, own in of_latent.items():
+        if touched := [str(variable.name) for variable in changed if variable in own]:
+            raise ValueError(
+                f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "
+                f"another variable now. Set the data of the fit again, and put what is new into a variable of its own, "
+                f"such as a gp.conditional; or fit anew."
+            )
+    engine = get_engine(fit_group(idata).attrs["method"], form.form)
+    return engine.rebuild(OfOtherData(form, changed), fit_state(idata))
+
+
+def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
+    """Rebuild the posterior of a fit whose data are those of the model."""
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
     if isinstance(form, CompiledBilinear):
@@ -130,7 +159,7 @@ def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | Poster
     UnsupportedModelError
         Where it is an average over translated grids, each with sites of its own.
     """
-    posterior = posterior_of(idata, model, [])
+    posterior = _posterior_at_present(idata, model, [])
     if isinstance(posterior, PosteriorAverage):
         raise UnsupportedModelError(
             f"The result averages posteriors on {len(posterior.parts)} translated grids, which have sites of their own "
@@ -147,7 +176,8 @@ def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[st
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`, also one read back from disk.
     model : pymc.Model, optional
-        The fitted model; it may have gained variables since, such as a ``gp.conditional``.
+        The fitted model. It may have gained variables since, such as a ``gp.conditional``, or got other data by
+        `pymc.set_data`: predictions are then those of the present data, from the posterior given the fitted ones.
     var_names : sequence of str
         Latent variables, Deterministics affine in them, or Gaussian variables that depend on them.
 

@@ -101,6 +101,13 @@ def at_predictor(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) ->
         )
     group.site.validate(y, name)
     site, parameters = posterior.form.site_at(posterior.theta, group)
+    for parameter, values in zip(site.site.parameters, parameters):
+        if values.size not in (1, y.size):
+            raise InvalidDataError(
+                f"{name!r} has {values.size} values of {parameter}, as many as it had observations in the model, but "
+                f"predictors of shape {y.shape}. Make the observations a pm.Data, and set as many of any value with "
+                f"the new inputs."
+            )
     shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
     return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped)
 
