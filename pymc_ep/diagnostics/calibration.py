@@ -1,12 +1,11 @@
 """Calibration of predictions: probability integral transforms, of the data left out by EP's cavities or of new data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from scipy.special import expit, logit
 
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
@@ -14,7 +13,8 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.cells import transforms_of_cells
 from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, single_posterior_of
-from pymc_ep.predict.log_predictive import at_predictor, likelihoods
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations
+from pymc_ep.predict.response import LINES
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
@@ -129,7 +129,9 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     (group,) = likelihoods(posterior.form.form, [name])
     parts = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
-        site, mean, variance, parameters = at_predictor(component, group, y)
+        at = at_predictor(component, group)
+        require_observations(group, y, at)
+        site, mean, variance, parameters = at
         found = _transforms(site, name, y.ravel(), mean.ravel(), variance.ravel(), [p.ravel() for p in parameters])
         parts += weight * np.reshape(found, parts.shape)
     return _labelled(model, name, parts, group.site.domain)
@@ -182,7 +184,7 @@ def _continuous(
     the mean is that of a normal with deviation d, the integrand is smooth on (-1, 1), power-law tails included. Panels
     have an edge at t(y) and are shorter towards the ends. As both parts must add up to one, the rule checks itself.
     """
-    to_line, from_line, log_slope = _LINES[site.site.domain]
+    to_line, from_line, log_slope = LINES[site.site.domain]
     rows = np.arange(len(y))
     log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
@@ -241,11 +243,4 @@ def _log_predictive(
     return np.asarray(tilted.log_z)
 
 
-_LINES: dict[str, tuple[Callable, Callable, Callable]] = {
-    "real": (lambda y: y, lambda w: w, np.zeros_like),
-    "positive": (np.log, np.exp, lambda w: w),
-    "unit interval": (logit, expit, lambda w: -np.logaddexp(0.0, w) - np.logaddexp(0.0, -w)),
-}
-"""Of each domain the map to the real line, its inverse, and the log of the inverse's slope."""
-_LINES["non-negative"] = _LINES["positive"]
-_TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(_LINES, _continuous)
+_TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(LINES, _continuous)

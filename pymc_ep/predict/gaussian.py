@@ -1,4 +1,4 @@
-"""Gaussian predictions of variables that are affine in the latent ones."""
+"""From a result back to its posterior, and the Gaussian moments of predictors under it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +20,9 @@ from pymc_ep.forms.other_data import OfOtherData, exchanged, made_of
 from pymc_ep.forms.posterior import LatentPosterior, Moments
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.recognise import compiled_form
-from pymc_ep.results import fit_group, fit_state, labelled, model_dims, settings
+from pymc_ep.results import fit_group, fit_state, model_dims, settings
 
-__all__ = ["bilinear_posterior_of", "posterior_of", "predict", "single_posterior_of"]
+__all__ = ["bilinear_posterior_of", "posterior_of", "predictor_moments_of", "single_posterior_of"]
 
 
 _BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear)
@@ -166,49 +166,6 @@ def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | Poster
             f"each; fit with translations=1 to look at one of them."
         )
     return posterior
-
-
-def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[str]) -> xr.Dataset:
-    """Predict variables of a model that are Gaussian given the hyperparameters, in closed form.
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Result of `pymc_ep.fit`, also one read back from disk.
-    model : pymc.Model, optional
-        The fitted model. It may have gained variables since, such as a ``gp.conditional``, or got other data by
-        `pymc.set_data`: predictions are then those of the present data, from the posterior given the fitted ones.
-    var_names : sequence of str
-        Latent variables, Deterministics affine in them, or Gaussian variables that depend on them.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords. The standard deviation includes that
-        of the hyperparameters: to first order about their mode, or by the mixture where the fit is one.
-
-    Raises
-    ------
-    UnsupportedModelError
-        For a variable that is not affine in the latent ones.
-    ValueError
-        Where result and model do not belong together.
-    """
-    model = pm.modelcontext(model)
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
-    posterior = posterior_of(idata, model, names)
-    affine = {v.name: v for v in posterior.form.form.affine}
-    for name in names:
-        if name not in affine:
-            raise UnsupportedModelError(
-                f"{name!r} is not Gaussian given the hyperparameters, so it has no Gaussian prediction; use "
-                f"pm.sample_posterior_predictive, or log_predictive for the density of new observations."
-            )
-    found = posterior.moments([affine[name] for name in names])
-    variables: dict[str, tuple[str, np.ndarray]] = {}
-    for name, part in found.items():
-        variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
-    return labelled(model, variables)
 
 
 def predictor_moments_of(posterior: LatentPosterior, name: str, predictor: Any) -> Moments:
