@@ -1,7 +1,7 @@
 """Layout of the ArviZ container: how a solution is written into it and read back."""
 
 from pymc_ep.results.container import build_container, check_dims, labelled, model_dims
-from pymc_ep.results.reading import fit_group, fit_state, settings
+from pymc_ep.results.reading import fit_group, fit_state, moments_of, settings
 from pymc_ep.results.writing import layout_of, write_solution
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "labelled",
     "layout_of",
     "model_dims",
+    "moments_of",
     "settings",
     "write_solution",
 ]

@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_ep.compat import group, group_names, has_group
 
-__all__ = ["fit_group", "fit_state", "settings"]
+__all__ = ["fit_group", "fit_state", "moments_of", "settings"]
 
 
 def fit_group(container: Any) -> xr.Dataset:
@@ -59,3 +59,17 @@ def _own_group(container: Any, name: str) -> xr.Dataset:
             f"pass what pymc_ep.fit returned, or a file that was saved from it."
         )
     return group(container, name)
+
+
+def moments_of(container: Any, name: str) -> tuple[xr.DataArray, xr.DataArray] | None:
+    """Return the posterior mean and standard deviation of a variable, or None where the fit has none.
+
+    Raises
+    ------
+    ValueError
+        When the container has no group ``fit``.
+    """
+    fit = fit_group(container)
+    if f"{name}_mean" not in fit or f"{name}_sd" not in fit:
+        return None
+    return fit[f"{name}_mean"].rename(name), fit[f"{name}_sd"].rename(name)
