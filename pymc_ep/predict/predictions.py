@@ -8,11 +8,13 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian import SiteGroup
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.predict.drawn_response import drawn_response
 from pymc_ep.predict.gaussian import posterior_of
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods
-from pymc_ep.predict.response import expected_response, observation_quantiles, predictor_quantiles, require_response
+from pymc_ep.predict.response import expected_response, observation_quantiles, predictor_quantiles
 from pymc_ep.results import labelled
 
 __all__ = ["predict"]
@@ -54,12 +56,14 @@ def predict(
     xarray.Dataset
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
-        mode, or by the mixture where the fit is one. Everything is by quadrature, nothing by draws.
+        mode, or by the mixture where the fit is one. All is by quadrature; only of likelihoods without a registered
+        site the response is that of the fit's draws, of which new observations have the seed 0.
 
     Raises
     ------
     UnsupportedModelError
-        For a variable that is not affine in the latent ones, and for likelihoods without a registered site.
+        For a variable that is not affine in the latent ones, for ordered categories, whose numbers have no mean, and
+        for likelihoods without a registered site where the fit has no draws.
     ValueError
         Where result and model do not belong together.
     """
@@ -78,7 +82,12 @@ def predict(
     names = [var_names] if isinstance(var_names, str) else list(var_names)
     posterior = posterior_of(idata, model, names)
     if response:
-        parts = [_of_response(model, posterior, name, kind, quantiles) for name in names]
+        parts = [
+            _of_response(model, posterior, group, kind, quantiles)
+            if group.site.response is not None
+            else drawn_response(idata, model, group, kind, quantiles)
+            for group in likelihoods(posterior.form.form, names)
+        ]
         return xr.merge(parts, combine_attrs="drop_conflicts")
     affine = {v.name: v for v in posterior.form.form.affine}
     for name in names:
@@ -96,11 +105,14 @@ def predict(
 
 
 def _of_response(
-    model: pm.Model, posterior: LatentPosterior | PosteriorMixture, name: str, kind: str, quantiles: Sequence[float]
+    model: pm.Model,
+    posterior: LatentPosterior | PosteriorMixture,
+    group: SiteGroup,
+    kind: str,
+    quantiles: Sequence[float],
 ) -> xr.Dataset:
     """Return mean, sd and quantiles of one likelihood's expected or new observations."""
-    (group,) = likelihoods(posterior.form.form, [name])
-    require_response(group)
+    name = group.name
     weights, parts = [], []
     for weight, component in posterior.components():
         weights.append(weight)

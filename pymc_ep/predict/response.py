@@ -16,11 +16,10 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import SiteGroup
 from pymc_ep.predict.log_predictive import AtPredictor
 from pymc_ep.sites import check_finite
 
-__all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles", "require_response"]
+__all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
 
 _NODES = 801
 _REACH = 9.0
@@ -46,15 +45,6 @@ LINES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any
 LINES["non-negative"] = LINES["positive"]
 
 
-def require_response(group: SiteGroup) -> None:
-    """Raise for a likelihood of whose observations the mean is not known."""
-    if group.site.response is None:
-        raise UnsupportedModelError(
-            f"{group.name!r} has a {group.site.name} site, of whose observations no mean is registered; use "
-            f"pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]), or predict of its affine predictor."
-        )
-
-
 def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean, the standard deviation of the expected observation, and that of an observation.
 
@@ -74,7 +64,7 @@ def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tupl
 def _moments(at: AtPredictor) -> np.ndarray:
     """Return mean and variance of mu(eta), and the mean of s2(eta), (3, *shape), of one component."""
     response = at.site.site.response
-    assert response is not None, "checked by require_response"
+    assert response is not None, "the caller has looked"
     shape, n = at.mean.shape, at.mean.size
     mean, sd = at.mean.ravel(), np.sqrt(at.variance.ravel())
     parameters = [p.ravel() for p in at.parameters]
@@ -96,7 +86,7 @@ def _moments(at: AtPredictor) -> np.ndarray:
 def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
     """Return quantiles of the expected observation, (levels, *shape): it rises with eta, alike in all components."""
     response = parts[0].site.site.response
-    assert response is not None, "checked by require_response"
+    assert response is not None, "the caller has looked"
     return np.array([response.mean(eta, *parts[0].parameters) for eta in _of_mixture(weights, parts, levels)])
 
 

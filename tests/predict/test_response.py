@@ -138,7 +138,33 @@ def test_bad_input():
         pmep.predict(result, model, response=True, kind="rate")
     with pytest.raises(ValueError, match=r"quantiles=\(0, 1\) must lie between"):
         pmep.predict(result, model, response=True, quantiles=(0, 1))
-    with pytest.raises(pmep.UnsupportedModelError, match=r"'z' has a ordered_logit.*sample_posterior_predictive"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'z' has ordered categories.*sample_posterior_predictive"):
         pmep.predict(result, model, response=True)
     with pytest.raises(pmep.UnsupportedModelError, match="'f' is no likelihood with a site; these are y, z"):
         pmep.predict(result, model, response=True, var_names="f")
+
+
+def test_likelihoods_without_a_site_by_draws():
+    """Zero-inflated counts: the mean of PyMC's mixture, and draws of it."""
+    rng = np.random.default_rng(1)
+    y = np.where(rng.random(40) < 0.3, 0, rng.poisson(4.0, size=40))
+    with pm.Model(coords={"row": np.arange(40)}) as model:
+        level = pm.Normal("level", 1.0, 1.0)
+        x = pm.Data("x", np.linspace(-1, 1, 40), dims="row")
+        eta = pm.Deterministic("eta", level + pm.Normal("slope", 0.0, 1.0) * x, dims="row")
+        seen = pm.Data("seen", y, dims="row")
+        pm.ZeroInflatedPoisson("y", psi=0.7, mu=pm.math.exp(eta), observed=seen, dims="row")
+        result = pmep.fit(draws=4000, chains=1, random_seed=2, progressbar=False)
+        pm.set_data({"x": [0.0, 2.0], "seen": [0, 0]}, coords={"row": ["middle", "far"]})
+    found = pmep.predict(result, model, response=True, quantiles=(0.25, 0.75))
+    predictor = pmep.predict(result, model, var_names="eta")
+    eta = stats.norm(predictor["eta_mean"], predictor["eta_sd"])
+    rate = np.exp(predictor["eta_mean"] + predictor["eta_sd"] ** 2 / 2)
+    np.testing.assert_allclose(found["y_mean"], 0.7 * rate, rtol=0.02)
+    np.testing.assert_allclose(found["y_quantile"], 0.7 * np.exp([eta.ppf(0.25), eta.ppf(0.75)]), rtol=0.03)
+    assert found["y_mean"].dims == ("row",) and found["y_mean"]["row"].to_numpy().tolist() == ["middle", "far"]
+    new = pmep.predict(result, model, response=True, kind="observation", quantiles=(0.25, 0.75))
+    np.testing.assert_allclose(new["y_mean"], 0.7 * rate, rtol=0.06)
+    assert np.all(new["y_sd"] > found["y_sd"])
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has no registered site.*Fit with draws"):
+        pmep.predict(pmep.fit(model=model, draws=0, progressbar=False), model, response=True)
