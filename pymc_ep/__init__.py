@@ -3,7 +3,7 @@
 from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
-from pymc_ep.diagnostics import compare_to_mcmc, diagnose
+from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
 from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
@@ -37,6 +37,8 @@ __all__ = [
     "fit",
     "fold_in",
     "log_predictive",
+    "loo",
+    "loo_pit",
     "marginalize",
     "operators",
     "plots",

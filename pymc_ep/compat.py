@@ -32,6 +32,7 @@ __all__ = [
     "Cholesky",
     "c_mode",
     "dim_names",
+    "elpd_data",
     "group",
     "group_names",
     "has_group",
@@ -306,3 +307,32 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     # Overflow there means a value of the shape that has no weight among those tried.
     with np.errstate(over="ignore"):
         return float(psislw(log_weights)[1])
+
+
+def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: bool) -> Any:
+    """Return leave-one-out log predictive densities as ArviZ's own `loo` returns them, for `arviz.compare`.
+
+    Parameters
+    ----------
+    pointwise : xarray.DataArray
+        One value for each observation; their sum is the expected log predictive density.
+    p : float
+        Effective number of parameters.
+    n_samples : int
+        Draws behind `p`.
+    warning : bool
+        Whether the values may be wrong.
+    """
+    n = pointwise.size
+    common = {"se": float(np.sqrt(n * pointwise.var())), "n_samples": n_samples, "n_data_points": n}
+    common |= {"scale": "log", "warning": warning}
+    elpd = float(pointwise.sum())
+    if PYMC_6:
+        from arviz_stats.utils import ELPDDataLOO
+
+        return ELPDDataLOO(elpd=elpd, p=p, good_k=None, elpd_i=pointwise, **common)
+    from arviz.stats.stats_utils import ELPDData
+
+    # Its text is made of the first entries in this order.
+    values = {"elpd_loo": elpd, "se": common.pop("se"), "p_loo": p, **common, "loo_i": pointwise.rename("loo_i")}
+    return ELPDData(list(values.values()), index=list(values))

@@ -1,18 +1,20 @@
 """Calibration of predictions: probability integral transforms, of the data left out by EP's cavities or of new data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from scipy.special import expit, logit
 
+from pymc_ep.diagnostics.leave_out import only_name, weights_without
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.cells import transforms_of_cells
 from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, single_posterior_of
-from pymc_ep.predict.log_predictive import at_predictor, likelihoods
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations
+from pymc_ep.predict.response import LINES
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
@@ -50,8 +52,9 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     -------
     xarray.Dataset
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
-        Hyperparameters are at their mode. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain
-        than its own Gaussian observation alone, so that there is no cavity. ``domain`` is an attribute, the site's.
+        Hyperparameters are at their mode, or mixed over where the fit does so, by their weights without the
+        observation. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain than its own Gaussian
+        observation alone, so that there is no cavity. ``domain`` is an attribute, the site's.
 
     Raises
     ------
@@ -61,25 +64,34 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     """
     model = pm.modelcontext(model)
     posterior = single_posterior_of(idata, model)
-    names = [group.name for group in posterior.form.form.groups]
-    if var_name is None and len(names) > 1:
-        raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")
-    name = names[0] if var_name is None else var_name
-    if name not in names:
-        raise ValueError(f"{name!r} is no observed variable with a site; these are {', '.join(names)}.")
-    k = names.index(name)
+    form = posterior.form.form
+    name = only_name([group.name for group in form.groups], var_name)
+    k = [group.name for group in form.groups].index(name)
+    y, site = posterior.form.observed()[k], posterior.form.sites[k]
+    log_weights, scores, parts = [], [], []
+    for weight, component in posterior.components():
+        found, score = _without_one(component, site, name, k)
+        log_weights.append(np.log(weight))
+        scores.append(score)
+        parts.append(found)
+    # Of each component, P(Y < y) and P(Y <= y) of each observation: (k, 2, n).
+    weights = weights_without(np.array(log_weights), np.array(scores))
+    mixed = np.einsum("kn,kpn->pn", weights, np.array(parts))
+    return _labelled(model, name, mixed.reshape(2, *y.shape), site.site.domain)
+
+
+def _without_one(posterior: LatentPosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the transforms of the observations of group k, (2, n), and their log densities, under their cavities."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.observed()
     here = group_slices([y.ravel() for y in observed])[k]
     mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
     lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
-    site, y = posterior.form.sites[k], observed[k]
-    parts = [
-        np.where(lost, np.nan, part).reshape(y.shape)
-        for part in _transforms(site, name, y.ravel(), mean, variance, prior.parameters[k])
-    ]
-    return _labelled(model, name, parts, site.site.domain)
+    y, values = observed[k].ravel(), prior.parameters[k]
+    found = np.array(_transforms(site, name, y, mean, variance, values))
+    score = _log_predictive(site, name, y.astype(float), np.arange(y.size), mean, variance, values)
+    return np.where(lost, np.nan, found), score
 
 
 def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
@@ -117,7 +129,9 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     (group,) = likelihoods(posterior.form.form, [name])
     parts = np.zeros((2, *y.shape))
     for weight, component in posterior.components():
-        site, mean, variance, parameters = at_predictor(component, group, y)
+        at = at_predictor(component, group)
+        require_observations(group, y, at)
+        site, mean, variance, parameters = at
         found = _transforms(site, name, y.ravel(), mean.ravel(), variance.ravel(), [p.ravel() for p in parameters])
         parts += weight * np.reshape(found, parts.shape)
     return _labelled(model, name, parts, group.site.domain)
@@ -170,7 +184,7 @@ def _continuous(
     the mean is that of a normal with deviation d, the integrand is smooth on (-1, 1), power-law tails included. Panels
     have an edge at t(y) and are shorter towards the ends. As both parts must add up to one, the rule checks itself.
     """
-    to_line, from_line, log_slope = _LINES[site.site.domain]
+    to_line, from_line, log_slope = LINES[site.site.domain]
     rows = np.arange(len(y))
     log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
@@ -229,11 +243,4 @@ def _log_predictive(
     return np.asarray(tilted.log_z)
 
 
-_LINES: dict[str, tuple[Callable, Callable, Callable]] = {
-    "real": (lambda y: y, lambda w: w, np.zeros_like),
-    "positive": (np.log, np.exp, lambda w: w),
-    "unit interval": (logit, expit, lambda w: -np.logaddexp(0.0, w) - np.logaddexp(0.0, -w)),
-}
-"""Of each domain the map to the real line, its inverse, and the log of the inverse's slope."""
-_LINES["non-negative"] = _LINES["positive"]
-_TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(_LINES, _continuous)
+_TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(LINES, _continuous)

@@ -10,6 +10,7 @@ import xarray as xr
 from scipy.special import ndtr
 
 from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
+from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
@@ -24,6 +25,8 @@ __all__ = ["diagnose"]
 _LARGEST = 5000
 """Most predictors for which all pairs are formed: three matrices of that size, 0.6 GB."""
 _WORST = 10
+_MOST_OF_ONE = 1.0
+"""Nats that one site may move the evidence by: beyond, higher terms of the series are larger still."""
 _MOSTLY = 0.5
 """Part of rectified counts without a rate above which there is a warning."""
 _DRAWS = 1000
@@ -62,8 +65,8 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             log p - log q of each draw of the fit, or of draws made here where it stored no densities.
         ``pareto_k``
             Tail of the weights: below 0.7 they can be used, and the approximation is near; above, it is not, or the
-            dimension is too high for the check (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Minus infinity where all
-            weights are equal: the approximation is exact.
+            dimension is too high for the check (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Absent where the weights
+            are nearly equal, with an effective number of over nine tenths of the draws: the approximation is near.
         ``weights_ess``
             Effective number of draws behind a weighted mean.
         ``log_evidence_importance``, ``log_evidence_importance_mcse``
@@ -90,8 +93,9 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
 
         Of bilinear models the weights alone: their predictors are no Gaussians, so that there are no cumulants.
 
-        What cannot be computed is absent, and the attribute ``absent`` says why; ``status`` is EP's own sentence, and
-        ``warning`` says of which variables the data tell next to nothing, if that was seen.
+        What cannot be computed, or means nothing, is absent, and the attribute ``absent`` says why. The attribute
+        ``verdict`` says in words what the numbers mean, a line each, the worst first, with cures; ``status`` is EP's
+        own sentence, and ``warning`` says of which variables the data tell next to nothing, if that was seen.
 
     Raises
     ------
@@ -110,6 +114,10 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         weights, absent = _weights(fit, partial(_draws_of_rows, *bilinear))
         absent |= {"cumulants": f"the predictors of {bilinear[0].form.cells.name!r} are inner products, no Gaussians"}
         attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
+        own = bilinear[1]
+        unknowns = own.left.mean.size + own.right.mean.size + own.theta.size
+        names = bilinear[0].form.hyper_names
+        attrs["verdict"] = verdict(weights, fit, settings(idata)["hyper"], names, unknowns, held=False)
         return xr.Dataset({**scalars, **weights}).assign_attrs(attrs)
     posterior = single_posterior_of(idata, model)
     drawn = partial(posterior.draws, _DRAWS, np.random.default_rng(0), log_likelihood=True, budget=_BUDGET)
@@ -121,7 +129,19 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         if "log_evidence" in fit:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
     attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs), "warning": warning}
-    return xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop").assign_attrs(attrs)
+    found = xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop")
+    attrs["verdict"] = _verdict_of(found, fit, settings(idata)["hyper"], posterior, warning)
+    return found.assign_attrs(attrs)
+
+
+def _verdict_of(
+    found: xr.Dataset, fit: xr.Dataset, hyper: str, posterior: LatentPosterior | PosteriorMixture, warning: str
+) -> str:
+    """Return the verdict on a latent Gaussian form."""
+    form = posterior.form
+    unknowns = len(form.coefficient_places(posterior.theta)) + posterior.theta.size
+    held = isinstance(posterior, LatentPosterior) and not len(posterior.directions)
+    return verdict(found, fit, hyper, form.form.hyper_names, unknowns, held=held, warning=warning)
 
 
 def _draws_of_rows(form: CompiledBilinear, posterior: BilinearPosterior) -> JointDraws:
@@ -162,7 +182,6 @@ def _weights(
     found = importance(values)
     out = {
         "log_weight": log_weight,
-        "pareto_k": found.pareto_k,
         "weights_ess": found.ess,
         "log_evidence_importance": found.log_mean,
         "log_evidence_importance_mcse": found.mcse,
@@ -172,7 +191,13 @@ def _weights(
         own += log_volume
         out["log_evidence_gaussian"] = own
     out["importance_correction"] = found.log_mean - own
-    return {name: xr.DataArray(value) for name, value in out.items()}, {}
+    absent = {}
+    if found.pareto_k is None:
+        part = found.ess / values.size
+        absent["pareto_k"] = f"weights are nearly equal (relative effective sample size {part:.2f}): no tail to look at"
+    else:
+        out["pareto_k"] = found.pareto_k
+    return {name: xr.DataArray(value) for name, value in out.items()}, absent
 
 
 def _log_volume(posterior: LatentPosterior | PosteriorMixture) -> float:
@@ -206,7 +231,11 @@ def _sites(
     correction = None
     if not reason:
         shares = evidence_shares(skewness, kurtosis, np.asarray(gaussian.variance), _covariance_rows(posterior))
-        indicators["evidence_share"], correction = shares, float(shares.sum())
+        largest = float(np.max(np.abs(shares)))
+        if largest <= _MOST_OF_ONE:
+            indicators["evidence_share"], correction = shares, float(shares.sum())
+        else:
+            reason = f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
     names = [group.name for group in posterior.form.form.groups]
     variables = {
         f"{name}_{what}": (name, values[here].reshape(y.shape))

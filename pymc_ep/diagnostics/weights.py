@@ -11,8 +11,9 @@ __all__ = ["LEAST_DRAWS", "Importance", "importance"]
 
 LEAST_DRAWS = 25
 """Draws below which the largest weights are too few to fit a tail to: five of them (Vehtari et al. 2024, section 6)."""
-_EQUAL = 1e-6
-"""Range of log weights up to which they are the same number for every purpose, and differ by rounding alone."""
+_NEARLY_EQUAL = 0.9
+"""Relative effective sample size above which the tail of the weights means nothing: k is the shape of the largest ones,
+whatever their size, and of right fits with a relative size of 0.99 every other has k above 0.7."""
 
 
 class Importance(NamedTuple):
@@ -20,10 +21,10 @@ class Importance(NamedTuple):
 
     Attributes
     ----------
-    pareto_k : float
+    pareto_k : float or None
         Shape of the generalised Pareto distribution of the largest weights. The variance of a weighted mean is finite
-        below 0.5, and up to about 0.7 weighted means are of use (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
-        Minus infinity where all weights are equal.
+        below 0.5, and up to about 0.7 weighted means are of use (Vehtari, Simpson, Gelman, Yao and Gabry 2024). None
+        where the weights are nearly equal, so that their tail means nothing.
     ess : float
         (sum w)^2 / sum w^2: how many draws from p would estimate as well (Kong 1992).
     log_mean : float
@@ -32,7 +33,7 @@ class Importance(NamedTuple):
         Monte Carlo standard error of `log_mean` to first order. It means nothing where `pareto_k` is above 0.7.
     """
 
-    pareto_k: float
+    pareto_k: float | None
     ess: float
     log_mean: float
     mcse: float
@@ -48,9 +49,8 @@ def importance(log_weights: np.ndarray) -> Importance:
     """
     size = log_weights.size
     log_mean = float(logsumexp(log_weights) - np.log(size))
-    if np.ptp(log_weights) <= _EQUAL:
-        return Importance(-np.inf, float(size), log_mean, 0.0)
     relative = np.exp(log_weights - log_mean)
-    ess = size**2 / np.square(relative).sum()
-    mcse = relative.std(ddof=1) / np.sqrt(size)
-    return Importance(pareto_shape(log_weights), float(ess), log_mean, float(mcse))
+    ess = float(size**2 / np.square(relative).sum())
+    mcse = float(relative.std(ddof=1) / np.sqrt(size))
+    shape = None if ess > _NEARLY_EQUAL * size else pareto_shape(log_weights)
+    return Importance(shape, ess, log_mean, mcse)

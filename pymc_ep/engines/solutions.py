@@ -23,7 +23,15 @@ from pymc_ep.linalg.gaussian import GaussianPosterior
 from pymc_ep.linalg.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["coefficient_results", "integral_solution", "many_solution", "mode_solution", "rebuild", "rebuild_one"]
+__all__ = [
+    "coefficient_results",
+    "integral_solution",
+    "left_out_of_all",
+    "many_solution",
+    "mode_solution",
+    "rebuild",
+    "rebuild_one",
+]
 
 _ROWS = 100
 """Draws of the hyperparameters at which predictive densities are interpolated at a time."""
@@ -88,7 +96,7 @@ def mode_solution(
         at,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, left_out) if translated else left_out[0],
+        log_predictive=left_out_of_all(weights, left_out) if translated else left_out[0],
         scalars={
             "log_evidence": averaged_evidence([fit.log_z for _, fit in fits]),
             "n_iter": len(at.run.objective),
@@ -160,7 +168,7 @@ def many_solution(
         found.centre,
         state,
         settings,
-        log_predictive=_left_out_of_all(weights, found.log_predictives),
+        log_predictive=left_out_of_all(weights, found.log_predictives),
         scalars={},
         traces={},
         status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost, left])),
@@ -290,7 +298,7 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
     return -logsumexp([logsumexp(-spline(part), axis=0, b=share[:, None]) for part, share in parts], axis=0)
 
 
-def _left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
+def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), from that given the hyperparameters, (k, n), and weights given all data.
 
     p(y_i | y_-i)^-1 is the posterior mean of p(y_i | y_-i, theta)^-1 (Gelfand, Dey and Chang 1992).

@@ -2,31 +2,31 @@
 
 import numpy as np
 
-from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.linalg.spline import Spline
 
 __all__ = ["InterpolatedSites"]
+
+_SAME = 1e-9
+"""Relative difference of means that counts as rounding."""
 
 
 class InterpolatedSites:
     """Spline of the sites in the hyperparameters.
 
-    Sites of Gaussian noise are interpolated as observation and log precision, which are linear in the log of a scale;
-    all others as they are, their precisions within the range of those of the fits.
+    Sites with the same mean in all fits, those of Gaussian noise, are interpolated as mean and log precision, which is
+    linear in the log of a scale; all others as they are, their precisions within the range of those of the fits.
 
     Parameters
     ----------
-    form : CompiledLatentGaussian
     thetas : ndarray, (k, p)
         Unconstrained hyperparameters of the fits.
     shifts, precisions : ndarray, (k, n)
     """
 
-    def __init__(self, form: CompiledLatentGaussian, thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray):
-        sizes = [y.size for y in form.observed()]
-        gaussian = np.repeat([group.site.gaussian for group in form.form.factors], sizes)
-        self._gaussian = gaussian & np.all(precisions > 0, axis=0)
+    def __init__(self, thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray):
         self._least, self._most = precisions.min(axis=0), precisions.max(axis=0)
+        means = shifts / np.where(precisions > 0, precisions, np.nan)
+        self._gaussian = np.ptp(means, axis=0) <= _SAME * np.abs(means).max(axis=0)
         divisor = np.where(self._gaussian, precisions, 1.0)
         first = shifts / divisor
         second = np.where(self._gaussian, np.log(divisor), precisions)

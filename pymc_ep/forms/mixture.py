@@ -92,7 +92,7 @@ class PosteriorMixture:
     @cached_property
     def _sites(self) -> InterpolatedSites | None:
         """Sites between the fits; None where the draws are those of the fits."""
-        return None if self.thetas is self.fits[0] else InterpolatedSites(self.form, *self.fits)
+        return None if self.thetas is self.fits[0] else InterpolatedSites(*self.fits)
 
     def components(self) -> Iterator[tuple[float, LatentPosterior]]:
         """Yield each weight and posterior."""

@@ -226,8 +226,8 @@ class DensePrior(NamedTuple):
         variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
         return ROUNDING * xp.max(self.variances()) / xp.min(variance)
 
-    def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice], np.ndarray]:
-        """Return a function of a slice that returns those rows, (k, n), of K - K E K."""
+    def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
+        """Return a function of a slice or of indices that returns those rows, (k, n), of K - K E K."""
         covariance = np.asarray(self.covariance)
         taken = np.asarray(posterior.precision_matrix()) @ covariance
         return lambda rows: covariance[rows] - covariance[rows] @ taken

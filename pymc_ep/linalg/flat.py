@@ -197,8 +197,8 @@ class FlatPrior(NamedTuple):
         """Return to how much of a posterior standard deviation rounding may come: there is no prior to cancel with."""
         return ROUNDING
 
-    def posterior_rows(self, posterior: FlatPosterior) -> Callable[[slice], np.ndarray]:
-        """Return a function of a slice that returns those rows, (k, n), of D A^{-1} D^T: a solution each."""
+    def posterior_rows(self, posterior: FlatPosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
+        """Return a function of a slice or indices that returns those rows, (k, n), of D A^{-1} D^T: a solution each."""
         design = self.algebra.design
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
         return lambda rows: (design @ posterior.factor.solve(design.T @ units[rows].T.toarray())).T

@@ -104,8 +104,8 @@ class SparseFactorPrior(NamedTuple):
         """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
         return ROUNDING
 
-    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice], np.ndarray]:
-        """Return a function of a slice that returns those rows, (k, n), of R^T B^{-1} R."""
+    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
+        """Return a function of a slice or of indices that returns those rows, (k, n), of R^T B^{-1} R."""
         half = self._transposed @ posterior.whitener.T
         return lambda rows: half[rows] @ half.T
 

@@ -4,7 +4,10 @@ from pymc_ep.plots.agreement import plot_compare
 from pymc_ep.plots.calibration import plot_calibration
 from pymc_ep.plots.convergence import plot_convergence
 from pymc_ep.plots.diagnosis import plot_diagnose
+from pymc_ep.plots.forest import plot_forest
+from pymc_ep.plots.hyper import plot_hyper
 from pymc_ep.plots.image import plot_coverage, plot_image
+from pymc_ep.plots.latent import plot_latent
 from pymc_ep.plots.relevance import plot_relevance
 from pymc_ep.plots.wavelets import plot_coefficients, plot_states
 
@@ -15,7 +18,10 @@ __all__ = [
     "plot_convergence",
     "plot_coverage",
     "plot_diagnose",
+    "plot_forest",
+    "plot_hyper",
     "plot_image",
+    "plot_latent",
     "plot_relevance",
     "plot_states",
 ]

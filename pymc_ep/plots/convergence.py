@@ -4,22 +4,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pymc_ep.plots.axes import axes_for
+from pymc_ep.plots.intervals import hyper_names, labels_of
 from pymc_ep.results import fit_group, settings
 
 __all__ = ["plot_convergence"]
 
+_LEAST = 0.1
+"""Least height of a panel of objectives, in nats: less than that is no difference, and looks like none."""
+_WEIGHED = 3
+"""Hyperparameters whose fits are shown by their weights."""
+
 
 def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
-    """Plot the objective and the largest change by iteration, and the search for the hyperparameters.
+    """Plot the objective and the largest change by iteration, and what was done to the hyperparameters.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     ax : sequence of matplotlib.axes.Axes, optional
-        Two, or three where the hyperparameters were optimised.
+        One for each panel.
     figsize : (float, float), optional
         Of a new figure, in inches.
 
@@ -27,17 +34,20 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
     -------
     ndarray of matplotlib.axes.Axes
         Log evidence and change at the returned hyperparameters; then log evidence plus log prior of each evaluation
-        of the optimiser, if there was more than one. Of the double loop, which learns hyperparameters on its way, the
-        bound with their log prior, and where variances are not exact the objective of the inner loop in its place. Of
-        bilinear models the bound with their log prior, and what a step added to it; where all matrices are points it
-        is the log density of these and the data.
+        of the optimiser, if there was more than one; and where the hyperparameters were integrated over, for up to
+        three elements, the log density of each fit against its value. Of the double loop, which learns hyperparameters
+        on its way, the bound with their log prior, and where variances are not exact the objective of the inner loop in
+        its place. Of bilinear models the bound with their log prior, and what a step added to it; where all matrices
+        are points it is the log density of these and the data.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
-    axes = axes_for(3 if searched else 2, ax, figsize)
+    points = _points(fit, hyper_names(idata))
+    axes = axes_for(2 + searched + len(points), ax, figsize)
     iteration = 1 + np.arange(fit.sizes["iteration"])
     axes[0].plot(iteration, fit["objective"], marker=".")
     axes[0].set(xlabel="iteration", ylabel=fit.attrs["objective_is"], title=fit.attrs["method"].upper())
+    _of_nats(axes[0])
     axes[1].plot(iteration, fit["max_change"], marker=".")
     tolerance = settings(idata).get("tol")
     if tolerance is not None:
@@ -45,7 +55,33 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         axes[1].legend()
     title = "converged" if bool(fit["converged"]) else "not converged"
     axes[1].set(xlabel="iteration", ylabel=fit.attrs["max_change_is"], yscale="log", title=title)
+    for panel in axes[:2]:
+        panel.xaxis.get_major_locator().set_params(integer=True)
     if searched:
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")
-        axes[2].set(xlabel="evaluation", ylabel="log evidence + log prior", title="hyperparameters")
+        axes[2].set(xlabel="evaluation", ylabel="log evidence + log prior", title="search of the hyperparameters")
+        axes[2].xaxis.get_major_locator().set_params(integer=True)
+        _of_nats(axes[2])
+    for panel, (label, values) in zip(axes[2 + searched :], points.items()):
+        panel.plot(values, fit["hyper_log_density"] - fit["hyper_log_density"].max(), marker=".", linestyle="none")
+        panel.set(xlabel=label, ylabel="log density over its maximum", title=f"{len(values)} fits")
     return axes
+
+
+def _points(fit: xr.Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return hyperparameters at each fit of an integral, by element."""
+    out: dict[str, np.ndarray] = {}
+    for name in names if "hyper_log_density" in fit else ():
+        values = fit[f"hyper_point_{name}"]
+        flat = values.to_numpy().reshape(len(values), -1)
+        out |= dict(zip(labels_of(values[0], name), flat.T))
+    return dict(list(out.items())[:_WEIGHED])
+
+
+def _of_nats(panel: Any) -> None:
+    """Let differences that are none look like none, and write values in full."""
+    low, high = panel.get_ylim()
+    if high - low < _LEAST:
+        middle = 0.5 * (low + high)
+        panel.set_ylim(middle - 0.5 * _LEAST, middle + 0.5 * _LEAST)
+    panel.ticklabel_format(axis="y", useOffset=False)

@@ -15,6 +15,8 @@ _INDICATOR = "_non_gaussianity"
 _NAMED = 3
 """Sites that are named in the picture."""
 _BINS = 50
+_LIGHTEST = -100.0
+"""Log weight, over the mean weight, at which draws of less are counted: none of them weighs anything."""
 
 
 def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
@@ -57,7 +59,10 @@ def _sites(panel: Any, dataset: xr.Dataset) -> None:
     for k in range(min(_NAMED, dataset.sizes["worst_site"])):
         worst = dataset.isel(worst_site=k)
         at = int(worst["worst_index"]), float(worst["worst_non_gaussianity"])
-        panel.annotate(f"{worst['worst_variable'].item()}[{at[0]}]", at, textcoords="offset points", xytext=(4, 4))
+        # Towards the middle, so that names stay inside the frame.
+        side, aligned = (5, "left") if at[0] <= np.mean(panel.get_xlim()) else (-5, "right")
+        label = f"{worst['worst_variable'].item()}[{at[0]}]"
+        panel.annotate(label, at, textcoords="offset points", xytext=(side, 0), ha=aligned, va="center")
     panel.set(xlabel="observation", ylabel="divergence from Gaussian (nats)", title="tilted distributions")
     panel.legend()
 
@@ -67,7 +72,7 @@ def _weights(panel: Any, dataset: xr.Dataset, log_weight: np.ndarray) -> None:
     if finite.size:
         top = finite.max()
         relative = finite - top - np.log(np.exp(finite - top).sum() / log_weight.size)
-        panel.hist(relative, bins=_BINS, color="C0", log=True)
+        panel.hist(np.maximum(relative, _LIGHTEST), bins=_BINS, color="C0", log=True)
     title = f"Pareto k = {float(dataset['pareto_k']):.2f}" if "pareto_k" in dataset else "importance weights"
     panel.axvline(0.0, color="gray", linestyle="--")
     panel.set(xlabel="log weight over mean weight", ylabel="draws", title=title)

@@ -55,9 +55,9 @@ def plot_image(
     -------
     ndarray of matplotlib.axes.Axes
         Truth, data, mean (or mode) and standard deviation; what is not there has no panel. The first three share the
-        range of their colours, that of the truth or else of the mean; an arrow at a colour bar says that values lie
-        beyond. The first row is on top, and the axes are in the variable's coordinates where these are evenly spaced
-        numbers.
+        range of their colours, that of the truth or else of the mean, and its bar, on which an arrow says that values
+        lie beyond. The first row is on top, and the axes are in the variable's coordinates where these are evenly
+        spaced numbers.
 
     Raises
     ------
@@ -80,13 +80,18 @@ def plot_image(
     # Noise would stretch the range of colours, and leave little of it to the image.
     leading = panels[0 if truth is not None else shared - 1][1]
     low, high = np.nanmin(leading), np.nanmax(leading)
+    bars = []
     for k, (panel, (title, image)) in enumerate(zip(axes, panels)):
         # An image of other pixels, as data may be, is not in the variable's coordinates.
         extent = _extent(mean) if image.shape == mean.shape else None
         colours = {"cmap": cmap, "vmin": low, "vmax": high} if k < shared else {"cmap": "viridis"}
         shown = panel.imshow(image, extent=extent, interpolation="nearest", **colours)
-        panel.figure.colorbar(shown, ax=panel, extend=_beyond(image, low, high) if k < shared else "neither")
         panel.set(title=title, facecolor=_MISSING)
+        bars.append(shown)
+    scale = np.concatenate([image.ravel() for _, image in panels[:shared]])
+    axes[0].figure.colorbar(bars[0], ax=list(axes[:shared]), extend=_beyond(scale, low, high))
+    if len(panels) > shared:
+        axes[-1].figure.colorbar(bars[-1], ax=axes[-1])
     return axes
 
 

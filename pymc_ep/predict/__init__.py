@@ -1,8 +1,8 @@
-"""Predictions from a fit: Gaussian conditionals, log predictive densities, new rows of a matrix, recommendations."""
+"""Predictions from a fit: Gaussian conditionals, responses, log predictive densities, new rows, recommendations."""
 
 from pymc_ep.predict.fold_in import fold_in
-from pymc_ep.predict.gaussian import predict
 from pymc_ep.predict.log_predictive import log_predictive
+from pymc_ep.predict.predictions import predict
 from pymc_ep.predict.recommend import recommend
 from pymc_ep.predict.start import start_point
 

@@ -1,4 +1,4 @@
-"""Gaussian predictions of variables that are affine in the latent ones."""
+"""From a result back to its posterior, and the Gaussian moments of predictors under it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +12,17 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.other_data import OfOtherData, exchanged, made_of
 from pymc_ep.forms.posterior import LatentPosterior, Moments
+from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.recognise import compiled_form
-from pymc_ep.results import fit_group, fit_state, labelled, model_dims, posterior_moments, settings
+from pymc_ep.results import fit_group, fit_state, model_dims, posterior_moments, settings
 
-__all__ = ["bilinear_posterior_of", "posterior_of", "predict", "single_posterior_of"]
+__all__ = ["bilinear_posterior_of", "posterior_of", "predictor_moments_of", "single_posterior_of"]
 
 
 _BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear)
@@ -29,11 +32,37 @@ _BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
     """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
 
+    Where data of the model have changed since, by `pymc.set_data`, the posterior is that of the fitted data, which the
+    container holds, and the wanted variables are those of the present data.
+
     Raises
     ------
     ValueError
-        Where `idata` is no result of `pymc_ep.fit`, or of another model or other data.
+        Where `idata` is no result of `pymc_ep.fit`, or of another model, or where latent variables themselves are made
+        of what has changed.
     """
+    changed = changed_data(idata, model)
+    if not changed:
+        return _posterior_at_present(idata, model, wanted)
+    with exchanged(changed):
+        form = _posterior_at_present(idata, model, wanted).form
+    behind, of_latent = made_of(form.form, settings(idata)["latent"])
+    changed = {variable: value for variable, value in changed.items() if variable in behind}
+    if not changed or type(form) is not CompiledLatentGaussian:
+        return _posterior_at_present(idata, model, wanted)
+    for name, own in of_latent.items():
+        if touched := [str(variable.name) for variable in changed if variable in own]:
+            raise ValueError(
+                f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "
+                f"another variable now. Set the data of the fit again, and put what is new into a variable of its own, "
+                f"such as a gp.conditional; or fit anew."
+            )
+    engine = get_engine(fit_group(idata).attrs["method"], form.form)
+    return engine.rebuild(OfOtherData(form, changed), fit_state(idata))
+
+
+def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
+    """Rebuild the posterior of a fit whose data are those of the model."""
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
     if isinstance(form, CompiledBilinear):
@@ -130,55 +159,13 @@ def single_posterior_of(idata: Any, model: pm.Model) -> LatentPosterior | Poster
     UnsupportedModelError
         Where it is an average over translated grids, each with sites of its own.
     """
-    posterior = posterior_of(idata, model, [])
+    posterior = _posterior_at_present(idata, model, [])
     if isinstance(posterior, PosteriorAverage):
         raise UnsupportedModelError(
             f"The result averages posteriors on {len(posterior.parts)} translated grids, which have sites of their own "
             f"each; fit with translations=1 to look at one of them."
         )
     return posterior
-
-
-def predict(idata: Any, model: pm.Model | None = None, *, var_names: Sequence[str]) -> xr.Dataset:
-    """Predict variables of a model that are Gaussian given the hyperparameters, in closed form.
-
-    Parameters
-    ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Result of `pymc_ep.fit`, also one read back from disk.
-    model : pymc.Model, optional
-        The fitted model; it may have gained variables since, such as a ``gp.conditional``.
-    var_names : sequence of str
-        Latent variables, Deterministics affine in them, or Gaussian variables that depend on them.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords. The standard deviation includes that
-        of the hyperparameters: to first order about their mode, or by the mixture where the fit is one.
-
-    Raises
-    ------
-    UnsupportedModelError
-        For a variable that is not affine in the latent ones.
-    ValueError
-        Where result and model do not belong together.
-    """
-    model = pm.modelcontext(model)
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
-    posterior = posterior_of(idata, model, names)
-    affine = {v.name: v for v in posterior.form.form.affine}
-    for name in names:
-        if name not in affine:
-            raise UnsupportedModelError(
-                f"{name!r} is not Gaussian given the hyperparameters, so it has no Gaussian prediction; use "
-                f"pm.sample_posterior_predictive, or log_predictive for the density of new observations."
-            )
-    found = posterior.moments([affine[name] for name in names])
-    variables: dict[str, tuple[str, np.ndarray]] = {}
-    for name, part in found.items():
-        variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
-    return labelled(model, variables)
 
 
 def predictor_moments_of(posterior: LatentPosterior, name: str, predictor: Any) -> Moments:

@@ -17,7 +17,7 @@ from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, predic
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
-__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive"]
+__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations"]
 
 
 def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
@@ -76,7 +76,7 @@ def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
 
 
 class AtPredictor(NamedTuple):
-    """The site of new observations, the moments of their predictors, and parameters, each of the observations' shape.
+    """The site of a likelihood, the moments of its predictors, and parameters, each of the predictors' shape.
 
     Attributes
     ----------
@@ -91,23 +91,36 @@ class AtPredictor(NamedTuple):
     parameters: list[np.ndarray]
 
 
-def at_predictor(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> AtPredictor:
-    """Return what new observations of a likelihood are integrated against; raise where they cannot be."""
+def at_predictor(posterior: LatentPosterior, group: SiteGroup) -> AtPredictor:
+    """Return what new observations of a likelihood are integrated against."""
     name = group.name
     moments = predictor_moments_of(posterior, name, group.predictor)
-    if y.shape != moments.mean.shape:
-        raise InvalidDataError(
-            f"{name!r} has predictors of shape {moments.mean.shape} but the given values have shape {y.shape}."
-        )
-    group.site.validate(y, name)
     site, parameters = posterior.form.site_at(posterior.theta, group)
-    shaped = [np.broadcast_to(p, y.size).reshape(y.shape) for p in parameters]
+    shape = moments.mean.shape
+    for parameter, values in zip(site.site.parameters, parameters):
+        if values.size not in (1, moments.mean.size):
+            raise InvalidDataError(
+                f"{name!r} has {values.size} values of {parameter}, as many as it had observations in the model, but "
+                f"predictors of shape {shape}. Make the observations a pm.Data, and set as many of any value with "
+                f"the new inputs."
+            )
+    shaped = [np.broadcast_to(p, moments.mean.size).reshape(shape) for p in parameters]
     return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped)
+
+
+def require_observations(group: SiteGroup, y: np.ndarray, at: AtPredictor) -> None:
+    """Raise where new observations are of another shape than their predictors, or outside of the domain."""
+    if y.shape != at.mean.shape:
+        raise InvalidDataError(
+            f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}."
+        )
+    group.site.validate(y, group.name)
 
 
 def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> np.ndarray:
     """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
-    site, mean, variance, parameters = at_predictor(posterior, group, y)
-    tilted = site.moments(y, mean, variance, 1.0, *parameters)
-    check_finite(tilted, y, mean, variance, group.name)
+    at = at_predictor(posterior, group)
+    require_observations(group, y, at)
+    tilted = at.site.moments(y, at.mean, at.variance, 1.0, *at.parameters)
+    check_finite(tilted, y, at.mean, at.variance, group.name)
     return np.asarray(tilted.log_z)

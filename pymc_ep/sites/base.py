@@ -15,6 +15,7 @@ from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
 __all__ = [
     "Relation",
+    "Response",
     "Site",
     "SuperGaussian",
     "Tilted",
@@ -53,6 +54,15 @@ class Relation(NamedTuple):
     """``holds(y, *parameters)``: True where they do."""
     wanted: str
     """Says what is wanted, for the message."""
+
+
+class Response(NamedTuple):
+    """Mean and variance of an observation given its predictor."""
+
+    mean: Callable[..., np.ndarray]
+    """``mean(eta, *parameters)``, of arrays: never falls in eta, and takes no parameters that are learned."""
+    variance: Callable[..., np.ndarray]
+    """``variance(eta, *parameters)``, of arrays; infinite where there is none."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,8 @@ class Site:
     intensity : callable, optional
         ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, where the rate is no affine or
         exponential function of it and eta itself may be negative.
+    response : Response, optional
+        Mean and variance of an observation given eta, for predictions on the scale of the observations.
     options : dict
         Static keyword options of the functions above with their values, for example ``zero_mass``.
     """
@@ -155,6 +167,7 @@ class Site:
     relation: Relation | None = None
     interpreted: bool = False
     gaussian: bool = False
+    response: Response | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __reduce__(self) -> tuple[Any, ...]:

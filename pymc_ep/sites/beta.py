@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytensor.tensor as pt
+from scipy.special import expit
 
-from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.base import Response, Site, register_site
 
 __all__ = ["BETA"]
 
@@ -28,4 +29,13 @@ def logp(y: Any, eta: Any, nu: Any) -> Any:
     return pt.gammaln(nu) - log_gamma + nu * (success * log_y + failure * log_rest) - log_y - log_rest
 
 
-BETA = register_site(Site(name="beta", parameters=("nu",), domain="unit interval", log_concave=False, logp=logp))
+BETA = register_site(
+    Site(
+        name="beta",
+        parameters=("nu",),
+        domain="unit interval",
+        response=Response(lambda eta, nu: expit(eta), lambda eta, nu: expit(eta) * expit(-eta) / (1.0 + nu)),
+        log_concave=False,
+        logp=logp,
+    )
+)

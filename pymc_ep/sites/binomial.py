@@ -12,6 +12,7 @@ from pymc_ep.sites.cloglog import log_success
 from pymc_ep.sites.logistic import log_logistic_powers, logistic_bound
 from pymc_ep.sites.logit import knots as binary_logit_knots
 from pymc_ep.sites.probit import knots as probit_knots
+from pymc_ep.sites.responses import successes
 
 __all__ = ["BINOMIAL_CLOGLOG", "BINOMIAL_LOGIT", "BINOMIAL_PROBIT"]
 
@@ -73,6 +74,7 @@ def _binomial(
             parameter_domains=("count",),
             relation=Relation(lambda y, n: y <= n, "no more successes than trials"),
             domain="count",
+            response=successes(name.removeprefix("binomial_")),
             log_concave=True,
             logp=logp,
             knots=knots,

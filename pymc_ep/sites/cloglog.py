@@ -5,6 +5,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.responses import successes
 
 __all__ = ["CLOGLOG", "log_success"]
 
@@ -37,6 +38,7 @@ CLOGLOG = register_site(
         name="cloglog",
         parameters=(),
         domain="binary",
+        response=successes("cloglog"),
         log_concave=True,
         logp=logp,
         knots=knots,

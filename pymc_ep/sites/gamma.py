@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
 from pymc_ep.sites.log_gamma import log_gamma
+from pymc_ep.sites.responses import positive
 
 __all__ = ["EXPONENTIAL", "GAMMA"]
 
@@ -38,6 +39,7 @@ EXPONENTIAL = register_site(
         name="exponential",
         parameters=(),
         domain="non-negative",
+        response=positive(lambda mean: 1.0),
         log_concave=True,
         logp=exponential_logp,
         knots=knots,
@@ -49,6 +51,7 @@ GAMMA = register_site(
         name="gamma",
         parameters=("alpha",),
         domain="positive",
+        response=positive(lambda mean, alpha: alpha),
         log_concave=True,
         logp=gamma_logp,
         knots=knots,

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 from pymc_ep.sites.base import Site, SuperGaussian, Tilted, register_site
+from pymc_ep.sites.responses import located
 
 __all__ = ["LAPLACE", "two_halves"]
 
@@ -74,6 +75,7 @@ LAPLACE = register_site(
         name="laplace",
         parameters=("b",),
         domain="real",
+        response=located(lambda b: 2.0 * b**2),
         log_concave=True,
         logp=logp,
         typical=lambda y, b: (y, 2 * b**2),

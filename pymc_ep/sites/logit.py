@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.sites.base import Site, register_site
 from pymc_ep.sites.logistic import logistic_bound
+from pymc_ep.sites.responses import successes
 
 __all__ = ["LOGIT"]
 
@@ -25,6 +26,7 @@ LOGIT = register_site(
         name="logit",
         parameters=(),
         domain="binary",
+        response=successes("logit"),
         log_concave=True,
         logp=logp,
         knots=knots,

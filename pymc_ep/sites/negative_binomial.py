@@ -8,6 +8,7 @@ from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
 from pymc_ep.sites.log_gamma import log_gamma
 from pymc_ep.sites.logistic import log_logistic_powers, logistic_bound
+from pymc_ep.sites.responses import positive
 
 __all__ = ["NEGATIVE_BINOMIAL"]
 
@@ -41,6 +42,8 @@ NEGATIVE_BINOMIAL = register_site(
         name="negative_binomial",
         parameters=("alpha",),
         domain="count",
+        # The variance is m + m^2 / alpha.
+        response=positive(lambda mean, alpha: 1.0 / (1.0 / mean + 1.0 / alpha)),
         log_concave=True,
         logp=logp,
         knots=knots,

@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_ep.sites.base import Site, SuperGaussian, Tilted, register_site
+from pymc_ep.sites.responses import located
 
 __all__ = ["NORMAL"]
 
@@ -32,6 +33,7 @@ NORMAL = register_site(
         name="normal",
         parameters=("sigma",),
         domain="real",
+        response=located(lambda sigma: sigma**2),
         log_concave=True,
         gaussian=True,
         logp=logp,

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 from pymc_ep.distributions.counts import log_poisson_at_mean
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.responses import counts
 
 __all__ = ["POISSON"]
 
@@ -37,6 +38,7 @@ POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=logp,
+        response=counts(np.exp),
         typical=lambda y: (np.log(y + 0.5), 1.0 / (y + 0.5)),
         knots=knots,
         knots_beyond=15.0,

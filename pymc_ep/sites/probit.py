@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.kernels.truncated_normal.op import truncated_normal
 from pymc_ep.sites.base import Site, Tilted, register_site
+from pymc_ep.sites.responses import successes
 
 __all__ = ["PROBIT"]
 
@@ -44,6 +45,7 @@ PROBIT = register_site(
         name="probit",
         parameters=(),
         domain="binary",
+        response=successes("probit"),
         log_concave=True,
         logp=logp,
         tilted=tilted,

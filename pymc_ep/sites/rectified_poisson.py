@@ -9,6 +9,7 @@ import scipy.special
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.kernels.rectified_poisson.op import rectified_poisson
 from pymc_ep.sites.base import Site, Tilted, register_site
+from pymc_ep.sites.responses import counts
 
 __all__ = ["RECTIFIED_POISSON"]
 
@@ -39,6 +40,7 @@ RECTIFIED_POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=logp,
+        response=counts(lambda eta: np.maximum(eta, 0.0)),
         typical=lambda y: (y, np.maximum(y, 1.0)),
         tilted=tilted,
         intensity=intensity,

@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.responses import counts
 
 __all__ = ["SOFTPLUS_POISSON"]
 
@@ -26,6 +27,7 @@ SOFTPLUS_POISSON = register_site(
         domain="count",
         log_concave=True,
         logp=SoftplusPoisson.logp,
+        response=counts(lambda eta: np.logaddexp(0.0, eta)),
         typical=lambda y: (y, np.maximum(y, 1.0)),
         knots=knots,
         knots_beyond=20.0,

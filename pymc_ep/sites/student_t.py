@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 
 from pymc_ep.linalg.namespace import namespace
 from pymc_ep.sites.base import Site, SuperGaussian, register_site
+from pymc_ep.sites.responses import located
 
 __all__ = ["STUDENT_T"]
 
@@ -38,11 +39,16 @@ def log_at(y: Any, x: Any, nu: Any, sigma: Any) -> Any:
     return constant - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
 
 
+def _variance(nu: Any, sigma: Any) -> Any:
+    return np.where(nu > 2, sigma**2 * nu / np.where(nu > 2, nu - 2.0, 1.0), np.inf)
+
+
 STUDENT_T = register_site(
     Site(
         name="student_t",
         parameters=("nu", "sigma"),
         domain="real",
+        response=located(_variance),
         log_concave=False,
         logp=logp,
         typical=lambda y, nu, sigma: (y, sigma**2),

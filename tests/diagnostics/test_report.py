@@ -18,14 +18,16 @@ def test_a_gaussian_posterior_is_exact(gaussian):
     model, result = gaussian
     found = pmep.diagnose(result, model)
     evidence = stats.multivariate_normal(np.full(9, 0.3), _total()).logpdf(group(result, "observed_data")["y"])
-    assert found["pareto_k"] == -np.inf
-    assert found["weights_ess"] == found["log_weight"].size == 1000
+    assert found["log_weight"].size == 1000
+    np.testing.assert_allclose(found["weights_ess"], 1000, rtol=1e-9)
     for name in ("log_evidence", "log_evidence_importance", "log_evidence_cumulant"):
         np.testing.assert_allclose(found[name], evidence, rtol=1e-8)
     for name in ("skewness", "kurtosis", "non_gaussianity", "evidence_share"):
         np.testing.assert_allclose(found[f"y_{name}"], 0.0, atol=1e-8)
     assert bool(found["converged"]) and found["max_change"] < 1e-8
-    assert found.attrs["absent"] == "" and found.attrs["status"].startswith("converged")
+    assert "pareto_k" not in found
+    assert found.attrs["absent"].startswith("pareto_k: weights are nearly equal (relative effective sample size 1.00)")
+    assert found.attrs["status"].startswith("converged")
 
 
 def _total():
@@ -37,7 +39,7 @@ def test_both_corrections_meet(poisson):
     """They share nothing but the fit: one has draws, the other cumulants."""
     model, result = poisson
     found = pmep.diagnose(result, model)
-    assert found["pareto_k"] < 0.7 and 2000 < found["weights_ess"] < 4000
+    assert 2000 < found["weights_ess"] < 4000
     difference = float(found["log_evidence_importance"] - found["log_evidence_cumulant"])
     assert abs(difference) < 4 * float(found["log_evidence_importance_mcse"]) + 1e-3
     np.testing.assert_allclose(
@@ -129,7 +131,7 @@ def test_hyperparameters_are_integrated_in_the_weights():
         for s in grid
     ]
     expected = np.log(np.trapezoid(np.exp(np.array(total) - max(total)), grid)) + max(total)
-    assert found["pareto_k"] < 0.7
+    assert "pareto_k" not in found or found["pareto_k"] < 0.7
     assert abs(float(found["log_evidence_importance"]) - expected) < 4 * float(found["log_evidence_importance_mcse"])
     assert abs(float(found["log_evidence_gaussian"]) - expected) < 0.05
     assert float(found["log_evidence"]) - expected > 0.5

@@ -54,7 +54,8 @@ def test_panels_and_their_colours(images):
     figure = axes[0].figure
     np.testing.assert_allclose(figure.get_size_inches(), (12, 2))
     bars = figure.axes[4:]
-    assert [bar._colorbar.extend for bar in bars] == ["neither", "max", "min", "neither"]
+    # One for the images that share a scale, of which data lie above and the mean below; one for the deviations.
+    assert [bar._colorbar.extend for bar in bars] == ["both", "neither"]
 
 
 def test_what_is_not_there_has_no_panel(images):
@@ -78,7 +79,7 @@ def test_pixels_without_data_are_left_out(images):
     data[1, 1:] = -40.0, 40.0
     axes = pmep.plots.plot_image(container(mean, sd), "u", data=data)
     assert shown(axes[0]).get_clim() == (mean.min(), mean.max())
-    assert axes[0].figure.axes[3]._colorbar.extend == "both"
+    assert axes[0].figure.axes[3]._colorbar.extend == "both" and len(axes[0].figure.axes) == 5
     np.testing.assert_array_equal(np.ma.getmaskarray(shown(axes[0]).get_array()), np.isnan(data))
     red, _, blue, _ = axes[0].get_facecolor()
     assert red < blue, "told from any shade of gray"

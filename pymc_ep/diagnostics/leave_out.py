@@ -1,0 +1,235 @@
+"""Leave-one-out and leave-group-out cross-validation by EP's cavities, in the form that `arviz.compare` takes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from scipy.special import logsumexp
+
+from pymc_ep.compat import elpd_data, group, has_group
+from pymc_ep.engines.ep import EP
+from pymc_ep.engines.ep_sweep import Problem, group_slices
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.solutions import left_out_of_all
+from pymc_ep.exceptions import at_index, first_index
+from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.linalg.dense import DensePrior
+from pymc_ep.predict.gaussian import single_posterior_of
+from pymc_ep.results import fit_group
+
+__all__ = ["loo", "only_name", "weights_without"]
+
+_LOO = "_loo"
+_MAX_ITER = 200
+"""Iterations of EP on the observations of one group."""
+_DETERMINED = 1e-9
+"""Least eigenvalue of I - V Pi, relative to 1, at which what is left of a group's predictors still has a density."""
+
+
+def loo(idata: Any, model: pm.Model | None = None, *, var_name: str | None = None, groups: Any = None) -> Any:
+    """Return the expected log predictive density of left-out observations, for `arviz.compare`.
+
+    EP's cavity is the posterior without one observation, so log p(y_i | y_-i) comes with the fit, without importance
+    weights and their Pareto k, and also where draws have no density, as under a rectified likelihood.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    model : pymc.Model, optional
+        The fitted model, by default that of the context; needed with `groups` alone.
+    var_name : str, optional
+        The observed variable; may be left out where there is one only.
+    groups : str or array_like, optional
+        Leave out whole groups, as of all observations of a county: a label for each observation, or the name of a dim
+        of the observed variable or of a `pymc.Data` with these labels. The log density of a group's observations given
+        all others is that of EP on the group alone, with the posterior without its sites as the prior. It is exact
+        under Gaussian noise; otherwise the other sites stay as they were fitted with the group.
+
+    Returns
+    -------
+    arviz.ELPDData
+        With pointwise values (``loo_i`` of ArviZ 0.x, ``elpd_i`` of ArviZ 1), one for each observation or group;
+        ``se``, the standard error of their sum; and ``p_loo`` (``p``), by which the log predictive density of the same
+        observations under the posterior's draws is higher, NaN where the fit has kept no log likelihoods. Where the
+        fit mixes over hyperparameters, so do these values; with ``hyper="optimize"`` hyperparameters are at their mode.
+
+    Raises
+    ------
+    ValueError
+        Where there is no such variable, labels are not one for each observation, or an observation or group is all
+        that determines its predictor, so that nothing predicts it.
+    UnsupportedModelError
+        With `groups`, for averages over translated grids and bilinear models.
+    """
+    fit = fit_group(idata)
+    name = only_name(_scored(fit), var_name)
+    pointwise, in_sample, reached = fit[f"{name}{_LOO}"].rename(name), _draws_of_log_likelihood(idata, name), True
+    if groups is not None:
+        labels, which, dim = _grouped(idata, pointwise, groups)
+        posterior = single_posterior_of(idata, pm.modelcontext(model))
+        values, reached = _of_groups(posterior, name, which, len(labels))
+        pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
+        in_sample = None if in_sample is None else _sums(in_sample, which, len(labels))
+    _require_predicted(pointwise, "an observation" if groups is None else "a group")
+    draws = 0 if in_sample is None else len(in_sample)
+    excess = np.nan
+    if in_sample is not None:
+        excess = float((logsumexp(in_sample, axis=0) - np.log(draws)).sum() - pointwise.sum())
+    return elpd_data(pointwise, excess, draws, warning=not (reached and bool(fit["converged"])))
+
+
+def only_name(names: Sequence[str], var_name: str | None) -> str:
+    """Return the observed variable that is meant; a ValueError lists those there are."""
+    if var_name is None and len(names) > 1:
+        raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")
+    name = names[0] if var_name is None else var_name
+    if name not in names:
+        raise ValueError(f"{name!r} is no observed variable with a site; these are {', '.join(names)}.")
+    return name
+
+
+def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
+    """Return the weights of k components given all data but one part, (k, n), for each of n parts.
+
+    The part's likelihood is taken out: p(theta | y_-i) is proportional to p(theta | y) / p(y_i | y_-i, theta).
+
+    Parameters
+    ----------
+    log_weights : ndarray, (k,)
+        Given all data.
+    log_predictives : ndarray, (k, n)
+        log p(y_i | y_-i, theta).
+    """
+    ratio = log_weights[:, None] - log_predictives
+    return np.exp(ratio - logsumexp(ratio, axis=0))
+
+
+def _scored(fit: xr.Dataset) -> list[str]:
+    """Return the observed variables of which the fit has leave-one-out densities."""
+    names = [name.removesuffix(_LOO) for name in map(str, fit) if name.endswith(_LOO)]
+    names = [name for name in names if f"{name}_site_shift" in fit]
+    if not names:
+        raise ValueError(
+            f"A fit by {fit.attrs['method']!r} has no cavities, and so no leave-one-out densities; fit by method='ep'."
+        )
+    return names
+
+
+def _draws_of_log_likelihood(idata: Any, name: str) -> np.ndarray | None:
+    """Return the log likelihoods of all draws, (s, n), where the fit has kept them."""
+    if not has_group(idata, "log_likelihood") or name not in (kept := group(idata, "log_likelihood")):
+        return None
+    values = kept[name].transpose("chain", "draw", ...).to_numpy()
+    return values.reshape(values.shape[0] * values.shape[1], -1)
+
+
+def _grouped(idata: Any, pointwise: xr.DataArray, groups: Any) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return the groups' labels, the number of each observation's group, (n,), and the name of their dim."""
+    name, shape = pointwise.name, pointwise.shape
+    dim = groups if isinstance(groups, str) else f"{name}_group"
+    if isinstance(groups, str) and groups in pointwise.dims:
+        axis = pointwise.dims.index(groups)
+        which = np.broadcast_to(
+            np.expand_dims(np.arange(shape[axis]), [k for k in range(len(shape)) if k != axis]), shape
+        )
+        return pointwise[groups].to_numpy(), which.ravel(), groups
+    if isinstance(groups, str):
+        constants = group(idata, "constant_data") if has_group(idata, "constant_data") else {}
+        if groups not in constants:
+            raise ValueError(
+                f"groups={groups!r} is neither a dim of {name!r} ({', '.join(map(str, pointwise.dims)) or 'none'}) nor "
+                f"a pm.Data of the model; pass an array of labels, one for each observation, such as the index by "
+                f"which observations take their effect."
+            )
+        groups = constants[groups].to_numpy()
+    labels = np.asarray(groups)
+    if labels.shape != shape:
+        raise ValueError(
+            f"groups= has labels of shape {labels.shape}, but {name!r} has observations of shape {shape}; pass one "
+            f"label for each observation."
+        )
+    found, which = np.unique(labels.ravel(), return_inverse=True)
+    return found, which, dim
+
+
+def _sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
+    """Return the sums over each group, (s, groups), of values (s, n)."""
+    out = np.zeros((count, len(values)))
+    np.add.at(out, which, values.T)
+    return out.T
+
+
+def _of_groups(
+    posterior: LatentPosterior | PosteriorMixture, name: str, which: np.ndarray, count: int
+) -> tuple[np.ndarray, bool]:
+    """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all.
+
+    Over components it is mixed as `left_out_of_all` says: by weights without the group's own likelihood.
+    """
+    found, weights, converged = [], [], True
+    for weight, component in posterior.components():
+        values, all_converged = _given_hyperparameters(component, name, which, count)
+        found.append(values)
+        weights.append(weight)
+        converged &= all_converged
+    return left_out_of_all(np.array(weights), np.array(found)), converged
+
+
+def _given_hyperparameters(
+    posterior: LatentPosterior, name: str, which: np.ndarray, count: int
+) -> tuple[np.ndarray, bool]:
+    """Return the same at one value of the hyperparameters."""
+    _, prior, gaussian = posterior.mode
+    observed = posterior.form.observed()
+    k = [one.name for one in posterior.form.form.groups].index(name)
+    here = np.arange(sum(y.size for y in observed))[group_slices([y.ravel() for y in observed])[k]]
+    rows, y = prior.gaussian.posterior_rows(gaussian), observed[k].ravel()
+    engine, converged, out = EP([posterior.form.sites[k]]), True, np.full(count, np.nan)
+    for j in range(count):
+        own = np.flatnonzero(which == j)
+        at = here[own]
+        sites = posterior.shift[at], posterior.precision[at]
+        cavity = _without(np.asarray(gaussian.mean)[at], rows(at)[:, at], *sites)
+        if cavity is None:
+            continue
+        mean, covariance = cavity
+        values = tuple(np.asarray(part)[own] for part in prior.parameters[k])
+        problem = Problem(mean, DensePrior(covariance), (y[own].astype(float),), (values,))
+        ended = run(engine, problem, sites, max_iter=_MAX_ITER)
+        out[j] = ended.state.sweep.log_z
+        converged &= ended.status.converged
+    return out, converged
+
+
+def _without(
+    mean: np.ndarray, covariance: np.ndarray, shift: np.ndarray, precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return mean and covariance of a Gaussian over its Gaussian sites, or None where no proper one is left.
+
+    With V = L L^T, possibly singular, (V^-1 - Pi)^-1 = L (I - L^T Pi L)^-1 L^T.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    left, axes = np.linalg.eigh(np.eye(len(mean)) - (root.T * precision) @ root)
+    if left[0] <= _DETERMINED:
+        return None
+    wide = (root @ axes) / np.sqrt(left)
+    covariance = wide @ wide.T
+    return mean + covariance @ (precision * mean - shift), covariance
+
+
+def _require_predicted(pointwise: xr.DataArray, what: str) -> None:
+    """Raise at the first value that is not known."""
+    bad = ~np.isfinite(pointwise.to_numpy())
+    if bad.any():
+        index = first_index(bad)
+        labels = [pointwise[dim].to_numpy()[i] for dim, i in zip(pointwise.dims, index)]
+        raise ValueError(
+            f"Nothing predicts {what} of {pointwise.name!r}, that{at_index(index)} (labelled "
+            f"{', '.join(map(str, labels))}): without it the posterior of its predictor is not proper. Give what it "
+            f"alone determines a proper prior, or leave it out."
+        )

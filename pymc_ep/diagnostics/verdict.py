@@ -1,0 +1,190 @@
+"""What the numbers of `diagnose` mean, in sentences, the worst first."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+__all__ = ["Finding", "verdict"]
+
+_FINE, _NOTE, _DOUBT, _WRONG = range(4)
+_FIRST = {
+    _FINE: "Nothing that was measured speaks against this fit.",
+    _DOUBT: "Doubtful: check this fit before its numbers are used.",
+    _WRONG: "Not to be trusted.",
+}
+_FIRST[_NOTE] = _FIRST[_FINE]
+
+_HEAVY = 0.7
+"""Pareto k above which weighted means are of no use (Vehtari et al. 2024)."""
+_FEW = 0.5
+"""Relative effective sample size above which the approximation is near whatever the shape of the tail."""
+_LOW_DIMENSION = 30
+"""Unknowns up to which weights of a near approximation do not fail by their number alone: 30 directions in which its
+standard deviation is a tenth too small leave a relative effective sample size of one half."""
+_SEEN, _LARGE = 0.3, 1.0
+"""Corrections of the log evidence, in nats, above which EP's own error is seen, and above which EP is in doubt."""
+_FLAT, _SPREAD = 0.9, 0.5
+"""Relative effective sample size of the hyperparameters' weights: above the first they are integrated as well as
+exactly, below the second the integral is in doubt."""
+
+
+class Finding(NamedTuple):
+    """One sentence and how bad it is."""
+
+    level: int
+    sentence: str
+
+
+def verdict(
+    found: Mapping[Any, Any],
+    fit: xr.Dataset,
+    hyper: str,
+    names: tuple[str, ...],
+    unknowns: int,
+    *,
+    held: bool,
+    warning: str = "",
+) -> str:
+    """Return lines: what all comes to, and then a sentence each, the worst first.
+
+    Parameters
+    ----------
+    found : mapping of str to array_like
+        Numbers that `diagnose` returns.
+    fit : xarray.Dataset
+        The group ``fit``.
+    hyper : str
+        Treatment of the hyperparameters.
+    names : tuple of str
+        Hyperparameters.
+    unknowns : int
+        Number of latent values and hyperparameters.
+    held : bool
+        Whether draws and moments leave the hyperparameters at one value.
+    warning : str
+        What else speaks against the fit.
+    """
+    findings = [
+        *_convergence(fit),
+        *_hyperparameters(fit, hyper, names, held=held),
+        *_weights(found, hyper, names, unknowns, given=bool(names) and held),
+        *_cumulants(found),
+        *([Finding(_DOUBT, f"{warning[0].upper()}{warning[1:]}.")] if warning else []),
+    ]
+    findings.sort(key=lambda finding: -finding.level)
+    first = _FIRST[max((finding.level for finding in findings), default=_FINE)]
+    return "\n".join([first, *(f"- {finding.sentence}" for finding in findings)])
+
+
+def _convergence(fit: xr.Dataset) -> list[Finding]:
+    if bool(fit["converged"]):
+        return []
+    return [Finding(_WRONG, f"The fit did not converge: {fit.attrs['status']}.")]
+
+
+def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, held: bool) -> list[Finding]:
+    """Say what was done to the hyperparameters, and how well."""
+    if not names:
+        return []
+    which = f"Hyperparameters ({', '.join(map(repr, names))})"
+    if hyper == "fixed":
+        return [Finding(_NOTE, f"{which} are held at given values; their uncertainty is in no number of this fit.")]
+    if hyper == "sample":
+        return [
+            Finding(_NOTE, f"{which} were sampled; their R-hat and effective sample sizes are those of az.summary.")
+        ]
+    if "hyper_ess" in fit or "hyper_log_weight_sd" in fit:
+        return [_integral(fit, which)]
+    if "hyper_weight" in fit:
+        weights = fit["hyper_weight"].to_numpy()
+        effective = 1.0 / np.square(weights).sum()
+        return [
+            Finding(_NOTE, f"{which} are integrated over {len(weights)} fits, as good as {effective:.0f} equal ones.")
+        ]
+    if held:
+        return [
+            Finding(
+                _WRONG,
+                f"{which} are held at their maximum, where the density has no curvature or runs to a boundary: means "
+                f"and standard deviations of everything are those at that one value. Integrate over them, by "
+                f"hyper='integrate' or hyper='sample'.",
+            )
+        ]
+    return [
+        Finding(
+            _NOTE,
+            f"{which} have a Gaussian about their maximum in place of their posterior, which is skewed where few "
+            f"groups tell about a scale; hyper='integrate' replaces it.",
+        )
+    ]
+
+
+def _integral(fit: xr.Dataset, which: str) -> Finding:
+    """Judge the integration by how far exact weights of its points are from equal."""
+    numbers, ess = [], 1.0
+    if "hyper_ess" in fit:
+        ess = float(fit["hyper_ess"])
+        numbers.append(f"relative effective sample size {ess:.2f}")
+    if "hyper_log_weight_sd" in fit:
+        sd = float(fit["hyper_log_weight_sd"])
+        # That of normal log weights.
+        ess = min(ess, float(np.exp(-(sd**2))))
+        numbers.append(f"standard deviation of log weights {sd:.2g}")
+    told = f"{which} are integrated over; exact weights have {', '.join(numbers)}"
+    if ess >= _FLAT:
+        return Finding(_FINE, f"{told}: as good as exact.")
+    if ess >= _SPREAD:
+        return Finding(_NOTE, f"{told}, which the weights correct.")
+    return Finding(
+        _DOUBT,
+        f"{told}: their posterior is not met well. Compare with hyper='sample', or give them priors that are not much "
+        f"wider than the data allow.",
+    )
+
+
+def _weights(
+    found: Mapping[Any, Any], hyper: str, names: tuple[str, ...], unknowns: int, *, given: bool
+) -> list[Finding]:
+    """Judge the importance weights of draws."""
+    if "weights_ess" not in found:
+        return []
+    relative = float(found["weights_ess"]) / np.size(found["log_weight"])
+    told = f"The draws' importance weights have the relative effective sample size {relative:.2g}"
+    k = found.get("pareto_k")
+    if k is None or relative >= _FEW:
+        exact = "posterior given these hyperparameters" if given else "posterior"
+        return [Finding(_FINE, f"{told}: the approximation is near the exact {exact} wherever it has draws.")]
+    told += f" and Pareto k {float(k):.2f}"
+    if unknowns > _LOW_DIMENSION:
+        many = f"with {unknowns} unknowns small differences in each add up to that, so that it says little"
+        return [Finding(_NOTE, f"{told}; {many}.")]
+    if float(k) <= _HEAVY and hyper != "optimize":
+        return [Finding(_NOTE, f"{told}: the approximation covers the posterior, but differs from it visibly.")]
+    cure = "compare with pm.sample, started by pmep.start_point(idata)"
+    if names and hyper == "optimize":
+        cure = f"integrate over {', '.join(map(repr, names))} by hyper='integrate'"
+    return [Finding(_DOUBT, f"{told}: with only {unknowns} unknowns the approximation is off; {cure}.")]
+
+
+def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:
+    """Judge what EP's evidence lacks."""
+    if "cumulant_correction" not in found:
+        return []
+    correction = float(found["cumulant_correction"])
+    told = f"Skewness and kurtosis of the sites move the log evidence by {correction:.2g} nats"
+    if abs(correction) < _SEEN:
+        return [Finding(_FINE, f"{told}: EP's own error is small.")]
+    if abs(correction) < _LARGE:
+        return [Finding(_NOTE, f"{told}: EP's own error is seen, in scales that are learned first.")]
+    worst = ""
+    if "worst_variable" in found:
+        worst = f", most at {found['worst_variable'].values[0]}[{int(found['worst_index'].values[0])}]"
+    return [
+        Finding(
+            _DOUBT,
+            f"{told}{worst}: posteriors are not Gaussian, as of binary data in small groups, and scales that are "
+            f"learned may be off. Compare with pm.sample, started by pmep.start_point(idata).",
+        )
+    ]

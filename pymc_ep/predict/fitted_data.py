@@ -1,0 +1,41 @@
+"""Data of a model that are no longer those of its fit, and the values that they had then."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pytensor.compile.sharedvalue import SharedVariable
+
+from pymc_ep.compat import group, has_group
+
+__all__ = ["changed_data"]
+
+
+def changed_data(idata: Any, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
+    """Return shared variables of a model whose values are others than in a fit, with those of the fit.
+
+    The container has them as ``constant_data``, as observations, and as lengths of dims; what was put into the model
+    after the fit is in none of these.
+    """
+    groups = ("fit", "constant_data", "observed_data")
+    held = {name: group(idata, name) if has_group(idata, name) else xr.Dataset() for name in groups}
+    of_fit: dict[SharedVariable, np.ndarray] = {}
+    for name, values in held["constant_data"].items():
+        if isinstance(variable := model.named_vars.get(str(name)), SharedVariable):
+            of_fit[variable] = values.to_numpy()
+    for variable in model.observed_RVs:
+        values = model.rvs_to_values[variable]
+        if values.owner is not None and len(values.owner.inputs) == 1:
+            (values,) = values.owner.inputs  # a cast of the data
+        if isinstance(values, SharedVariable) and variable.name in held["observed_data"]:
+            of_fit[values] = held["observed_data"][variable.name].to_numpy()
+    sizes = {str(dim): size for one in held.values() for dim, size in one.sizes.items()}
+    for dim, length in model.dim_lengths.items():
+        if isinstance(length, SharedVariable) and dim in sizes:
+            of_fit[length] = np.asarray(sizes[dim])
+    return {
+        variable: values.astype(variable.dtype)
+        for variable, values in of_fit.items()
+        if not np.array_equal(variable.get_value(borrow=True), values, equal_nan=values.dtype.kind == "f")
+    }

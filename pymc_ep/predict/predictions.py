@@ -1,0 +1,128 @@
+"""Predictions of variables: Gaussian ones in closed form, observed ones on their own scale by quadrature."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian import SiteGroup
+from pymc_ep.forms.mixture import PosteriorMixture
+from pymc_ep.forms.posterior import LatentPosterior
+from pymc_ep.predict.drawn_response import drawn_response
+from pymc_ep.predict.gaussian import posterior_of
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods
+from pymc_ep.predict.response import expected_response, observation_quantiles, predictor_quantiles
+from pymc_ep.results import labelled
+
+__all__ = ["predict"]
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def predict(
+    idata: Any,
+    model: pm.Model | None = None,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    response: bool = False,
+    kind: str = "expectation",
+    quantiles: Sequence[float] = _QUANTILES,
+) -> xr.Dataset:
+    """Predict variables of a model: Gaussian ones in closed form, or observed ones on their own scale.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`, also one read back from disk.
+    model : pymc.Model, optional
+        The fitted model. It may have gained variables since, such as a ``gp.conditional``, or got other data by
+        `pymc.set_data`: predictions are then those of the present data, from the posterior given the fitted ones.
+    var_names : str or sequence of str, optional
+        Latent variables, Deterministics affine in them, or Gaussian variables that depend on them. With `response`
+        observed variables, or likelihoods added to the model; by default all observed ones.
+    response : bool
+        Whether to predict on the scale of the observations, through the inverse link.
+    kind : {"expectation", "observation"}
+        With `response`: the posterior of the expected observation, such as a rate or a probability; or the predictive
+        distribution of a new observation, whose mean is the same and whose spread includes that of the likelihood.
+    quantiles : sequence of float
+        With `response`: those that are returned.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
+        whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
+        mode, or by the mixture where the fit is one. All is by quadrature; only of likelihoods without a registered
+        site the response is that of the fit's draws, of which new observations have the seed 0.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For a variable that is not affine in the latent ones, for ordered categories, whose numbers have no mean, and
+        for likelihoods without a registered site where the fit has no draws.
+    ValueError
+        Where result and model do not belong together.
+    """
+    model = pm.modelcontext(model)
+    if kind not in ("expectation", "observation"):
+        raise ValueError(f"kind={kind!r} must be 'expectation' or 'observation'.")
+    if not all(0 < q < 1 for q in quantiles):
+        raise ValueError(f"quantiles={quantiles!r} must lie between 0 and 1.")
+    if var_names is None and not response:
+        raise ValueError(
+            "predict needs var_names=, the variables to predict; or response=True, for all observed variables on their "
+            "own scale."
+        )
+    if var_names is None:
+        var_names = [variable.name for variable in model.observed_RVs]
+    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    posterior = posterior_of(idata, model, names)
+    if response:
+        parts = [
+            _of_response(model, posterior, group, kind, quantiles)
+            if group.site.response is not None
+            else drawn_response(idata, model, group, kind, quantiles)
+            for group in likelihoods(posterior.form.form, names)
+        ]
+        return xr.merge(parts, combine_attrs="drop_conflicts")
+    affine = {v.name: v for v in posterior.form.form.affine}
+    for name in names:
+        if name not in affine:
+            raise UnsupportedModelError(
+                f"{name!r} is not Gaussian given the hyperparameters, so it has no Gaussian prediction; use "
+                f"response=True of what is observed, pm.sample_posterior_predictive, or log_predictive for the density "
+                f"of new observations."
+            )
+    found = posterior.moments([affine[name] for name in names])
+    variables: dict[str, tuple[str, np.ndarray]] = {}
+    for name, part in found.items():
+        variables |= {f"{name}_mean": (name, part.mean), f"{name}_sd": (name, part.sd)}
+    return labelled(model, variables)
+
+
+def _of_response(
+    model: pm.Model,
+    posterior: LatentPosterior | PosteriorMixture,
+    group: SiteGroup,
+    kind: str,
+    quantiles: Sequence[float],
+) -> xr.Dataset:
+    """Return mean, sd and quantiles of one likelihood's expected or new observations."""
+    name = group.name
+    weights, parts = [], []
+    for weight, component in posterior.components():
+        weights.append(weight)
+        parts.append(at_predictor(component, group))
+    own = np.array(weights)
+    mean, sd, of_observation = expected_response(own, parts)
+    if kind == "expectation":
+        levels = predictor_quantiles(own, parts, np.array(quantiles))
+    else:
+        sd, levels = of_observation, observation_quantiles(name, own, parts, np.array(quantiles))
+    out = labelled(model, {f"{name}_mean": (name, mean), f"{name}_sd": (name, sd)})
+    each = [labelled(model, {f"{name}_quantile": (name, level)}) for level in levels]
+    return out.merge(xr.concat(each, xr.IndexVariable("quantile", list(quantiles)), combine_attrs="drop_conflicts"))

@@ -1,0 +1,188 @@
+"""Observations on their own scale: moments and quantiles under a mixture of Gaussian predictors.
+
+With components k of weight w_k, predictors eta ~ N(m_k, v_k), and mean mu(eta) and variance s2(eta) of an observation,
+
+    E[y] = sum_k w_k E_k[mu],    Var[mu] = sum_k w_k (Var_k[mu] + (E_k[mu] - E[y])^2),    Var[y] = Var[mu] + E[s2],
+
+each one-dimensional integral by the trapezoidal rule, which is exact to rounding for smooth functions and to 1e-4 of a
+standard deviation where a link has a kink. Quantiles of mu are mu of those of eta, with which it rises. Quantiles of y
+are read off sums of the predictive probabilities of counts, or off the integral of the predictive density.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, logit, ndtr, ndtri
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.predict.log_predictive import AtPredictor
+from pymc_ep.sites import check_finite
+
+__all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
+
+_NODES = 801
+_REACH = 9.0
+"""Standard deviations of eta beyond which nothing is left but of exp(eta), which moves its mass by v."""
+_BLOCK = 2**20
+"""Numbers evaluated at a time."""
+_HALVINGS = 60
+_MOST_COUNTS = 10**5
+"""Largest count that is summed up to."""
+_COUNTS = 64
+"""Counts whose probabilities are evaluated at a time."""
+_FAR = 40.0
+"""Distance from the centre, in logarithms or logits, beyond which nothing is taken to be."""
+_EDGES = np.linspace(-1.0, 1.0, 201)
+"""Edges, in t with y = centre + scale t / (1 - t^2), between which a predictive density is integrated by two nodes."""
+
+LINES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "real": (lambda y: y, lambda w: w, np.zeros_like),
+    "positive": (np.log, np.exp, lambda w: w),
+    "unit interval": (logit, expit, lambda w: -np.logaddexp(0.0, w) - np.logaddexp(0.0, -w)),
+}
+"""Of each continuous domain the map to the real line, its inverse, and the log of the inverse's slope."""
+LINES["non-negative"] = LINES["positive"]
+
+
+def expected_response(weights: np.ndarray, parts: Sequence[AtPredictor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean, the standard deviation of the expected observation, and that of an observation.
+
+    Parameters
+    ----------
+    weights : ndarray, (k,)
+    parts : sequence of AtPredictor
+        Of each component.
+    """
+    found = np.array([_moments(part) for part in parts])
+    means, within, noise = found[:, 0], found[:, 1], found[:, 2]
+    mean = np.tensordot(weights, means, axes=1)
+    variance = np.tensordot(weights, within + (means - mean) ** 2, axes=1)
+    return mean, np.sqrt(variance), np.sqrt(variance + np.tensordot(weights, noise, axes=1))
+
+
+def _moments(at: AtPredictor) -> np.ndarray:
+    """Return mean and variance of mu(eta), and the mean of s2(eta), (3, *shape), of one component."""
+    response = at.site.site.response
+    assert response is not None, "the caller has looked"
+    shape, n = at.mean.shape, at.mean.size
+    mean, sd = at.mean.ravel(), np.sqrt(at.variance.ravel())
+    parameters = [p.ravel() for p in at.parameters]
+    out, step = np.empty((3, n)), max(1, _BLOCK // _NODES)
+    for start in range(0, n, step):
+        here = slice(start, start + step)
+        z = np.linspace(-1.0, 1.0, _NODES)[:, None] * (_REACH + 2.0 * sd[here])
+        mass = np.exp(-0.5 * z**2)
+        mass /= mass.sum(axis=0)
+        eta, values = mean[here] + sd[here] * z, [p[here] for p in parameters]
+        with np.errstate(over="ignore", divide="ignore"):
+            mu, spread = response.mean(eta, *values), response.variance(eta, *values)
+        first = (mass * mu).sum(axis=0)
+        out[0, here], out[1, here] = first, (mass * (mu - first) ** 2).sum(axis=0)
+        out[2, here] = (np.where(mass > 0, mass, 0.0) * spread).sum(axis=0)
+    return out.reshape(3, *shape)
+
+
+def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Return quantiles of the expected observation, (levels, *shape): it rises with eta, alike in all components."""
+    response = parts[0].site.site.response
+    assert response is not None, "the caller has looked"
+    return np.array([response.mean(eta, *parts[0].parameters) for eta in _of_mixture(weights, parts, levels)])
+
+
+def _of_mixture(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Return quantiles of a mixture of normals, (levels, *shape), by bisection between those of its components."""
+    mean, sd = np.array([part.mean for part in parts]), np.sqrt([part.variance for part in parts])
+    out = []
+    for level in levels:
+        each = mean + sd * ndtri(level)
+        low, high = each.min(axis=0), each.max(axis=0)
+        for _ in range(_HALVINGS if len(parts) > 1 else 0):
+            middle = 0.5 * (low + high)
+            below = np.tensordot(weights, ndtr((middle - mean) / sd), axes=1) < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        out.append(0.5 * (low + high))
+    return np.array(out)
+
+
+def observation_quantiles(
+    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray
+) -> np.ndarray:
+    """Return quantiles of new observations, (levels, *shape): of counts the least with that much at or below it."""
+    shape, domain = parts[0].mean.shape, parts[0].site.site.domain
+    flat = [
+        AtPredictor(part.site, part.mean.ravel(), part.variance.ravel(), [p.ravel() for p in part.parameters])
+        for part in parts
+    ]
+    find = _of_line if domain in LINES else _of_counts
+    return find(name, weights, flat, levels).reshape(len(levels), *shape)
+
+
+def _log_predictive(
+    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], y: np.ndarray, row: np.ndarray
+) -> np.ndarray:
+    """Return log predictive densities of observations y, (m,), each of the predictor of its row."""
+    total = np.full(len(y), -np.inf)
+    for weight, part in zip(weights, parts):
+        mean, variance = part.mean[row], part.variance[row]
+        tilted = part.site.moments(y, mean, variance, 1.0, *(p[row] for p in part.parameters))
+        check_finite(tilted, y, mean, variance, name)
+        total = np.logaddexp(total, np.log(weight) + np.asarray(tilted.log_z))
+    return total
+
+
+def _of_counts(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Add up predictive probabilities of counts from zero upwards, until all levels are reached."""
+    n, site = len(parts[0].mean), parts[0].site.site
+    most = np.full(n, 1.0 if site.domain == "binary" else np.inf)
+    if "n" in site.parameters:
+        most = parts[0].parameters[site.parameters.index("n")]
+    out, reached, first, active = np.full((len(levels), n), np.nan), np.zeros(n), 0, np.arange(n)
+    while active.size:
+        if first > _MOST_COUNTS:
+            raise UnsupportedModelError(
+                f"Quantiles of {name!r} lie above {_MOST_COUNTS} counts, too many to add up; use "
+                f"pm.sample_posterior_predictive(idata, var_names=[{name!r}]), or kind='expectation'."
+            )
+        counts = first + np.arange(_COUNTS)
+        y, row = (part.ravel() for part in np.broadcast_arrays(counts, active[:, None]))
+        possible = y <= most[row]
+        mass = np.zeros(len(y))
+        found = _log_predictive(name, weights, parts, y[possible].astype(float), row[possible])
+        mass[possible] = np.exp(found)
+        below = reached[active, None] + np.cumsum(mass.reshape(len(active), -1), axis=1)
+        # All that there is lies at or below the largest count.
+        below = np.where(counts >= most[active, None], 1.0, below)
+        for level, values in zip(levels, out):
+            hit = (below >= level).any(axis=1) & np.isnan(values[active])
+            values[active[hit]] = counts[np.argmax(below[hit] >= level, axis=1)]
+        reached[active] = below[:, -1]
+        active, first = active[np.isnan(out[:, active]).any(axis=0)], first + _COUNTS
+    return out
+
+
+def _of_line(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Integrate the predictive density on the real line, and interpolate its integral."""
+    _, from_line, log_slope = LINES[parts[0].site.site.domain]
+    n, out = len(parts[0].mean), []
+    centre = np.tensordot(weights, [part.mean for part in parts], axes=1)
+    rows = np.arange(n)
+    log_peak = _log_predictive(name, weights, parts, from_line(centre), rows) + log_slope(centre)
+    scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
+    nodes = 0.5 * (_EDGES[:-1] + _EDGES[1:]) + 0.5 * np.diff(_EDGES) * np.array([[-1.0], [1.0]]) / np.sqrt(3.0)
+    t = np.sort(nodes.ravel())
+    step = max(1, _BLOCK // len(t))
+    for start in range(0, n, step):
+        row = np.repeat(rows[start : start + step], len(t))
+        w = centre[row] + scale[row] * np.tile(t / (1 - t**2), len(row) // len(t))
+        # So far out that a logarithm or logit could not be taken back.
+        used = np.abs(w - centre[row]) < _FAR if parts[0].site.site.domain != "real" else np.full(len(w), True)
+        density = np.zeros(len(w))
+        found = _log_predictive(name, weights, parts, from_line(w[used]), row[used]) + log_slope(w[used])
+        density[used] = np.exp(found)
+        mass = density.reshape(-1, len(t)) * (1 + t**2) / (1 - t**2) ** 2
+        below = np.cumsum(mass.reshape(len(mass), -1, 2).sum(axis=2), axis=1)
+        below = np.concatenate([np.zeros((len(mass), 1)), below], axis=1) / below[:, -1:]
+        at = np.array([np.interp(levels, own, _EDGES) for own in below])
+        out.append(centre[start : start + step, None] + scale[start : start + step, None] * at / (1 - at**2))
+    return from_line(np.concatenate(out).T)

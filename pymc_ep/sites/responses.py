@@ -1,0 +1,48 @@
+"""Mean and variance of observations given the predictor, as `Response` of sites."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, ndtr
+
+from pymc_ep.sites.base import Response
+
+__all__ = ["counts", "located", "positive", "successes"]
+
+_PROBABILITIES: dict[str, Callable[[Any], Any]] = {
+    "logit": expit,
+    "probit": ndtr,
+    "cloglog": lambda eta: -np.expm1(-np.exp(eta)),
+}
+
+
+def counts(rate: Callable[[Any], Any]) -> Response:
+    """Poisson counts of that rate."""
+    return Response(rate, rate)
+
+
+def successes(link: str) -> Response:
+    """Successes of one trial, or of n, under that link."""
+    probability = _PROBABILITIES[link]
+
+    def variance(eta: Any, n: Any = 1.0) -> Any:
+        p = probability(eta)
+        return n * p * (1 - p)
+
+    return Response(lambda eta, n=1.0: n * probability(eta), variance)
+
+
+def positive(shape: Callable[..., Any]) -> Response:
+    """Mean m = exp(eta) and variance m^2 over what `shape` returns of m and the parameters."""
+
+    def variance(eta: Any, *parameters: Any) -> Any:
+        mean = np.exp(eta)
+        return mean**2 / shape(mean, *parameters)
+
+    return Response(lambda eta, *_: np.exp(eta), variance)
+
+
+def located(variance: Callable[..., Any]) -> Response:
+    """Mean eta, and a variance of the parameters alone."""
+    return Response(lambda eta, *_: eta, lambda eta, *parameters: variance(*parameters) + 0.0 * eta)

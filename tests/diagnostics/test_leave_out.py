@@ -1,0 +1,152 @@
+"""Leave-one-out and leave-group-out densities against closed forms, quadrature, refits and ArviZ's own comparison."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+from scipy.special import logsumexp
+
+import pymc_ep as pmep
+from pymc_ep.results import fit_group
+
+from .conftest import KERNEL, NOISE, REALS, N, X
+
+GROUP = np.array([0, 1, 2, 0, 1, 1, 2, 0, 0])
+
+
+def pointwise(found):
+    return found.elpd_i if hasattr(found, "elpd_i") else found.loo_i
+
+
+def log_density_given_others(y, mean, covariance, own):
+    """The conditional density of some elements of a Gaussian vector."""
+    rest = np.setdiff1d(np.arange(len(y)), own)
+    gain = covariance[np.ix_(own, rest)] @ np.linalg.inv(covariance[np.ix_(rest, rest)])
+    conditional = covariance[np.ix_(own, own)] - gain @ covariance[np.ix_(rest, own)]
+    return stats.multivariate_normal(mean[own] + gain @ (y[rest] - mean[rest]), conditional).logpdf(y[own])
+
+
+def test_observations_and_groups_under_gaussian_noise_in_closed_form(gaussian):
+    model, result = gaussian
+    covariance, mean = KERNEL + NOISE**2 * np.eye(N), np.full(N, 0.3)
+    found = pmep.loo(result)
+    expected = [log_density_given_others(REALS, mean, covariance, np.array([i])) for i in range(N)]
+    np.testing.assert_allclose(pointwise(found), expected, rtol=1e-5)
+    np.testing.assert_allclose(found["se"], np.sqrt(N * np.var(expected)), rtol=1e-4)
+    # lppd by the moments of the posterior, of which the draws are 1000.
+    gain = KERNEL @ np.linalg.inv(covariance)
+    at, spread = mean + gain @ (REALS - mean), np.sqrt((KERNEL - gain @ KERNEL).diagonal() + NOISE**2)
+    excess = stats.norm(at, spread).logpdf(REALS).sum() - np.sum(expected)
+    np.testing.assert_allclose(found["p"] if hasattr(found, "elpd_i") else found["p_loo"], excess, atol=0.1)
+    groups = pmep.loo(result, model, groups=GROUP)
+    expected = [log_density_given_others(REALS, mean, covariance, np.flatnonzero(g == GROUP)) for g in range(3)]
+    np.testing.assert_allclose(pointwise(groups), expected, rtol=1e-5)
+    assert pointwise(groups).dims == ("y_group",)
+    singles = pmep.loo(result, model, groups="x")
+    np.testing.assert_allclose(pointwise(singles), pointwise(found), rtol=1e-6)
+    np.testing.assert_array_equal(pointwise(singles)["x"], X)
+
+
+def test_pairs_of_counts_by_quadrature():
+    """Two groups of two: the cavity of each is the prior, known exactly, and the integral has two dimensions."""
+    y, covariance = np.array([3, 7, 0, 1]), np.array([[0.8, 0.5], [0.5, 0.6]])
+    with pm.Model() as model:
+        f = [pm.MvNormal(f"f{k}", [0.4, 1.0], covariance) for k in range(2)]
+        pm.Poisson("y", pm.math.exp(pm.math.concatenate(f)), observed=y)
+    found = pmep.loo(pmep.fit(model=model, draws=0, progressbar=False), model, groups=[0, 0, 1, 1])
+    z = np.linspace(-8, 8, 801)
+    root = np.linalg.cholesky(covariance)
+    grid = np.stack(np.meshgrid(z, z, indexing="ij"))
+    eta = np.array([0.4, 1.0])[:, None, None] + np.tensordot(root, grid, axes=1)
+    mass = stats.norm.logpdf(grid).sum(axis=0) + 2 * np.log(z[1] - z[0])
+    for k in range(2):
+        log_density = stats.poisson.logpmf(y[2 * k : 2 * k + 2, None, None], np.exp(eta)).sum(axis=0)
+        # What EP's evidence of two counts is off by.
+        np.testing.assert_allclose(pointwise(found)[k], logsumexp(log_density + mass), atol=2e-3)
+
+
+def grouped_counts(keep=slice(None), draws=0, **options):
+    rng = np.random.default_rng(5)
+    county = np.repeat(np.arange(6), 4)
+    x = rng.normal(size=24)
+    y = rng.poisson(np.exp(0.5 + 0.4 * x + rng.normal(0, 0.7, 6)[county]))
+    with pm.Model(coords={"county": np.arange(6)}) as model:
+        tau = pm.HalfNormal("tau", 1.0)
+        level, slope = pm.Normal("level", 0.0, 1.0), pm.Normal("slope", 0.0, 1.0)
+        effect = pm.Normal("effect", 0.0, tau, dims="county")
+        index = pm.Data("index", county[keep])
+        pm.Poisson("y", pm.math.exp(level + slope * x[keep] + effect[index]), observed=y[keep])
+        return model, pmep.fit(draws=draws, random_seed=0, progressbar=False, **options), county
+
+
+@pytest.mark.parametrize("hyper", ["fixed", "integrate"])
+def test_groups_of_counts_against_refits(hyper):
+    """Two fits' evidences differ by the density of what the smaller one lacks."""
+    model, result, county = grouped_counts(hyper=hyper)
+    found = pmep.loo(result, model, groups="index")
+    assert pointwise(found).dims == ("index",)
+    whole = float(fit_group(result)["log_evidence"])
+    for g in (1, 4):
+        smaller = grouped_counts(county != g, hyper=hyper)[1]
+        expected = whole - float(fit_group(smaller)["log_evidence"])
+        np.testing.assert_allclose(pointwise(found)[g], expected, atol=0.02)
+
+
+def test_arviz_compares_models_whose_draws_have_no_density():
+    """Where ArviZ's own leave-one-out is NaN and its comparison fails."""
+    counts = np.array([0, 0, 1, 0, 3, 1, 0, 0, 2, 0])
+    fits = {}
+    for name, sd in (("wide", 2.0), ("narrow", 0.05)):
+        with pm.Model():
+            f = pm.MvNormal("f", np.full(10, 0.5), sd**2 * (np.eye(10) + 0.5))
+            pmep.RectifiedPoisson("y", f, observed=counts)
+            fits[name] = pmep.fit(random_seed=1, progressbar=False)
+    found = {name: pmep.loo(one) for name, one in fits.items()}
+    table = az.compare(found)
+    total = {name: float(fit_group(one)["y_loo"].sum()) for name, one in fits.items()}
+    assert list(table.index) == sorted(total, key=total.get, reverse=True)
+    column = "elpd" if "elpd" in table else "elpd_loo"
+    np.testing.assert_allclose(table[column], [total[name] for name in table.index], rtol=0.05)
+    assert "4000" in str(found["wide"])
+
+
+def test_transforms_of_a_mixture_over_hyperparameters():
+    """A scale mixture of normals: y_i given the others is Student's t, whose scale they learn."""
+    y = np.array([0.3, -1.0, 2.0, 0.1, -0.4])
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 2.0)
+        pm.Normal("y", pm.Normal("f", 0.0, s, shape=5), 0.5, observed=y)
+        result = pmep.fit(hyper="integrate", draws=0, progressbar=False)
+    found = pmep.loo_pit(result, model)
+    scale = np.linspace(1e-4, 12, 20_001)
+    prior = stats.halfnorm(scale=2.0).pdf(scale)
+    density = stats.norm(0.0, np.sqrt(scale**2 + 0.25)).pdf(y[:, None])
+    for i in range(5):
+        weight = prior * np.delete(density, i, axis=0).prod(axis=0)
+        cdf = stats.norm(0.0, np.sqrt(scale**2 + 0.25)).cdf(y[i])
+        np.testing.assert_allclose(found["y_upper"][i], (weight * cdf).sum() / weight.sum(), atol=2e-3)
+        expected = np.log((weight * density[i]).sum() / weight.sum())
+        np.testing.assert_allclose(pointwise(pmep.loo(result))[i], expected, atol=5e-3)
+
+
+def test_bad_input(gaussian, poisson):
+    model, result = gaussian
+    with pytest.raises(ValueError, match=r"groups='county' is neither a dim of 'y' \(x\) nor a pm\.Data"):
+        pmep.loo(result, model, groups="county")
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\), but 'y' has observations of shape \(9,\)"):
+        pmep.loo(result, model, groups=[0, 1, 2])
+    with pytest.raises(ValueError, match="'z' is no observed variable with a site; these are y"):
+        pmep.loo(result, var_name="z")
+    with pytest.raises(ValueError, match=r"sites and|data of the model have changed"):
+        pmep.loo(result, poisson[0], groups=GROUP)
+
+
+def test_a_group_that_alone_determines_an_effect_is_refused():
+    with pm.Model() as model:
+        a = pm.Flat("a", shape=2)
+        pm.Normal("y", a[[0, 0, 1, 1]], 1.0, observed=[0.1, 0.3, 1.0, 2.0])
+        result = pmep.fit(draws=0, progressbar=False)
+    with pytest.raises(ValueError, match="Nothing predicts a group of 'y', that at index 0"):
+        pmep.loo(result, model, groups=[0, 0, 1, 1])
+    assert np.isnan(pmep.loo(result)["p" if hasattr(pmep.loo(result), "elpd_i") else "p_loo"])

@@ -1,0 +1,170 @@
+"""Responses against scipy's distributions integrated over the Gaussian predictor, and against draws."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+import pymc_ep as pmep
+from pymc_ep.results import fit_group
+
+M, V = np.array([-0.6, 0.3, 1.4]), np.array([0.3, 0.9, 0.05])
+Z = np.linspace(-10, 10, 200_001)
+MASS = stats.norm.pdf(Z) * (Z[1] - Z[0])
+TRIALS = np.array([3, 10, 40])
+
+
+def law(name, eta):
+    """The distribution of an observation given its predictor."""
+    return {
+        "poisson": lambda: stats.poisson(np.exp(eta)),
+        "rectified": lambda: stats.poisson(np.maximum(eta, 0)),
+        "softplus": lambda: stats.poisson(np.logaddexp(0, eta)),
+        "negative binomial": lambda: stats.nbinom(2.5, 2.5 / (2.5 + np.exp(eta))),
+        "logit": lambda: stats.bernoulli(expit(eta)),
+        "probit": lambda: stats.bernoulli(stats.norm.cdf(eta)),
+        "cloglog": lambda: stats.bernoulli(-np.expm1(-np.exp(eta))),
+        "binomial": lambda: stats.binom(TRIALS[:, None], expit(eta)),
+        "normal": lambda: stats.norm(eta, 0.7),
+        "laplace": lambda: stats.laplace(eta, 0.7),
+        "student": lambda: stats.t(4.0, eta, 0.7),
+        "exponential": lambda: stats.expon(scale=np.exp(eta)),
+        "gamma": lambda: stats.gamma(2.5, scale=np.exp(eta) / 2.5),
+        "beta": lambda: stats.beta(5 * expit(eta), 5 * expit(-eta)),
+    }[name]()
+
+
+def observe(name, f, y):
+    """Add the same as a PyMC variable."""
+    exp = pm.math.exp(f)
+    return {
+        "poisson": lambda: pm.Poisson("y", exp, observed=y),
+        "rectified": lambda: pmep.RectifiedPoisson("y", f, observed=y),
+        "softplus": lambda: pmep.SoftplusPoisson("y", f, observed=y),
+        "negative binomial": lambda: pm.NegativeBinomial("y", mu=exp, alpha=2.5, observed=y),
+        "logit": lambda: pm.Bernoulli("y", logit_p=f, observed=y),
+        "probit": lambda: pm.Bernoulli("y", pm.math.invprobit(f), observed=y),
+        "cloglog": lambda: pm.Bernoulli("y", 1 - pm.math.exp(-exp), observed=y),
+        "binomial": lambda: pm.Binomial("y", TRIALS, logit_p=f, observed=y),
+        "normal": lambda: pm.Normal("y", f, 0.7, observed=y),
+        "laplace": lambda: pm.Laplace("y", f, 0.7, observed=y),
+        "student": lambda: pm.StudentT("y", nu=4.0, mu=f, sigma=0.7, observed=y),
+        "exponential": lambda: pm.Exponential("y", scale=exp, observed=y),
+        "gamma": lambda: pm.Gamma("y", alpha=2.5, beta=2.5 / exp, observed=y),
+        "beta": lambda: pm.Beta("y", mu=pm.math.sigmoid(f), nu=5.0, observed=y),
+    }[name]()
+
+
+CONTINUOUS = ("normal", "laplace", "student", "exponential", "gamma", "beta")
+DISCRETE = ("poisson", "rectified", "softplus", "negative binomial", "logit", "probit", "cloglog", "binomial")
+
+
+@pytest.mark.parametrize("name", [*DISCRETE, *CONTINUOUS])
+def test_every_link_against_its_own_distribution(name):
+    with pm.Model() as model:
+        f = pm.Normal("f", M, np.sqrt(V))
+        observe(name, f, [0.3, 0.5, 0.6] if name in CONTINUOUS else [1, 0, 1])
+        result = pmep.fit(draws=0, progressbar=False)
+    fit = fit_group(result)
+    # The Gaussian posterior of the predictor is taken as given.
+    eta = fit["f_mean"].to_numpy()[:, None] + fit["f_sd"].to_numpy()[:, None] * Z
+    given = law(name, eta)
+    expected = given.mean()
+    mean = expected @ MASS
+    spread = (expected - mean[:, None]) ** 2 @ MASS
+    found = pmep.predict(result, model, response=True, quantiles=(0.1, 0.9))
+    tolerance = 1e-4 if name == "rectified" else 1e-6  # a kink
+    np.testing.assert_allclose(found["y_mean"], mean, rtol=tolerance)
+    np.testing.assert_allclose(found["y_sd"], np.sqrt(spread), rtol=1e-3)
+    assert found["y_quantile"].dims[0] == "quantile"
+    for q in (0.1, 0.9):
+        at = law(name, fit["f_mean"].to_numpy()[:, None] + fit["f_sd"].to_numpy()[:, None] * stats.norm.ppf(q))
+        np.testing.assert_allclose(found["y_quantile"].sel(quantile=q), at.mean()[:, 0], rtol=1e-6)
+    found = pmep.predict(result, model, response=True, kind="observation", quantiles=(0.1, 0.9))
+    np.testing.assert_allclose(found["y_mean"], mean, rtol=tolerance)
+    np.testing.assert_allclose(found["y_sd"], np.sqrt(spread + given.var() @ MASS), rtol=1e-3)
+    for q in (0.1, 0.9):
+        level = found["y_quantile"].sel(quantile=q).to_numpy()[:, None]
+        if name in CONTINUOUS:
+            np.testing.assert_allclose(given.cdf(level) @ MASS, q, atol=2e-4)
+        else:
+            assert np.all(given.cdf(level) @ MASS >= q - 1e-9) and np.all(given.cdf(level - 1) @ MASS < q + 1e-9)
+
+
+def test_a_mixture_over_hyperparameters_against_draws():
+    rng = np.random.default_rng(3)
+    y = rng.poisson(np.exp(1.0 + rng.normal(0, 0.8, size=15)))
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1.0)
+        f = pm.Normal("f", pm.Normal("level", 0.0, 1.0), s, shape=15)
+        pm.Poisson("y", pm.math.exp(f), observed=y)
+        result = pmep.fit(hyper="integrate", draws=20_000, chains=1, random_seed=4, progressbar=False)
+    rate = np.exp(result["posterior"]["f"].to_numpy()[0])
+    found = pmep.predict(result, model, response=True, var_names="y")
+    np.testing.assert_allclose(found["y_mean"], rate.mean(axis=0), rtol=0.03)
+    np.testing.assert_allclose(found["y_sd"], rate.std(axis=0), rtol=0.08)
+    np.testing.assert_allclose(found["y_quantile"], np.quantile(rate, found["quantile"], axis=0), rtol=0.06)
+    drawn = rng.poisson(rate)
+    found = pmep.predict(result, model, response=True, kind="observation")
+    np.testing.assert_allclose(found["y_sd"], drawn.std(axis=0), rtol=0.06)
+    assert np.abs(found["y_quantile"] - np.quantile(drawn, found["quantile"], axis=0)).max() <= 1
+
+
+def test_at_new_inputs():
+    x = np.linspace(-1, 1, 12)
+    with pm.Model(coords={"obs": np.arange(12)}):
+        at = pm.Data("x", x, dims="obs")
+        eta = pm.Deterministic("eta", pm.Normal("a", 0, 2) + pm.Normal("b", 0, 2) * at, dims="obs")
+        pm.Bernoulli("y", logit_p=eta, observed=pm.Data("seen", np.tile([0, 1], 6), dims="obs"), dims="obs")
+        result = pmep.fit(draws=0, progressbar=False)
+        pm.set_data({"x": [0.0, 5.0], "seen": [0, 0]}, coords={"obs": [50, 51]})
+        found, predictor = pmep.predict(result, response=True), pmep.predict(result, var_names="eta")
+    eta = predictor["eta_mean"].to_numpy()[:, None] + predictor["eta_sd"].to_numpy()[:, None] * Z
+    np.testing.assert_allclose(found["y_mean"], expit(eta) @ MASS, rtol=1e-6)
+    assert found["y_mean"]["obs"].to_numpy().tolist() == [50, 51]
+    assert found["y_quantile"].dims == ("quantile", "obs")
+
+
+def test_bad_input():
+    with pm.Model() as model:
+        f = pm.Normal("f", 0.0, 1.0, shape=3)
+        pm.Poisson("y", pm.math.exp(f), observed=[1, 2, 3])
+        pm.OrderedLogistic("z", f, [-1.0, 1.0], observed=[0, 1, 2], compute_p=False)
+        result = pmep.fit(draws=0, progressbar=False)
+    with pytest.raises(ValueError, match=r"needs var_names=.*response=True"):
+        pmep.predict(result, model)
+    with pytest.raises(ValueError, match="kind='rate' must be 'expectation' or 'observation'"):
+        pmep.predict(result, model, response=True, kind="rate")
+    with pytest.raises(ValueError, match=r"quantiles=\(0, 1\) must lie between"):
+        pmep.predict(result, model, response=True, quantiles=(0, 1))
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'z' has ordered categories.*sample_posterior_predictive"):
+        pmep.predict(result, model, response=True)
+    with pytest.raises(pmep.UnsupportedModelError, match="'f' is no likelihood with a site; these are y, z"):
+        pmep.predict(result, model, response=True, var_names="f")
+
+
+def test_likelihoods_without_a_site_by_draws():
+    """Zero-inflated counts: the mean of PyMC's mixture, and draws of it."""
+    rng = np.random.default_rng(1)
+    y = np.where(rng.random(40) < 0.3, 0, rng.poisson(4.0, size=40))
+    with pm.Model(coords={"row": np.arange(40)}) as model:
+        level = pm.Normal("level", 1.0, 1.0)
+        x = pm.Data("x", np.linspace(-1, 1, 40), dims="row")
+        eta = pm.Deterministic("eta", level + pm.Normal("slope", 0.0, 1.0) * x, dims="row")
+        seen = pm.Data("seen", y, dims="row")
+        pm.ZeroInflatedPoisson("y", psi=0.7, mu=pm.math.exp(eta), observed=seen, dims="row")
+        result = pmep.fit(draws=4000, chains=1, random_seed=2, progressbar=False)
+        pm.set_data({"x": [0.0, 2.0], "seen": [0, 0]}, coords={"row": ["middle", "far"]})
+    found = pmep.predict(result, model, response=True, quantiles=(0.25, 0.75))
+    predictor = pmep.predict(result, model, var_names="eta")
+    eta = stats.norm(predictor["eta_mean"], predictor["eta_sd"])
+    rate = np.exp(predictor["eta_mean"] + predictor["eta_sd"] ** 2 / 2)
+    np.testing.assert_allclose(found["y_mean"], 0.7 * rate, rtol=0.02)
+    np.testing.assert_allclose(found["y_quantile"], 0.7 * np.exp([eta.ppf(0.25), eta.ppf(0.75)]), rtol=0.03)
+    assert found["y_mean"].dims == ("row",) and found["y_mean"]["row"].to_numpy().tolist() == ["middle", "far"]
+    new = pmep.predict(result, model, response=True, kind="observation", quantiles=(0.25, 0.75))
+    np.testing.assert_allclose(new["y_mean"], 0.7 * rate, rtol=0.06)
+    assert np.all(new["y_sd"] > found["y_sd"])
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y' has no registered site.*Fit with draws"):
+        pmep.predict(pmep.fit(model=model, draws=0, progressbar=False), model, response=True)
