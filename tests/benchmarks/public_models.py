@@ -12,39 +12,22 @@ data of the disease map and the coal mines come from the folder in PYMC_EP_DATA.
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks._common import write_page
+from tests.benchmarks._common import run_module, write_page
 from tests.benchmarks.public import FOLDERS, MODELS
 from tests.benchmarks.public.report import report
 from tests.benchmarks.public.summary import summarise
 
-ROOT = Path(__file__).parents[2]
 HYPER = ("optimize", "integrate")
 
 
 def measure(what: str, name: str, out: Path, limit: float, *options: str) -> dict[str, Any]:
-    """Run the worker with empty compile caches and without a second thread for linear algebra."""
-    with tempfile.TemporaryDirectory() as caches:
-        environment = os.environ | {
-            "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
-            "NUMBA_CACHE_DIR": f"{caches}/numba",
-            "PYTHONPATH": str(ROOT),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-m", "tests.benchmarks.public.worker", what, name, str(out)]
-        command += ["--limit", str(limit), *options]
-        try:
-            subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=4 * limit + 300)
-        except subprocess.TimeoutExpired as error:
-            out.write_text(json.dumps({"failed": f"no result after {error.timeout:.0f} s"}))
-        except subprocess.CalledProcessError as error:
-            out.write_text(json.dumps({"failed": f"the process ended with status {error.returncode}"}))
+    """Run the worker."""
+    command = [what, name, str(out), "--limit", str(limit), *options]
+    if failure := run_module("tests.benchmarks.public.worker", command, 4 * limit + 300):
+        out.write_text(json.dumps({"failed": failure}))
     return json.loads(out.read_text())
 
 

@@ -1,0 +1,207 @@
+"""Long NUTS runs of all public models, kept as summaries: ``python -m tests.benchmarks.public.references``.
+
+    [--models NAME ...] [--limit 400] [--again]
+
+Each model runs in a process of its own with empty compile caches. A short run with nutpie's defaults shows the times;
+a long one, with smaller steps and in the coordinates of the model's twin where it has one, is the reference. A model
+is stored as soon as it is done, one line each, and a second call runs only the missing ones. The folders of data are
+named by the environment variables in `FOLDERS`.
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from tests.benchmarks._common import PAGES, run_module
+from tests.benchmarks.public.base import MODELS
+from tests.benchmarks.public.worker import prepare_compilers
+
+__all__ = ["QUANTILES", "REFERENCES", "likelihood_summary", "load_references", "summaries"]
+
+REFERENCES = PAGES / "rows" / "agreement_nuts.json"
+CHAINS, TUNE, SHORT, LONG, MOST = 4, 1000, 1000, 2000, 20_000
+"""Chains; tuning steps; draws of the short run, of the long one at least, and at most, each chain."""
+TARGET_ESS = 2000
+QUANTILES = (0.05, 0.5, 0.95)
+KEPT = 300
+"""Elements of one variable that are kept; of a larger one evenly spaced elements are."""
+LIKELIHOOD_DRAWS = 2000
+
+
+def summaries(posterior: xr.Dataset, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return by variable its shape, the kept elements and their means, sds, quantiles, bulk and tail ESS."""
+    found = {}
+    for name in names:
+        values = posterior[name].values
+        flat = values.reshape(*values.shape[:2], -1)
+        kept = np.unique(np.linspace(0, flat.shape[2] - 1, min(KEPT, flat.shape[2])).astype(int))
+        # A constant, such as the first entry of a Cholesky factor of a correlation, has nothing to compare.
+        kept = kept[np.ptp(flat[..., kept], axis=(0, 1)) > 0]
+        if not len(kept):
+            continue
+        part = flat[..., kept]
+        ess = [[float(az.ess(part[..., k], method=m)) for k in range(len(kept))] for m in ("bulk", "tail")]
+        rows = [part.mean(axis=(0, 1)), part.std(axis=(0, 1), ddof=1), *np.quantile(part, QUANTILES, axis=(0, 1)), *ess]
+        found[name] = {
+            "shape": list(values.shape[2:]),
+            "kept": kept.tolist() if len(kept) < flat.shape[2] else "all",
+            "values": [[_rounded(v) for v in row] for row in rows],
+        }
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def likelihood_summary(totals: np.ndarray) -> list[float]:
+    """Return mean, sd and 1% quantile of a total log likelihood over the draws."""
+    return [_rounded(v) for v in (totals.mean(), totals.std(ddof=1), np.quantile(totals, 0.01))]
+
+
+def _total_log_likelihood(model: pm.Model, posterior: xr.Dataset) -> np.ndarray:
+    step = max(1, posterior.sizes["draw"] * CHAINS // LIKELIHOOD_DRAWS)
+    with model:
+        terms = pm.compute_log_likelihood(
+            az.InferenceData(posterior=posterior.isel(draw=slice(None, None, step))),
+            extend_inferencedata=False,
+            progressbar=False,
+        )
+    return sum(terms[n].sum([d for d in terms[n].dims if d not in ("chain", "draw")]) for n in terms.data_vars).values
+
+
+def _sampled(compiled: Any, draws: int, limit: float, seed: int, **options: Any) -> tuple[Any, float, float]:
+    """Return trace, wall seconds and CPU seconds of nutpie, stopped at the limit; chains cut to one length."""
+    import nutpie
+
+    began, cpu = time.perf_counter(), time.process_time()
+    sampler = nutpie.sample(
+        compiled, draws=draws, tune=TUNE, chains=CHAINS, seed=seed, progress_bar=False, blocking=False, **options
+    )
+    try:
+        trace = sampler.wait(timeout=limit)
+    except TimeoutError:
+        trace = sampler.abort()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    if "posterior" in trace.groups():
+        trace.posterior = trace.posterior.dropna("draw")
+    return trace, seconds, cpu
+
+
+def _quality(trace: Any, names: list[str]) -> dict[str, Any]:
+    ess, r_hat = az.ess(trace.posterior, var_names=names), az.rhat(trace.posterior, var_names=names)
+    return {
+        "draws": int(trace.posterior.sizes["draw"] * trace.posterior.sizes["chain"]),
+        "least_ess": round(min(float(ess[n].min()) for n in names)),
+        "r_hat": round(max(float(r_hat[n].max()) for n in names), 4),
+        "divergences": int(trace.sample_stats["diverging"].sum()),
+    }
+
+
+def _seconds(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _times(model: pm.Model, limit: float) -> tuple[Any, dict[str, Any]]:
+    """Compile and sample as a user would; return the compiled model and what it took."""
+    import nutpie
+
+    prepare_compilers()
+    began = time.perf_counter()
+    names = [v.name for v in model.free_RVs]
+    compiled = nutpie.compile_pymc_model(model, var_names=names)
+    compile_time = time.perf_counter() - began
+    trace, seconds, cpu = _sampled(compiled, SHORT, limit, seed=1)
+    found = {"compile": _seconds(compile_time), "seconds": _seconds(seconds), "cpu": _seconds(cpu)}
+    if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
+        return compiled, found | {"failed": f"fewer than 50 draws in {limit:g} s"}
+    steps, tuning = (float(g["n_steps"].sum()) for g in (trace.sample_stats, trace.warmup_sample_stats))
+    tune = seconds * tuning / (tuning + steps)
+    return compiled, found | {"tune": _seconds(tune)} | _quality(trace, names)
+
+
+def measure(name: str, limit: float) -> dict[str, Any]:
+    """Time a short run; then sample a reference, once more with smaller steps where it diverges."""
+    import nutpie
+
+    entry = MODELS[name]
+    model = entry.build()
+    names = [v.name for v in model.free_RVs]
+    compiled, times = _times(model, limit / 2)
+    found: dict[str, Any] = {"nutpie": times}
+    reference = model
+    if entry.twin is not None:
+        reference = entry.twin()
+        known = {v.name for v in (*reference.free_RVs, *reference.deterministics)}
+        names = [n for n in names if n in known]
+        compiled = nutpie.compile_pymc_model(reference, var_names=names)
+    draws = LONG
+    if entry.twin is None and "least_ess" in times:
+        draws = int(np.clip(1.3 * TARGET_ESS / times["least_ess"] * SHORT, LONG, MOST))
+    for accept in (0.95, 0.995):
+        trace, seconds, _ = _sampled(compiled, draws, limit, seed=2, target_accept=accept)
+        if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 100:
+            return found | {"failed": f"no reference in {limit:g} s"}
+        quality = _quality(trace, names) | {"accept": accept, "seconds": _seconds(seconds)}
+        if quality["divergences"] <= 2 and quality["r_hat"] < 1.01 and quality["least_ess"] > TARGET_ESS / 2:
+            break
+        draws = int(np.clip(1.3 * TARGET_ESS / quality["least_ess"] * draws, draws, MOST))
+    found |= {"reference": quality, "scalars": summaries(trace.posterior, names)}
+    if set(names) == {v.name for v in model.free_RVs}:
+        try:
+            found["log_likelihood"] = likelihood_summary(_total_log_likelihood(model, trace.posterior))
+        except Exception as error:
+            found["log_likelihood_failed"] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return found
+
+
+def load_references() -> dict[str, dict[str, Any]]:
+    """Return the stored runs by model."""
+    return json.loads(REFERENCES.read_text()) if REFERENCES.exists() else {}
+
+
+def _store(name: str, found: dict[str, Any]) -> None:
+    stored = load_references() | {name: found}
+    lines = [f"{json.dumps(k)}: {json.dumps(stored[k], separators=(',', ':'))}" for k in sorted(stored)]
+    REFERENCES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def main() -> None:
+    """Run what is missing, or in a child process one model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds of one long run")
+    parser.add_argument("--again", action="store_true", help="run even what is stored")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        logging.disable(logging.INFO)
+        warnings.simplefilter("ignore")
+        arguments.child.write_text(json.dumps(measure(arguments.models[0], arguments.limit)))
+        return
+    for name in arguments.models:
+        if MODELS[name].obstacle or (name in load_references() and not arguments.again):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "out.json"
+            options = ["--models", name, "--limit", str(arguments.limit), "--child", str(out)]
+            failure = run_module("tests.benchmarks.public.references", options, 4 * arguments.limit + 300)
+            found = {"failed": failure} if failure else json.loads(out.read_text())
+        found["versions"] = {package: version(package) for package in ("nutpie", "pymc")}
+        _store(name, found)
+        print(f"{name}: {found.get('failed') or found['nutpie'] | found['reference']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
