@@ -17,6 +17,7 @@ __all__ = [
     "FOLDERS",
     "MODELS",
     "PublicModel",
+    "codes",
     "data_table",
     "public",
     "r_table",
@@ -127,6 +128,12 @@ def stan_example(name: str) -> dict[str, Any]:
     """Return the data of one of Stan's example models, such as ``"bugs_examples/vol1/salm/salm"``, lists as arrays."""
     stored = json.loads((_folder("Stan's examples") / f"{name}.data.json").read_text())
     return {k: np.array(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def codes(column: Any) -> tuple[np.ndarray, int]:
+    """Return the levels of a factor as integers from zero, in sorted order, and how many there are."""
+    found, levels = pd.factorize(column, sort=True)
+    return found, len(levels)
 
 
 def data_table(name: str) -> pd.DataFrame:
