@@ -8,6 +8,7 @@ __all__ = ["FOLDERS", "MODELS", "PublicModel", "reference_draws"]
 
 for _name in (
     "bambi_docs",
+    "bugs",
     "gallery",
     "posteriordb_counts",
     "posteriordb_hierarchical",
