@@ -10,6 +10,7 @@ for _name in (
     "bambi_docs",
     "bugs",
     "gallery",
+    "mixed_models",
     "posteriordb_counts",
     "posteriordb_hierarchical",
     "posteriordb_linear",
