@@ -54,8 +54,6 @@ class PublicModel:
         Why the model is not latent Gaussian, in a few words; empty where it is.
     simulated : bool
         Whether the source's data are replaced by simulated ones of its size and formula, or are simulated there.
-    twin : callable, optional
-        Returns the same model in coordinates that NUTS samples well, its variables under the names of `build`'s.
     """
 
     name: str
@@ -64,7 +62,6 @@ class PublicModel:
     reference: str | None = None
     obstacle: str = ""
     simulated: bool = False
-    twin: Callable[[], pm.Model] | None = None
 
 
 MODELS: dict[str, PublicModel] = {}

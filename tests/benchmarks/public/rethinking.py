@@ -115,9 +115,7 @@ def ucbadmit_lkj() -> pm.Model:
     admit, n, male, dept = _admissions()
     with pm.Model() as model:
         a, bm = pm.Normal("a", 0, 10), pm.Normal("bm", 0, 1)
-        chol, _, _ = pm.LKJCholeskyCov(
-            "chol", n=2, eta=2, sd_dist=pm.HalfCauchy.dist(2, size=2), compute_corr=True
-        )
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.HalfCauchy.dist(2, size=2), compute_corr=True)
         ab = pm.MvNormal("ab", mu=pt.stack([a, bm]), chol=chol, shape=(6, 2))
         pm.Binomial("admit", n=n, logit_p=ab[dept, 0] + ab[dept, 1] * male, observed=admit)
     return model
