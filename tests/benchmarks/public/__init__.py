@@ -10,6 +10,8 @@ for _name in (
     "bambi_docs",
     "bugs",
     "gallery",
+    "gelman_hill",
+    "kruschke",
     "mixed_models",
     "posteriordb_counts",
     "posteriordb_hierarchical",

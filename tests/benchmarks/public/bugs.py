@@ -114,17 +114,6 @@ def mice() -> pm.Model:
     return model
 
 
-@public("bugs_lsat", SOURCE)
-def lsat() -> pm.Model:
-    d = _data("lsat/lsat")
-    answers = np.repeat(d["response"], np.diff(d["culm"], prepend=0), axis=0)
-    with pm.Model() as model:
-        alpha, theta = pm.Normal("alpha", 0, 100, shape=5), pm.Normal("theta", 0, 1, shape=1000)
-        beta = pm.HalfNormal("beta", 100)
-        pm.Bernoulli("r", logit_p=beta * theta[:, None] - alpha[None, :], observed=answers)
-    return model
-
-
 @public("bugs_magnesium", SOURCE)
 def magnesium() -> pm.Model:
     d = _data("magnesium/magnesium")
