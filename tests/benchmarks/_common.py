@@ -147,12 +147,12 @@ def run_elsewhere(python: str, driver: str, inputs: Iterable[dict[str, np.ndarra
     return json.loads(answers[-1]) if answers else []
 
 
-def run_module(module: str, options: Sequence[str], limit: float) -> str:
-    """Run a module with empty compile caches and one thread for linear algebra; return what stopped it, or ``""``."""
+def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool = True) -> str:
+    """Run a module with one thread for linear algebra, and empty compile caches; return what stopped it, or ``""``."""
     with tempfile.TemporaryDirectory() as caches:
-        environment = os.environ | {
-            "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
-            "NUMBA_CACHE_DIR": f"{caches}/numba",
+        empty = {"PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor", "NUMBA_CACHE_DIR": f"{caches}/numba"}
+        environment = os.environ | (empty if cold else {})
+        environment |= {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",

@@ -1,11 +1,11 @@
 """Long NUTS runs of all public models, kept as summaries: ``python -m tests.benchmarks.public.references``.
 
-    [--models NAME ...] [--limit 400] [--again]
+    [--models NAME ...] [--limit 400] [--again] [--times]
 
-Each model runs in a process of its own with empty compile caches. A short run with nutpie's defaults shows the times;
-a long one, with smaller steps, and non-centred where that is better, is the reference. A model
-is stored as soon as it is done, one line each, and a second call runs only the missing ones. The folders of data are
-named by the environment variables in `FOLDERS`.
+Each model runs in a process of its own. A long run, with smaller steps, and non-centred where that is better, is the
+reference. ``--times`` measures nutpie's defaults instead, as a user would run them, with empty compile caches: for an
+idle machine. A model is stored as soon as it is done, one line each, and a second call runs only the missing ones. The
+folders of data are named by the environment variables in `FOLDERS`.
 """
 
 import argparse
@@ -31,11 +31,13 @@ from tests.benchmarks.public.worker import prepare_compilers
 __all__ = ["QUANTILES", "REFERENCES", "likelihood_summary", "load_references", "summaries"]
 
 REFERENCES = PAGES / "rows" / "agreement_nuts.json"
-CHAINS, TUNE, SHORT, LONG, MOST = 4, 1000, 1000, 2000, 10_000
-"""Chains; tuning steps; draws of the short run, of the long one at least, and at most, each chain."""
+CHAINS, TUNE, SHORT = 4, 1000, 1000
+"""Chains, tuning steps and draws of the run for the times."""
+PILOT, LONG, MOST = 500, 2000, 10_000
+"""Draws of each chain that tell how many are needed; of the reference at least, and at most."""
 TARGET_ESS = 2000
-POOR_ESS = 400
-"""Least effective sample size of the short run, less where it diverges, below which the non-centred twin is tried."""
+POOR_ESS = 200
+"""Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried."""
 QUANTILES = (0.05, 0.5, 0.95)
 KEPT = 300
 """Elements of one variable that are kept; of a larger one evenly spaced elements are."""
@@ -116,22 +118,22 @@ def _seconds(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _times(model: pm.Model, limit: float) -> tuple[Any, dict[str, Any]]:
-    """Compile and sample as a user would; return the compiled model and what it took."""
+def measure_times(name: str, limit: float) -> dict[str, Any]:
+    """Compile and sample as a user would."""
     import nutpie
 
+    model = MODELS[name].build()
+    names = [v.name for v in model.free_RVs]
     prepare_compilers()
     began = time.perf_counter()
-    names = [v.name for v in model.free_RVs]
     compiled = nutpie.compile_pymc_model(model, var_names=names)
     compile_time = time.perf_counter() - began
     trace, seconds, cpu = _sampled(compiled, SHORT, limit, seed=1)
     found = {"compile": _seconds(compile_time), "seconds": _seconds(seconds), "cpu": _seconds(cpu)}
     if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
-        return compiled, found | {"failed": f"fewer than 50 draws in {limit:g} s"}
+        return {"nutpie": found | {"failed": f"fewer than 50 draws in {limit:g} s"}}
     steps, tuning = (float(g["n_steps"].sum()) for g in (trace.sample_stats, trace.warmup_sample_stats))
-    tune = seconds * tuning / (tuning + steps)
-    return compiled, found | {"tune": _seconds(tune)} | _quality(trace, names)
+    return {"nutpie": found | {"tune": _seconds(seconds * tuning / (tuning + steps))} | _quality(trace, names)}
 
 
 def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tuple[Any, dict[str, Any]]:
@@ -149,32 +151,37 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
     return trace, quality
 
 
+def _pilot(compiled: Any, names: list[str], limit: float) -> float:
+    """Return the least effective sample size of a short run, less where it diverges."""
+    trace, _, _ = _sampled(compiled, PILOT, limit, seed=1)
+    if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
+        return 1.0
+    quality = _quality(trace, names)
+    return quality["least_ess"] / (1 + quality["divergences"] / 10)
+
+
 def measure(name: str, limit: float) -> dict[str, Any]:
-    """Time a short run; then sample a reference, in the better of two coordinates where the model's own are bad."""
+    """Sample a reference, in the better of two coordinates where the model's own are bad."""
     import nutpie
 
     model = MODELS[name].build()
     names = [v.name for v in model.free_RVs]
-    compiled, times = _times(model, limit / 2)
-    found: dict[str, Any] = {"nutpie": times}
-    best = times.get("least_ess", 1) / (1 + times.get("divergences", SHORT) / 10)
-    centred = True
+    compiled = nutpie.compile_pymc_model(model, var_names=names)
+    best, as_written = _pilot(compiled, names, limit / 2), True
+    found: dict[str, Any] = {}
     if best < POOR_ESS:
         try:
-            twin = noncentred_twin(MODELS[name].build)
-            other = nutpie.compile_pymc_model(twin, var_names=names)
-            trace, _, _ = _sampled(other, SHORT, limit / 2, seed=1)
-            quality = _quality(trace, names)
-            score = quality["least_ess"] / (1 + quality["divergences"] / 10)
+            twin = nutpie.compile_pymc_model(noncentred_twin(MODELS[name].build), var_names=names)
+            score = _pilot(twin, names, limit / 2)
             if score > best:
-                best, compiled, centred = score, other, False
+                best, compiled, as_written = score, twin, False
         except Exception as error:
             found["twin_failed"] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    draws = int(np.clip(1.3 * TARGET_ESS / best * SHORT, LONG, MOST))
+    draws = int(np.clip(1.3 * TARGET_ESS / best * PILOT, LONG, MOST))
     trace, quality = _reference(model, compiled, draws, limit)
     if trace is None:
         return found | quality
-    found |= {"reference": quality | {"as_written": centred}, "scalars": summaries(trace.posterior, names)}
+    found |= {"reference": quality | {"as_written": as_written}, "scalars": summaries(trace.posterior, names)}
     try:
         found["log_likelihood"] = likelihood_summary(_total_log_likelihood(model, trace.posterior))
     except Exception as error:
@@ -188,9 +195,18 @@ def load_references() -> dict[str, dict[str, Any]]:
 
 
 def _store(name: str, found: dict[str, Any]) -> None:
-    stored = load_references() | {name: found}
+    stored = load_references()
+    stored[name] = stored.get(name, {}) | found
     lines = [f"{json.dumps(k)}: {json.dumps(stored[k], separators=(',', ':'))}" for k in sorted(stored)]
     REFERENCES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _run(name: str, limit: float, times: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        options = ["--models", name, "--limit", str(limit), "--child", str(out), *(["--times"] if times else [])]
+        failure = run_module("tests.benchmarks.public.references", options, 6 * limit + 300, cold=times)
+        return {"failed": failure} if failure else json.loads(out.read_text())
 
 
 def main() -> None:
@@ -199,24 +215,24 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds of one long run")
     parser.add_argument("--again", action="store_true", help="run even what is stored")
+    parser.add_argument("--times", action="store_true", help="measure nutpie's defaults, not references")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         logging.disable(logging.INFO)
         warnings.simplefilter("ignore")
-        arguments.child.write_text(json.dumps(measure(arguments.models[0], arguments.limit)))
+        run = measure_times if arguments.times else measure
+        arguments.child.write_text(json.dumps(run(arguments.models[0], arguments.limit)))
         return
+    key = "nutpie" if arguments.times else "scalars"
     for name in arguments.models:
-        if MODELS[name].obstacle or (name in load_references() and not arguments.again):
+        stored = load_references().get(name, {})
+        if MODELS[name].obstacle or ((key in stored or "failed" in stored) and not arguments.again):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "out.json"
-            options = ["--models", name, "--limit", str(arguments.limit), "--child", str(out)]
-            failure = run_module("tests.benchmarks.public.references", options, 4 * arguments.limit + 300)
-            found = {"failed": failure} if failure else json.loads(out.read_text())
+        found = _run(name, arguments.limit, arguments.times)
         found["versions"] = {package: version(package) for package in ("nutpie", "pymc")}
         _store(name, found)
-        print(f"{name}: {found.get('failed') or found['nutpie'] | found['reference']}", flush=True)
+        print(f"{name}: {found.get('failed') or found.get('nutpie') or found['reference']}", flush=True)
 
 
 if __name__ == "__main__":
