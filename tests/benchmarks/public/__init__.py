@@ -17,5 +17,6 @@ for _name in (
     "posteriordb_hierarchical",
     "posteriordb_linear",
     "rethinking",
+    "series",
 ):
     import_module(f"tests.benchmarks.public.{_name}")

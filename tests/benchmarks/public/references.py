@@ -2,10 +2,10 @@
 
     [--models NAME ...] [--limit 400] [--again] [--times]
 
-Each model runs in a process of its own. A long run, with smaller steps, and non-centred where that is better, is the
-reference. ``--times`` measures nutpie's defaults instead, as a user would run them, with empty compile caches: for an
-idle machine. A model is stored as soon as it is done, one line each, and a second call runs only the missing ones. The
-folders of data are named by the environment variables in `FOLDERS`.
+Each model runs in a process of its own. A long run is the reference: smaller steps, a mass matrix of low rank, and
+non-centred effects where those sample better. ``--times`` measures nutpie's defaults instead, as a user would run them,
+with empty compile caches: for an idle machine. A model is stored as soon as it is done, one line each, and a second
+call runs only the missing ones. The folders of data are named by the environment variables in `FOLDERS`.
 """
 
 import argparse
@@ -141,7 +141,9 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
     quality: dict[str, Any] = {}
     names = [v.name for v in model.free_RVs]
     for accept in (0.95, 0.99):
-        trace, seconds, _ = _sampled(compiled, draws, limit, seed=2, target_accept=accept)
+        trace, seconds, _ = _sampled(
+            compiled, draws, limit, seed=2, target_accept=accept, low_rank_modified_mass_matrix=True
+        )
         if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 100:
             return None, {"failed": f"no reference in {limit:g} s"}
         quality = _quality(trace, names) | {"accept": accept, "seconds": _seconds(seconds)}
@@ -153,7 +155,7 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
 
 def _pilot(compiled: Any, names: list[str], limit: float) -> float:
     """Return the least effective sample size of a short run, less where it diverges."""
-    trace, _, _ = _sampled(compiled, PILOT, limit, seed=1)
+    trace, _, _ = _sampled(compiled, PILOT, limit, seed=1, low_rank_modified_mass_matrix=True)
     if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
         return 1.0
     quality = _quality(trace, names)
@@ -167,12 +169,12 @@ def measure(name: str, limit: float) -> dict[str, Any]:
     model = MODELS[name].build()
     names = [v.name for v in model.free_RVs]
     compiled = nutpie.compile_pymc_model(model, var_names=names)
-    best, as_written = _pilot(compiled, names, limit / 2), True
+    best, as_written = _pilot(compiled, names, limit / 3), True
     found: dict[str, Any] = {}
     if best < POOR_ESS:
         try:
             twin = nutpie.compile_pymc_model(noncentred_twin(MODELS[name].build), var_names=names)
-            score = _pilot(twin, names, limit / 2)
+            score = _pilot(twin, names, limit / 3)
             if score > best:
                 best, compiled, as_written = score, twin, False
         except Exception as error:
