@@ -9,6 +9,7 @@ __all__ = ["FOLDERS", "MODELS", "PublicModel", "reference_draws"]
 for _name in (
     "bambi_docs",
     "bugs",
+    "discourse",
     "gallery",
     "gelman_hill",
     "kruschke",
