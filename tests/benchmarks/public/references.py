@@ -36,8 +36,9 @@ CHAINS, TUNE, SHORT = 4, 1000, 1000
 PILOT, LONG, MOST = 500, 2000, 10_000
 """Draws of each chain that tell how many are needed; of the reference at least, and at most."""
 TARGET_ESS = 2000
-POOR_ESS = 200
-"""Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried."""
+POOR_ESS, HOPELESS_ESS = 200, 3
+"""Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried, and below
+which no reference is."""
 QUANTILES = (0.05, 0.5, 0.95)
 KEPT = 300
 """Elements of one variable that are kept; of a larger one evenly spaced elements are."""
@@ -179,6 +180,8 @@ def measure(name: str, limit: float) -> dict[str, Any]:
                 best, compiled, as_written = score, twin, False
         except Exception as error:
             found["twin_failed"] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if best < HOPELESS_ESS:
+        return found | {"failed": f"effective sample size {best:.0f} of the pilot in {limit / 3:.0f} s"}
     draws = int(np.clip(1.3 * TARGET_ESS / best * PILOT, LONG, MOST))
     trace, quality = _reference(model, compiled, draws, limit)
     if trace is None:
