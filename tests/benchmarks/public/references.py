@@ -37,7 +37,7 @@ PILOT, LONG, MOST = 500, 2000, 10_000
 """Draws of each chain that tell how many are needed; of the reference at least, and at most."""
 TARGET_ESS = 2000
 POOR_ESS, HOPELESS_ESS = 200, 3
-"""Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried, and below
+"""Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried; below
 which no reference is."""
 QUANTILES = (0.05, 0.5, 0.95)
 KEPT = 300
