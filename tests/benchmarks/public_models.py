@@ -21,6 +21,8 @@ from tests.benchmarks.public.report import report
 from tests.benchmarks.public.summary import summarise
 
 HYPER = ("optimize", "integrate")
+FIRST = {name: model for name, model in MODELS.items() if model.source in ("posteriordb", "Bambi", "PyMC gallery")}
+"""The models of this page; those of other sources are on the page "agreement with NUTS"."""
 
 
 def measure(what: str, name: str, out: Path, limit: float, *options: str) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--posteriordb", help="checkout of stan-dev/posteriordb")
     parser.add_argument("--rdatasets", help="checkout of vincentarelbundock/Rdatasets")
     parser.add_argument("--cache", type=Path, required=True, help="folder of measurements")
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--models", nargs="*", choices=list(FIRST), default=list(FIRST), metavar="NAME")
     parser.add_argument("--hyper", nargs="*", choices=HYPER, default=list(HYPER))
     parser.add_argument("--no-nuts", action="store_true", help="leave nutpie out")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of nutpie's sampling for a model")
@@ -74,9 +76,9 @@ def main() -> None:
     rows = [
         summarise(model, hyper, stored(arguments.cache, name, hyper), stored(arguments.cache, name, "nuts"))
         for hyper in HYPER
-        for name, model in MODELS.items()
+        for name, model in FIRST.items()
     ]
-    refusals = {name: stored(arguments.cache, name, "optimize") or {} for name in MODELS}
+    refusals = {name: stored(arguments.cache, name, "optimize") or {} for name in FIRST}
     print(write_page("public_models", report(rows, refusals)))
 
 

@@ -33,9 +33,11 @@ __all__ = ["QUANTILES", "REFERENCES", "likelihood_summary", "load_references", "
 REFERENCES = PAGES / "rows" / "agreement_nuts.json"
 CHAINS, TUNE, SHORT = 4, 1000, 1000
 """Chains, tuning steps and draws of the run for the times."""
-PILOT, LONG, MOST = 500, 2000, 10_000
+PILOT, LONG, MOST = 500, 2000, 8000
 """Draws of each chain that tell how many are needed; of the reference at least, and at most."""
 TARGET_ESS = 2000
+LOW_RANK = 100
+"""Unconstrained dimensions up to which the mass matrix is adapted with low rank."""
 POOR_ESS, HOPELESS_ESS = 200, 3
 """Least effective sample size of the pilot, less where it diverges, below which the non-centred twin is tried; below
 which no reference is."""
@@ -143,12 +145,17 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
     names = [v.name for v in model.free_RVs]
     for accept in (0.95, 0.99):
         trace, seconds, _ = _sampled(
-            compiled, draws, limit, seed=2, target_accept=accept, low_rank_modified_mass_matrix=True
+            compiled,
+            draws,
+            limit,
+            seed=2,
+            target_accept=accept,
+            low_rank_modified_mass_matrix=compiled.n_dim <= LOW_RANK,
         )
         if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 100:
             return None, {"failed": f"no reference in {limit:g} s"}
         quality = _quality(trace, names) | {"accept": accept, "seconds": _seconds(seconds)}
-        if quality["divergences"] <= 2 and quality["r_hat"] < 1.01 and quality["least_ess"] > TARGET_ESS / 2:
+        if quality["divergences"] <= quality["draws"] / 2000 and quality["r_hat"] < 1.01 and quality["least_ess"] > 400:
             break
         draws = int(np.clip(1.3 * TARGET_ESS / quality["least_ess"] * draws, draws, MOST))
     return trace, quality
@@ -156,7 +163,7 @@ def _reference(model: pm.Model, compiled: Any, draws: int, limit: float) -> tupl
 
 def _pilot(compiled: Any, names: list[str], limit: float) -> float:
     """Return the least effective sample size of a short run, less where it diverges."""
-    trace, _, _ = _sampled(compiled, PILOT, limit, seed=1, low_rank_modified_mass_matrix=True)
+    trace, _, _ = _sampled(compiled, PILOT, limit, seed=1, low_rank_modified_mass_matrix=compiled.n_dim <= LOW_RANK)
     if "posterior" not in trace.groups() or trace.posterior.sizes["draw"] < 50:
         return 1.0
     quality = _quality(trace, names)
