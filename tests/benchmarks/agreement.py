@@ -1,12 +1,13 @@
 """The default fit of all public models beside long NUTS runs: errors, warnings, evaluations and times.
 
-    python -m tests.benchmarks.agreement [--models NAME ...] [--hyper default] [--limit 120] [--again] [--page-only]
+    python -m tests.benchmarks.agreement [--models NAME ...] [--hyper default] [--limit 240] [--again] [--page-only]
 
 Each fit runs in a process of its own with empty compile caches and a time limit, and is stored at once in
 ``docs/benchmarks/rows/agreement.json``; a second call runs what is missing. References are those that
 ``python -m tests.benchmarks.public.references`` has stored, and nutpie's times those of its ``--times``. Other
-treatments of the hyperparameters (``--hyper integrate``) have rows beside the default's. Folders of data are named by
-the environment variables in `tests.benchmarks.public.FOLDERS`.
+treatments of the hyperparameters (``--hyper integrate``) have rows beside the default's. The environment variables in
+`tests.benchmarks.public.FOLDERS` name the data: checkouts of stan-dev/posteriordb, vincentarelbundock/Rdatasets,
+rmcelreath/rethinking and stan-dev/example-models, and the project's own real data.
 """
 
 import argparse

@@ -79,6 +79,8 @@ def likelihood_summary(totals: np.ndarray) -> list[float]:
 
 
 def _total_log_likelihood(model: pm.Model, posterior: xr.Dataset) -> np.ndarray:
+    # PyMC computes no log likelihood of a model whose author chose initial values.
+    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))
     step = max(1, posterior.sizes["draw"] * CHAINS // LIKELIHOOD_DRAWS)
     with model:
         terms = pm.compute_log_likelihood(
