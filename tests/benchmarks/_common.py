@@ -23,11 +23,13 @@ __all__ = [
     "mean_se",
     "processor",
     "run_elsewhere",
+    "run_module",
     "versions",
     "write_page",
 ]
 
-PAGES = Path(__file__).parents[2] / "docs" / "benchmarks"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "benchmarks"
 """Folder of the pages that the scripts write."""
 PACKAGES = ("pymc", "pytensor", "arviz", "numpy", "scipy")
 GPY = """
@@ -143,3 +145,24 @@ def run_elsewhere(python: str, driver: str, inputs: Iterable[dict[str, np.ndarra
             lines = out.read().split("\n")
     answers = [line for line in lines if line.startswith("[")]
     return json.loads(answers[-1]) if answers else []
+
+
+def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool = True) -> str:
+    """Run a module with one thread for linear algebra, and empty compile caches; return what stopped it, or ``""``."""
+    with tempfile.TemporaryDirectory() as caches:
+        empty = {"PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor", "NUMBA_CACHE_DIR": f"{caches}/numba"}
+        environment = os.environ | (empty if cold else {})
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", module, *options]
+        try:
+            done = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return f"no result after {limit:.0f} s"
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return f"the process ended with status {done.returncode}: {last}"
+    return ""

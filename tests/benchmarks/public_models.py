@@ -12,39 +12,24 @@ data of the disease map and the coal mines come from the folder in PYMC_EP_DATA.
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks._common import write_page
+from tests.benchmarks._common import run_module, write_page
 from tests.benchmarks.public import FOLDERS, MODELS
 from tests.benchmarks.public.report import report
 from tests.benchmarks.public.summary import summarise
 
-ROOT = Path(__file__).parents[2]
 HYPER = ("optimize", "integrate")
+FIRST = {name: model for name, model in MODELS.items() if model.source in ("posteriordb", "Bambi", "PyMC gallery")}
+"""The models of this page; those of other sources are on the page "agreement with NUTS"."""
 
 
 def measure(what: str, name: str, out: Path, limit: float, *options: str) -> dict[str, Any]:
-    """Run the worker with empty compile caches and without a second thread for linear algebra."""
-    with tempfile.TemporaryDirectory() as caches:
-        environment = os.environ | {
-            "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
-            "NUMBA_CACHE_DIR": f"{caches}/numba",
-            "PYTHONPATH": str(ROOT),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-m", "tests.benchmarks.public.worker", what, name, str(out)]
-        command += ["--limit", str(limit), *options]
-        try:
-            subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=4 * limit + 300)
-        except subprocess.TimeoutExpired as error:
-            out.write_text(json.dumps({"failed": f"no result after {error.timeout:.0f} s"}))
-        except subprocess.CalledProcessError as error:
-            out.write_text(json.dumps({"failed": f"the process ended with status {error.returncode}"}))
+    """Run the worker."""
+    command = [what, name, str(out), "--limit", str(limit), *options]
+    if failure := run_module("tests.benchmarks.public.worker", command, 4 * limit + 300):
+        out.write_text(json.dumps({"failed": failure}))
     return json.loads(out.read_text())
 
 
@@ -77,7 +62,7 @@ def main() -> None:
     parser.add_argument("--posteriordb", help="checkout of stan-dev/posteriordb")
     parser.add_argument("--rdatasets", help="checkout of vincentarelbundock/Rdatasets")
     parser.add_argument("--cache", type=Path, required=True, help="folder of measurements")
-    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--models", nargs="*", choices=list(FIRST), default=list(FIRST), metavar="NAME")
     parser.add_argument("--hyper", nargs="*", choices=HYPER, default=list(HYPER))
     parser.add_argument("--no-nuts", action="store_true", help="leave nutpie out")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of nutpie's sampling for a model")
@@ -91,9 +76,9 @@ def main() -> None:
     rows = [
         summarise(model, hyper, stored(arguments.cache, name, hyper), stored(arguments.cache, name, "nuts"))
         for hyper in HYPER
-        for name, model in MODELS.items()
+        for name, model in FIRST.items()
     ]
-    refusals = {name: stored(arguments.cache, name, "optimize") or {} for name in MODELS}
+    refusals = {name: stored(arguments.cache, name, "optimize") or {} for name in FIRST}
     print(write_page("public_models", report(rows, refusals)))
 
 

@@ -1,22 +1,23 @@
 """Models that others wrote, with their priors; importing the package lists them all in `MODELS`."""
 
-from tests.benchmarks.public import (
-    bambi_docs,
-    gallery,
-    posteriordb_counts,
-    posteriordb_hierarchical,
-    posteriordb_linear,
-)
+from importlib import import_module
+
 from tests.benchmarks.public.base import FOLDERS, MODELS, PublicModel, reference_draws
 
-__all__ = [
-    "FOLDERS",
-    "MODELS",
-    "PublicModel",
+__all__ = ["FOLDERS", "MODELS", "PublicModel", "reference_draws"]
+
+for _name in (
     "bambi_docs",
+    "bugs",
+    "discourse",
     "gallery",
+    "gelman_hill",
+    "kruschke",
+    "mixed_models",
     "posteriordb_counts",
     "posteriordb_hierarchical",
     "posteriordb_linear",
-    "reference_draws",
-]
+    "rethinking",
+    "series",
+):
+    import_module(f"tests.benchmarks.public.{_name}")

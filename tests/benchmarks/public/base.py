@@ -13,10 +13,28 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 
-__all__ = ["FOLDERS", "MODELS", "PublicModel", "data_table", "public", "r_table", "reference_draws", "stan_data"]
+__all__ = [
+    "FOLDERS",
+    "MODELS",
+    "PublicModel",
+    "codes",
+    "data_table",
+    "public",
+    "r_table",
+    "reference_draws",
+    "rethinking_table",
+    "stan_data",
+    "stan_example",
+]
 
-FOLDERS = {"posteriordb": "PUBLIC_POSTERIORDB", "Rdatasets": "PUBLIC_RDATASETS", "data": "PYMC_EP_DATA"}
-"""Environment variables that name the folders of data: two public checkouts, and the project's own real data."""
+FOLDERS = {
+    "posteriordb": "PUBLIC_POSTERIORDB",
+    "Rdatasets": "PUBLIC_RDATASETS",
+    "rethinking": "PUBLIC_RETHINKING",
+    "Stan's examples": "PUBLIC_STAN_EXAMPLES",
+    "data": "PYMC_EP_DATA",
+}
+"""Environment variables that name the folders of data: four public checkouts, and the project's own real data."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,7 @@ class PublicModel:
     ----------
     name : str
     source : str
-        "posteriordb", "Bambi" or "PyMC gallery".
+        Book, documentation or collection.
     build : callable
         Returns the `pymc.Model`; priors are the source's.
     reference : str, optional
@@ -94,6 +112,25 @@ def _from_zero(key: str) -> str:
 def r_table(name: str) -> pd.DataFrame:
     """Return a table of Rdatasets, such as ``"lme4/sleepstudy"``."""
     return pd.read_csv(_folder("Rdatasets") / "csv" / f"{name}.csv", index_col=0)
+
+
+def rethinking_table(name: str) -> pd.DataFrame:
+    """Return a table of the package of Statistical Rethinking, such as ``"reedfrogs"``."""
+    path = _folder("rethinking") / "data" / f"{name}.csv"
+    separator = ";" if ";" in path.read_text().partition("\n")[0] else ","
+    return pd.read_csv(path, sep=separator)
+
+
+def stan_example(name: str) -> dict[str, Any]:
+    """Return the data of one of Stan's example models, such as ``"bugs_examples/vol1/salm/salm"``, lists as arrays."""
+    stored = json.loads((_folder("Stan's examples") / f"{name}.data.json").read_text())
+    return {k: np.array(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def codes(column: Any) -> tuple[np.ndarray, int]:
+    """Return the levels of a factor as integers from zero, in sorted order, and how many there are."""
+    found, levels = pd.factorize(column, sort=True)
+    return found, len(levels)
 
 
 def data_table(name: str) -> pd.DataFrame:
