@@ -47,11 +47,7 @@ class Kernel(NamedTuple):
     def neighbours(self) -> "list[Kernel]":
         """Return the kernels that differ by a step in one of the three."""
         most = len(_LENGTHS), len(_LENGTHS), len(_WEIGHTS)
-        moved = [
-            self._replace(**{field: index + step})
-            for field, index in self._asdict().items()
-            for step in (-1, 1)
-        ]
+        moved = [self._replace(**{field: index + step}) for field, index in self._asdict().items() for step in (-1, 1)]
         return [k for k in moved if all(0 <= index < end for index, end in zip(k, most))]
 
 

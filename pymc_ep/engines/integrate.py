@@ -353,7 +353,10 @@ class _Integration:
 def can_integrate(form: CompiledLatentGaussian) -> bool:
     """Whether there are hyperparameters, not too many, and fits cheap enough to integrate over them."""
     p = form.start.size
-    return 0 < p <= _MOST_DIMENSIONS and _OPERATIONS / (_SWEEPS * form.sweep * form.work) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
+    return (
+        0 < p <= _MOST_DIMENSIONS
+        and _OPERATIONS / (_SWEEPS * form.sweep * form.work) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
+    )
 
 
 def _most_fits(form: CompiledLatentGaussian) -> int:
@@ -371,6 +374,6 @@ def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray
     for _ in range(count):
         chosen.append(k := int(np.argmax(sd)))
         # What a fit there would teach of its surroundings.
-        close = np.exp(-cdist(pool, pool[k : k + 1])[:, 0] ** 2 / emulator.kernel.values[0] ** 2)
+        close = np.exp(-(cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2)
         sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
     return pool[chosen]

@@ -61,7 +61,9 @@ class Walkers:
         self.refused, self.met_wall = np.concatenate(refused), float(np.mean(met))
         return kept
 
-    def _trajectory(self, target: Target, value: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _trajectory(
+        self, target: Target, value: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
         """Return ends of trajectories, the density there, which of them Metropolis accepts, and the mean rate."""
         rng = self.rng
         # Each step's length and the number of steps vary, so that no period of the motion is hit.

@@ -30,6 +30,7 @@ _FEWER = 64
 _MOST_NUMBERS = 2**24
 """Numbers up to which it is found so, be they zeros or not."""
 
+
 class _SparseSolver:
     """What stands for a `Solver`: the unknowns are the coordinates, and their precision is that of the sites."""
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from pymc_ep.engines.design import composite_design, composite_weights
 
 SIZES = {3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 8: 64, 9: 128}

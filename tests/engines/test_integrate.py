@@ -10,7 +10,6 @@ from scipy.special import logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
-from pymc_ep.engines import integrate
 
 N = 12
 X = np.linspace(0.0, 3.0, N)
@@ -228,7 +227,10 @@ def test_a_density_without_a_mode_is_named():
     with pm.Model() as model:
         tau = pm.HalfFlat("tau")
         pm.Normal("y", pm.Normal("f", 0.0, tau), 1.0, observed=np.array([3.0]))
-    with pytest.warns(pmep.ConvergenceWarning, match=r"does not fall on the way to tau = .*not integrated over.*give them proper priors"):
+    with pytest.warns(
+        pmep.ConvergenceWarning,
+        match=r"does not fall on the way to tau = .*not integrated over.*give them proper priors",
+    ):
         fit = group(pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False), "fit")
     assert "hyper_weight" not in fit
 
