@@ -100,7 +100,8 @@ def hyper_start(
     for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
         if name in values and not np.all(np.isfinite(point[variable.name])):
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
-    return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+    values = np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+    return form.from_values(values[None])[0]
 
 
 def check_blas_cores(blas_cores: int | str | None) -> None:

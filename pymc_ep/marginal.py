@@ -52,7 +52,7 @@ def sample(
         theta = hyper_start(model, form, values, state)
         initvals = form.constrained(theta)
     op = _evidence_op(form, engine, options)
-    endless = op.endless_directions(theta)
+    endless = op.endless_directions(form.to_values(theta[None])[0])
     if endless:
         warnings.warn(
             f"The density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
@@ -230,7 +230,7 @@ def _recover(
     names = [v.name for v in model.free_RVs if v.name in posterior]
     kept = {name: posterior[name].transpose("chain", "draw", ...).to_numpy()[:, ::step] for name in names}
     rows = {name: values.reshape(-1, *values.shape[2:]) for name, values in kept.items()}
-    thetas = unconstrained(model, form.form, rows)
+    thetas = form.from_values(unconstrained(model, form.form, rows))
     assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
     with progress(engine.name, progressbar) as report:
         solution = engine.condition(form, thetas=thetas, options=options, report=report)

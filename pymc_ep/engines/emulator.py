@@ -4,9 +4,9 @@ Its covariance adds functions of one coordinate to one of all (Duvenaud, Nickisc
 
     k(x, x') = s^2 (exp(-|x - x'|^2 / (2 l^2)) + w sum_i exp(-(x_i - x'_i)^2 / (2 a^2))).
 
-Value and gradient at a point are jointly Gaussian with those at all others (Rasmussen and Williams 2006, section 9.4), so
-that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate are known after
-few.
+Value and gradient at a point are jointly Gaussian with those at all others (Rasmussen and Williams 2006, section 9.4),
+so that an evaluation with its gradient counts for p + 1 observations, and the functions of one coordinate are known
+after few.
 """
 
 from functools import cached_property

@@ -67,7 +67,7 @@ class EvidenceOp(Op):
     """
 
     def __init__(self, form: CompiledLatentGaussian, settings: dict[str, Any]):
-        self.form = form.twin()
+        self.form = form.in_values()
         self.settings = settings
         self._begin()
 
@@ -82,7 +82,7 @@ class EvidenceOp(Op):
         return {"form": self.form, "settings": self.settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.settings, self.form = state["settings"], state["form"].in_values()
         self._begin()
 
     @property

@@ -62,6 +62,7 @@ def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
 
 
 def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+    """Return the hyperparameters held at a fit."""
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
 
@@ -191,7 +192,7 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
             points = [base + way * distance * here for distance in far]
             with np.errstate(all="ignore"):
                 log_prior = form.log_prior_rows(np.array(points))
-            if not log_prior[1] > log_prior[0] - _NO_FALL:
+            if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
                 continue
             try:
                 near, far_out = (evidence.at(point) for point in points)

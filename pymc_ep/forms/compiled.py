@@ -153,7 +153,8 @@ class CompiledLatentGaussian(RowFunctions):
         counted = float(density == "natural"), float(density == "unconstrained")
         cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
         parts = self._pullback(*self.unpack(theta), *counted, *cotangents)
-        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+        gradient = self._pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])[None])[0]
+        return gradient + counted[1] * self._log_det(theta[None])[1][0]
 
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         design = self._design()

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.linear_maps import batch
+from pymc_ep.linalg.partial_correlations import PartialCorrelations
 
 __all__ = ["HyperFunctions", "Hyperparameters"]
 
@@ -32,6 +33,9 @@ class Hyperparameters:
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     log_prior_unconstrained : TensorVariable, ()
         The same with the Jacobian terms: the density of `hyper_values`.
+    hyper_coordinates : tuple of (PartialCorrelations or None)
+        Coordinates in which `HyperFunctions` takes each of `hyper_values`; None for these themselves, an empty tuple
+        for all.
     """
 
     hyper_names: tuple[str, ...]
@@ -40,25 +44,70 @@ class Hyperparameters:
     hyper_transformed: tuple[bool, ...]
     log_prior: TensorVariable
     log_prior_unconstrained: TensorVariable
+    hyper_coordinates: tuple[PartialCorrelations | None, ...]
 
 
 class HyperFunctions:
-    """Functions of the unconstrained hyperparameters, for compiled forms to inherit."""
+    """Functions of the unconstrained hyperparameters, for compiled forms to inherit.
+
+    These are the vector theta, PyMC's unconstrained values but for those that have coordinates of their own.
+    """
 
     form: Any
+    twin: Callable[[], Self]
     _function: Callable[..., Callable[..., Any]]
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
-        self.start = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
+        values = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
         self._ends = np.cumsum(sizes)[:-1]
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
+        ends = np.cumsum([0, *sizes])
+        places = zip(self.form.hyper_coordinates, ends[:-1], ends[1:])
+        self._own = [(own, slice(begin, end)) for own, begin, end in places if own is not None]
+        self.start = self.from_values(values[None])[0]
+
+    def in_values(self) -> Self:
+        """Return a twin whose vector theta is PyMC's unconstrained values alone."""
+        other = self.twin()
+        other.start, other._own = self.to_values(self.start[None])[0], []
+        return other
+
+    def to_values(self, theta: np.ndarray) -> np.ndarray:
+        """Return PyMC's unconstrained values for rows of theta, (s, p)."""
+        out = theta.copy() if self._own else theta
+        for own, here in self._own:
+            out[:, here] = own.to_values(theta[:, here])
+        return out
+
+    def from_values(self, values: np.ndarray) -> np.ndarray:
+        """Return theta for rows of PyMC's unconstrained values, (s, p)."""
+        out = values.copy()
+        for own, here in self._own:
+            out[:, here] = own.from_values(values[:, here])
+        return out
+
+    def _pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return gradients in theta from those in PyMC's values, rows (s, p) each."""
+        out = gradient.copy() if self._own else gradient
+        for own, here in self._own:
+            out[:, here] = own.pull(theta[:, here], gradient[:, here])
+        return out
+
+    def _log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log |d values / d theta|, (s,), and its gradient, (s, p), for rows of theta."""
+        total, gradient = np.zeros(len(theta)), np.zeros_like(theta)
+        for own, here in self._own:
+            part, gradient[:, here] = own.log_det(theta[:, here])
+            total += part
+        return total, gradient
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Split the vector of unconstrained hyperparameters into the shapes of `form.hyper_values`."""
-        return [part.reshape(s) for part, s in zip(np.split(theta, self._ends), self._shapes)] if self._shapes else []
+        """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
+        values = self.to_values(theta[None])[0]
+        return [part.reshape(s) for part, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
 
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
@@ -68,7 +117,7 @@ class HyperFunctions:
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
     def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        parts = np.split(theta, self._ends, axis=1) if self._shapes else []
+        parts = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
     def _describe_hyperparameters(self) -> str:

@@ -95,13 +95,15 @@ class RowFunctions(HyperFunctions):
         return [np.asarray(part) for part in self._scales(*self._unpack_rows(theta))]
 
     def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density of the unconstrained hyperparameters, Jacobian terms included, for rows (s, p)."""
-        return np.asarray(self._log_prior_rows(*self._unpack_rows(theta)))
+        """Return the log density of theta, Jacobian terms included, for rows (s, p)."""
+        return np.asarray(self._log_prior_rows(*self._unpack_rows(theta))) + self._log_det(theta)[0]
 
     def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what `log_prior_rows` returns and its gradients, (s, p), for rows of theta (s, p)."""
         value, *parts = self._log_prior_gradients(*self._unpack_rows(theta))
-        return np.asarray(value), np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
+        gradient = np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
+        log_det, slopes = self._log_det(theta)
+        return np.asarray(value) + log_det, self._pull(theta, gradient) + slopes
 
     def log_excess_rows(self, theta: np.ndarray) -> np.ndarray:
         """Return the log of the factor by which PyMC's joint density exceeds Gaussians and sites, for rows (s, p)."""

@@ -2,8 +2,12 @@
 
 import numpy as np
 from scipy.interpolate import RBFInterpolator
+from scipy.spatial import cKDTree
 
 __all__ = ["Spline"]
+
+_APART = 1e-3
+"""Distance, in standard deviations of the points, at which two of them say the same twice."""
 
 
 class Spline:
@@ -21,8 +25,11 @@ class Spline:
         self._mean = values.mean(axis=0)
         self._spline = None
         white = (points - self._centre) / self._scale
-        if np.linalg.matrix_rank(white) == points.shape[1]:
-            self._spline = RBFInterpolator(white, values, kernel="cubic")
+        # Of points that all but coincide, as at the end of a search, the last one stays.
+        kept = np.ones(len(points), dtype=bool)
+        kept[[first for first, _ in cKDTree(white).query_pairs(_APART)]] = False
+        if np.linalg.matrix_rank(white[kept] - white[kept].mean(axis=0)) == points.shape[1]:
+            self._spline = RBFInterpolator(white[kept], values[kept], kernel="cubic")
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Return values, (m, d), at other points, (m, p)."""

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pymc import Model
+from pymc.distributions.transforms import CholeskyCovPacked
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.linalg.partial_correlations import PartialCorrelations
 from pymc_ep.recognise.graph import depends_on
 
 __all__ = ["follows_from", "hyper_fields", "kind_of", "relevant_variables"]
@@ -49,7 +51,15 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
         "hyper_transformed": tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
         "log_prior": _log_prior(model, hyper, jacobian=False),
         "log_prior_unconstrained": _log_prior(model, hyper, jacobian=True),
+        "hyper_coordinates": tuple(_coordinates(model, rv) for rv in hyper),
     }
+
+
+def _coordinates(model: Model, rv: TensorVariable) -> PartialCorrelations | None:
+    """Return coordinates for a Cholesky factor of a covariance, whose entries shrink with its scales."""
+    if not isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
+        return None
+    return PartialCorrelations(int(model.initial_point()[model.rvs_to_values[rv].name].size))
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:

@@ -1,0 +1,84 @@
+"""Coordinates of a covariance's Cholesky factor in which a prior on scales and correlations is smooth.
+
+Row i of the factor L has a standard deviation s_i and canonical partial correlations z_ij = tanh(y_ij), j < i (Lewandowski,
+Kurowicka and Joe 2009): with q_ij = sqrt(1 - z_ij^2),
+
+    L_ij = s_i z_ij prod_{k<j} q_ik,    L_ii = s_i prod_{k<i} q_ik.
+
+In the entries of L themselves a density is a funnel: they shrink with the scale.
+"""
+
+import numpy as np
+
+__all__ = ["PartialCorrelations"]
+
+_LARGEST = 1.0 - 1e-12
+"""Magnitude at which partial correlations are cut when their hyperbolic arc tangent is taken."""
+
+
+class PartialCorrelations:
+    """Maps (log s_i, y_ij) to the packed rows of L with logarithms on its diagonal, PyMC's unconstrained values.
+
+    Both are rows of n (n + 1) / 2 numbers in the same order, with i's scale where L_ii is.
+
+    Parameters
+    ----------
+    size : int
+        n (n + 1) / 2.
+    """
+
+    def __init__(self, size: int):
+        n = int(np.sqrt(2 * size))
+        ends = np.cumsum(np.arange(1, n + 1))
+        self._rows = [slice(end - i - 1, end) for i, end in enumerate(ends)]
+
+    def to_values(self, own: np.ndarray) -> np.ndarray:
+        """Return PyMC's values for rows of these coordinates, (m, size)."""
+        out = np.empty_like(own)
+        for here in self._rows:
+            y, log_scale = own[:, here][:, :-1], own[:, here][:, -1]
+            log_rest = _log_rest(y)
+            out[:, here][:, :-1] = np.tanh(y) * np.exp(log_scale[:, None] + log_rest[:, :-1])
+            out[:, here][:, -1] = log_scale + log_rest[:, -1]
+        return out
+
+    def from_values(self, values: np.ndarray) -> np.ndarray:
+        """Return these coordinates for rows of PyMC's values, (m, size)."""
+        out = np.empty_like(values, dtype=float)
+        for here in self._rows:
+            row = values[:, here].astype(float)
+            row[:, -1] = np.exp(row[:, -1])
+            # Length of what is left of the row from each entry on.
+            left = np.sqrt(np.cumsum(row[:, ::-1] ** 2, axis=1)[:, ::-1])
+            out[:, here][:, :-1] = np.arctanh(np.clip(row[:, :-1] / left[:, :-1], -_LARGEST, _LARGEST))
+            out[:, here][:, -1] = np.log(left[:, 0])
+        return out
+
+    def pull(self, own: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return gradients in these coordinates from those in PyMC's values, each (m, size)."""
+        out = np.empty_like(gradient)
+        for here in self._rows:
+            y, log_scale, g = own[:, here][:, :-1], own[:, here][:, -1:], gradient[:, here]
+            log_rest = _log_rest(y)
+            z, size = np.tanh(y), np.exp(log_scale + log_rest[:, :-1])
+            moved = g[:, :-1] * z * size
+            total = moved.sum(axis=1, keepdims=True) + g[:, -1:]
+            after = total - np.cumsum(moved, axis=1)
+            out[:, here][:, :-1] = g[:, :-1] * size * (1.0 - z**2) - z * after
+            out[:, here][:, -1:] = total
+        return out
+
+    def log_det(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log |d values / d coordinates|, (m,), and its gradient, (m, size), for rows of coordinates."""
+        total, gradient = np.zeros(len(own)), np.zeros_like(own)
+        for i, here in enumerate(self._rows):
+            y, log_scale = own[:, here][:, :-1], own[:, here][:, -1]
+            left = i - 1.0 - np.arange(i)
+            total += i * log_scale - (left * np.log(np.cosh(y))).sum(axis=1)
+            gradient[:, here][:, :-1], gradient[:, here][:, -1] = -left * np.tanh(y), i
+        return total, gradient
+
+
+def _log_rest(y: np.ndarray) -> np.ndarray:
+    """Return log prod_{k<j} q_k, (m, i + 1), for rows of y, (m, i)."""
+    return np.concatenate([np.zeros((len(y), 1)), -np.cumsum(np.log(np.cosh(y)), axis=1)], axis=1)
