@@ -58,6 +58,8 @@ def recognise_latent_gaussian(
             chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
     if not candidates:
+        for rv in model.observed_RVs:
+            require_univariate(rv)
         raise UnsupportedModelError(_nothing_latent(model, relevant))
 
     def with_all(registered: bool) -> LatentGaussian:
