@@ -29,6 +29,8 @@ class Hyperparameters:
         The hyperparameters themselves as functions of `hyper_values`.
     hyper_transformed : tuple of bool
         Whether PyMC transforms each of them, to a log, logit or the like.
+    hyper_gaussian : tuple of str
+        Those with Gaussian priors, which would be latent if all that they enter were affine in them.
     log_prior : TensorVariable, ()
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     log_prior_unconstrained : TensorVariable, ()
@@ -42,9 +44,17 @@ class Hyperparameters:
     hyper_values: tuple[TensorVariable, ...]
     hyper_constrained: tuple[TensorVariable, ...]
     hyper_transformed: tuple[bool, ...]
+    hyper_gaussian: tuple[str, ...]
     log_prior: TensorVariable
     log_prior_unconstrained: TensorVariable
     hyper_coordinates: tuple[PartialCorrelations | None, ...]
+
+    @property
+    def gaussian_remark(self) -> str:
+        """What to say of Gaussian variables that are hyperparameters; empty where there are none."""
+        if not self.hyper_gaussian:
+            return ""
+        return f"Gaussian, but in a scale, a product or another prior: {', '.join(self.hyper_gaussian)}"
 
 
 class HyperFunctions:
@@ -122,7 +132,8 @@ class HyperFunctions:
 
     def _describe_hyperparameters(self) -> str:
         sizes = zip(self.form.hyper_names, self._shapes)
-        return ", ".join(f"{name} ({int(np.prod(s))})" if s else name for name, s in sizes) or "none"
+        names = ", ".join(f"{name} ({int(np.prod(s))})" if s else name for name, s in sizes) or "none"
+        return "; ".join(filter(None, [names, self.form.gaussian_remark]))
 
     @cached_property
     def _constrained(self) -> Callable[..., Any]:

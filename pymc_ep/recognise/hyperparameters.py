@@ -5,14 +5,15 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pymc import Model
-from pymc.distributions.transforms import CholeskyCovPacked
+from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.linalg.partial_correlations import PartialCorrelations
+from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on
 
-__all__ = ["follows_from", "hyper_fields", "kind_of", "relevant_variables"]
+__all__ = ["follows_from", "hyper_fields", "keeps_gaussian", "kind_of", "relevant_variables"]
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:
@@ -37,6 +38,12 @@ def kind_of(rv: TensorVariable) -> str:
     return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
 
 
+def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
+    """Whether PyMC moves a variable as it is, or by the linear map of a sum to zero."""
+    transform = model.rvs_to_transforms.get(rv)
+    return transform is None or isinstance(transform, ZeroSumTransform)
+
+
 def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
     """Whether a Deterministic is made of nothing random but the variables that take part."""
     return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
@@ -49,6 +56,7 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
         "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
         "hyper_constrained": tuple(model.replace_rvs_by_values(hyper)),
         "hyper_transformed": tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
+        "hyper_gaussian": tuple(rv.name for rv in hyper if keeps_gaussian(model, rv) and gaussian_of(rv)),
         "log_prior": _log_prior(model, hyper, jacobian=False),
         "log_prior_unconstrained": _log_prior(model, hyper, jacobian=True),
         "hyper_coordinates": tuple(_coordinates(model, rv) for rv in hyper),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
-from pymc.distributions.transforms import ZeroSumTransform
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -16,7 +15,7 @@ from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGauss
 from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
-from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, kind_of, relevant_variables
+from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, keeps_gaussian, kind_of, relevant_variables
 from pymc_ep.recognise.inner_products import SPELLINGS
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
@@ -59,6 +58,8 @@ def recognise_latent_gaussian(
             chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
     if not candidates:
+        for rv in model.observed_RVs:
+            require_univariate(rv)
         raise UnsupportedModelError(_nothing_latent(model, relevant))
 
     def with_all(registered: bool) -> LatentGaussian:
@@ -77,7 +78,7 @@ def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
     for rv in relevant:
         if not gaussian_of(rv):
             reason = f"{rv.name!r} is {kind_of(rv)}"
-        elif not _keeps_gaussian(model, rv):
+        elif not keeps_gaussian(model, rv):
             reason = f"{rv.name!r} has a transform"
         else:
             reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
@@ -112,7 +113,7 @@ def _candidates(
     others are considered.
     """
     wanted = relevant if among is None else [rv for rv in relevant if rv in among]
-    candidates = [rv for rv in wanted if _keeps_gaussian(model, rv) and gaussian_of(rv)]
+    candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and gaussian_of(rv)]
     while True:
         barred = _graphs_without_latents(relevant, candidates)
         elsewhere = set().union(
@@ -124,12 +125,6 @@ def _candidates(
         if len(kept) == len(candidates):
             return kept
         candidates = kept
-
-
-def _keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether PyMC moves a variable as it is, or by the linear map of a sum to zero."""
-    transform = model.rvs_to_transforms.get(rv)
-    return transform is None or isinstance(transform, ZeroSumTransform)
 
 
 def _graphs_without_latents(relevant, candidates) -> list[TensorVariable]:
@@ -173,11 +168,13 @@ def _without_offenders(
         raise refusals[-1]
     if len(sets) > 1:
         fits(list(candidates))
+        together, _, _ = str(refusals[-1]).partition(". ")
         tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
         raise UnsupportedModelError(
-            f"Predictors are affine in some of {tied} but not in all of them together. {refusals[-1]} Inner products "
-            f"of rows of two matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with "
-            f"{SPELLINGS} write."
+            f"Predictors are affine in some of {tied} but not in all of them together. {together}. Say which to "
+            f"integrate out with latent=[...]; the others become hyperparameters. Inner products of rows of two "
+            f"matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with {SPELLINGS} "
+            f"write."
         )
     return sets[0]
 

@@ -24,7 +24,8 @@ def require_univariate(rv: TensorVariable) -> None:
         raise UnsupportedModelError(
             f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}, whose values "
             f"depend on each other given its parameters, so that it has no site for each value. Write it as a "
-            f"distribution of single values; pymc_ep.supported() lists those there are."
+            f"distribution of single values; pymc_ep.supported() lists those there are. What an MvNormal has beside "
+            f"independent noise is a latent one in its mean: pm.MvNormal or gp.Latent, under a pm.Normal."
         )
 
 

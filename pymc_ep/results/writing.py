@@ -96,7 +96,7 @@ def write_solution(
         fit=variables,
         fit_attrs={
             "method": method,
-            "status": "; ".join(filter(None, [solution.status, remark])),
+            "status": "; ".join(filter(None, [solution.status, form.form.gaussian_remark, remark])),
             **({"left_out": left_out} if left_out else {}),
             "settings": solution.settings | settings,
             **timings,

@@ -118,3 +118,25 @@ def test_new_values_of_a_process_are_left_to_predict():
         pm.Normal("noisy", process.conditional("f_new", Xnew=np.array([[3.0]])), 1.0, shape=1)
     draws = group(pmep.fit(model=model, draws=2, **QUIET), "posterior")
     assert {"f_rotated_", "f"} == set(draws.data_vars)
+
+
+def test_gaussians_that_are_hyperparameters_are_named():
+    with pm.Model() as model:
+        log_sd = pm.Normal("log_sd", -1, 0.5)
+        factor = pm.Normal("factor", 1, 0.2)
+        pm.Normal("y", factor * (X @ pm.Normal("b", 0, 2, shape=2)), pt.exp(log_sd), observed=Y)
+    lines = dict(line.split(maxsplit=1) for line in pmep.explain(model, latent=["b"]).splitlines())
+    assert lines["hyperparameters"].startswith("log_sd, factor;")
+    assert lines["hyperparameters"].endswith("in a scale, a product or another prior: log_sd, factor")
+    status = group(pmep.fit(model=model, latent=["b"], draws=0, progressbar=False), "fit").attrs["status"]
+    assert "another prior: log_sd, factor" in status
+
+
+def test_explain_takes_latent():
+    with pm.Model() as model:
+        a, b = pm.Normal("a", shape=12), pm.Normal("b", shape=12)
+        pm.Normal("y", a * b, 1.0, observed=Y)
+    for name, other in ("ab", "ba"):
+        lines = dict(line.split(maxsplit=1) for line in pmep.explain(model, latent=name).splitlines())
+        assert lines["latent"].startswith(f"{name}: 12 values")
+        assert lines["hyperparameters"].startswith(f"{other} (12)")

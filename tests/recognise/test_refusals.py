@@ -161,3 +161,11 @@ def test_single_precision():
         pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
     with pytest.raises(pmep.UnsupportedModelError, match=r"'f' is in single precision.*floatX = 'float64'"):
         pmep.fit(model=model)
+
+
+def test_a_marginal_process_has_no_latent_variable():
+    with pm.Model() as model:
+        process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("l")))
+        process.marginal_likelihood("y", X=np.arange(4.0)[:, None], y=REALS, sigma=0.5)
+    with pytest.raises(pmep.UnsupportedModelError, match=r"'y'.*depend on each other.*gp.Latent, under a pm.Normal"):
+        pmep.explain(model)
