@@ -295,3 +295,21 @@ def test_bad_observations_are_named():
         pm.OrderedLogistic("y", eta=f, cutpoints=CUTS, observed=CATEGORIES + (np.arange(N) == 3))
     with pytest.raises(pmep.InvalidDataError, match=r"'y' has the value 4.0 at index 3.*categories from 0 to 3"):
         pmep.fit(model=model, draws=0, progressbar=False)
+
+
+def test_coefficients_in_one_vector_behind_an_unlisted_link():
+    """They have another shape than the offsets that links are looked for with."""
+    x = np.linspace(-1.0, 1.0, N)
+
+    def evidence(coefficients):
+        with pm.Model() as model:
+            a, b = coefficients()
+            pm.Poisson("y", pt.exp(a + b * x) + 1.0, observed=COUNTS)
+        return float(pmep.fit(model=model, draws=0, progressbar=False)["fit"]["log_evidence"])
+
+    def vector():
+        both = pm.Normal("both", shape=2)
+        return both[0], both[1]
+
+    one, other = evidence(vector), evidence(lambda: (pm.Normal("a"), pm.Normal("b")))
+    np.testing.assert_allclose(one, other, rtol=1e-7)
