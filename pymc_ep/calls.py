@@ -1,8 +1,9 @@
 """What the calls that fit a model share: checks of arguments, starting values, the progress bar, the warning."""
 
+import html
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from pymc_ep import compat
 from pymc_ep.engines import EngineEntry
 from pymc_ep.engines.report import Report
 from pymc_ep.engines.solution import Solution
-from pymc_ep.exceptions import ConvergenceWarning
+from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "check_options",
     "check_seed",
     "hyper_start",
+    "printed",
     "progress",
     "warn_unless_converged",
 ]
@@ -56,16 +58,49 @@ def check_seed(random_seed: Any) -> None:
         ) from error
 
 
-def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any]) -> None:
-    """Raise for a treatment of the hyperparameters or an option that a method does not have."""
-    if hyper not in ("auto", *engine.hyper):
-        offered = ", ".join(map(repr, ("auto", *engine.hyper)))
-        raise ValueError(f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {offered}.")
+def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any], arguments: Iterable[str] = ()) -> None:
+    """Raise for a treatment of the hyperparameters or an option that a method does not have.
+
+    `arguments` are names that the call takes beside options, and that may have been meant.
+    """
+    if hyper not in (offered := ("auto", *engine.hyper)):
+        raise ValueError(
+            f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {', '.join(map(repr, offered))}."
+            f"{did_you_mean(hyper, offered)}"
+        )
     unknown = sorted(set(options) - set(engine.options))
     if unknown:
         raise ValueError(
             f"method={engine.name!r} has no option {unknown[0]!r}; its options are {', '.join(engine.options)}."
+            f"{did_you_mean(unknown[0], (*engine.options, *arguments))}"
         )
+
+
+class Printed(str):
+    """Text that terminals and notebooks show in lines, and notebooks as a table."""
+
+    rows: tuple[tuple[str, ...], ...]
+    header: bool
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        lines = []
+        for k, row in enumerate(self.rows):
+            tag = "th" if self.header and k == 0 else "td"
+            cells = (f'<{tag} style="text-align: left">{html.escape(cell)}</{tag}>' for cell in row)
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        return f"<table>{''.join(lines)}</table>"
+
+
+def printed(rows: Sequence[Sequence[str]], *, header: bool = False) -> Printed:
+    """Return rows of cells as text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    text = Printed("\n".join(lines))
+    text.rows, text.header = tuple(map(tuple, rows)), header
+    return text
 
 
 def hyper_start(
@@ -86,7 +121,7 @@ def hyper_start(
         raise ValueError(
             f"start= gives {unknown[0]!r}, which is not a hyperparameter; these are "
             f"{', '.join(form.form.hyper_names) or 'none'}. Other variables "
-            f"start where an earlier fit ended: start=idata."
+            f"start where an earlier fit ended: start=idata.{did_you_mean(unknown[0], form.form.hyper_names)}"
         )
     shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
     for name, value in values.items():

@@ -1,5 +1,8 @@
 """What can go wrong, each with its sentence and its cure."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 import numpy as np
 
 __all__ = [
@@ -8,6 +11,7 @@ __all__ = [
     "NumericalError",
     "UnsupportedModelError",
     "at_index",
+    "did_you_mean",
     "first_index",
 ]
 
@@ -40,6 +44,13 @@ class ConvergenceWarning(UserWarning):
 def at_index(index: tuple[int, ...]) -> str:
     """Return where an entry of an array stands, for messages."""
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a question after the most similar of the known names, for the end of a message; empty where none is."""
+    by_lower = {other.lower(): other for other in known}
+    close = get_close_matches(str(name).lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
 def first_index(wrong: np.ndarray) -> tuple[int, ...]:

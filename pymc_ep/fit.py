@@ -1,6 +1,8 @@
 """Fit a model: look up the form and the engine, run it, write the result. No mathematics here."""
 
+import inspect
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from pymc_ep.calls import (
     check_numbers,
     check_options,
     hyper_start,
+    printed,
     progress,
     warn_unless_converged,
 )
@@ -119,13 +122,15 @@ def fit(
         there is one. The result's status says how.
     """
     began = time.perf_counter()
+    if isinstance(method, pm.Model):
+        raise TypeError("fit() takes the model by keyword: fit(model=model), or no model in its `with` block.")
     model = pm.modelcontext(model)
     check_dims(model)
     check_numbers(draws, chains, random_seed)
     check_blas_cores(blas_cores)
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
-    check_options(engine, hyper, options)
+    check_options(engine, hyper, options, inspect.signature(fit).parameters)
     if hyper == "auto":
         hyper = engine.choose_hyper(form, options)
     if hyper == "sample":
@@ -164,7 +169,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
     Returns
     -------
     str
-        For printing.
+        Shown in lines, and by notebooks as a table.
 
     Raises
     ------
@@ -172,12 +177,13 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
         Where `fit` would raise it.
     """
     compiled = compiled_form(pm.modelcontext(model), latent)
-    methods = ", ".join(e.name for e in able_engines(compiled.form))
-    return f"{compiled.describe()}\nmethods          {methods or 'none that takes all of these sites'}"
+    methods = ", ".join(e.name for e in able_engines(compiled.form)) or "none that takes all of these sites"
+    lines = (re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines())
+    return printed([*lines, ["methods", methods]])
 
 
 def supported() -> str:
-    """Return the table of distributions, links, sites, methods and treatments of hyperparameters, for printing."""
+    """Return the table of distributions, links, sites, methods and treatments of hyperparameters, as text."""
     rows = [("distribution", "link", "site", "method", "hyper")]
     # An engine that solves several forms is one method.
     methods = {e.name: e for e in reversed(engines())}
@@ -190,5 +196,4 @@ def supported() -> str:
     for distribution, link, cells in bilinear_sites():
         able = [e for e in engines() if e.form is Bilinear and e.takes(cells)]
         rows += [(distribution, link, cells.name, e.name, ", ".join(e.hyper)) for e in able]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
+    return printed(rows, header=True)

@@ -91,3 +91,57 @@ def test_numbers_of_threads_that_cannot_be(blas_cores):
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
     with pytest.raises(ValueError, match=r"blas_cores=.*must be 'auto', None or a whole number"):
         pmep.fit(model=model, draws=0, blas_cores=blas_cores)
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Poisson("y", pm.math.exp(pm.Normal("level") + scale * pm.Normal("effect", shape=3)), observed=[1, 0, 2])
+    return model
+
+
+def test_what_is_recognised_is_shown_in_lines_and_as_a_table(model):
+    told = pmep.explain(model)
+    assert repr(told) == str(told) == f"{told}"
+    assert len(repr(told).splitlines()) == told._repr_html_().count("<tr>") > 5
+    assert told.splitlines()[-1] == "methods          ep"
+    assert ">methods</td>" in told._repr_html_() and ">ep</td>" in told._repr_html_()
+
+
+def test_the_table_of_what_is_supported():
+    told = pmep.supported()
+    assert repr(told) == str(told)
+    page = told._repr_html_()
+    assert page.count("<th") == 5 and page.count("<tr>") == len(told.splitlines())
+
+
+def test_text_of_a_model_is_no_markup():
+    assert "&lt;b&gt;" in calls.printed([["<b>", "x"]])._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pmep.fit("EP"), "Did you mean 'ep'"),
+        (lambda: pmep.fit(dampin=0.5), "Did you mean 'damping'"),
+        (lambda: pmep.fit(progress_bar=False), "Did you mean 'progressbar'"),
+        (lambda: pmep.fit(hyper="optimise"), "Did you mean 'optimize'"),
+        (lambda: pmep.fit(start={"scal": 1.0}), "Did you mean 'scale'"),
+        (lambda: pmep.fit(latent=["levels"]), "Did you mean 'level'"),
+        (lambda: pmep.predict(pmep.fit(draws=0), var_names=["Effect"]), "Did you mean 'effect'"),
+    ],
+)
+def test_names_that_are_nearly_right(model, call, message):
+    with model, pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_names_like_no_other_are_not_guessed(model):
+    with pytest.raises(ValueError, match=r"has no option 'xyz'; its options are .*[a-z]\.$"):
+        pmep.fit(model=model, xyz=1)
+
+
+def test_a_model_for_a_method(model):
+    with pytest.raises(TypeError, match=r"by keyword: fit\(model=model\)"):
+        pmep.fit(model)

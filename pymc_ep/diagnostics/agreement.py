@@ -10,6 +10,7 @@ import xarray as xr
 from scipy.stats import wasserstein_distance
 
 from pymc_ep.compat import group, has_group
+from pymc_ep.exceptions import did_you_mean
 from pymc_ep.results import posterior_moments
 
 __all__ = ["compare_to_mcmc", "flat_draws"]
@@ -106,7 +107,9 @@ def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) 
     for name in wanted:
         if name not in both:
             lacking = "The fit has" if name in chains else "The chains have"
-            raise ValueError(f"{lacking} no variable {name!r}; both have {', '.join(both) or 'none'}.")
+            raise ValueError(
+                f"{lacking} no variable {name!r}; both have {', '.join(both) or 'none'}.{did_you_mean(name, both)}"
+            )
     if not wanted:
         raise ValueError("The fit and the chains have no variable in common; compare results of one model.")
     return wanted

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pymc_ep.exceptions import did_you_mean
 from pymc_ep.sites.base import Site
 
 __all__ = [
@@ -138,7 +139,10 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
         if name == entry.name:
             return entry
     names = ", ".join(repr(e.name) for e in able_engines(form) or fitting)
-    raise ValueError(f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}.")
+    raise ValueError(
+        f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}."
+        f"{did_you_mean(name, (e.name for e in fitting))}"
+    )
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:

@@ -16,6 +16,7 @@ from pymc_ep.engines.saved import Saved
 from pymc_ep.engines.solution import Solution
 from pymc_ep.engines.unseen_rows import with_unseen
 from pymc_ep.engines.vg import State, VariationalGaussian, first_state
+from pymc_ep.exceptions import did_you_mean
 from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.bilinear_values import BilinearPrior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
@@ -145,7 +146,7 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
     if unknown:
         raise ValueError(
             f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
-            f"{', '.join(form.latent_names)}."
+            f"{', '.join(form.latent_names)}.{did_you_mean(unknown[0], form.latent_names)}"
         )
     # A flat prior gives no posterior that is proper for sure.
     estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)

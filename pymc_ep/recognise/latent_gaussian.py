@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.shapes import require_shape
-from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
 from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
@@ -184,7 +184,9 @@ def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVari
     chosen: set[TensorVariable] = set()
     for name in names:
         if name not in model.named_vars:
-            raise UnsupportedModelError(f"latent= names {name!r}, which the model does not have.")
+            raise UnsupportedModelError(
+                f"latent= names {name!r}, which the model does not have.{did_you_mean(name, model.named_vars)}"
+            )
         variable = model[name]
         if variable in model.deterministics:
             made_of = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
@@ -307,7 +309,7 @@ def _unseen(
     """Return the Gaussian variables behind the wanted ones that no observation informs, and wanted likelihoods."""
     for name in wanted:
         if name not in model.named_vars:
-            raise UnsupportedModelError(f"The model has no variable {name!r}.")
+            raise UnsupportedModelError(f"The model has no variable {name!r}.{did_you_mean(name, model.named_vars)}")
     targets = [model[name] for name in wanted]
     outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
     unseen = [rv for rv in outside if gaussian_of(rv)]

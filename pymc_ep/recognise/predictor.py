@@ -201,7 +201,7 @@ def _behind_link(
         offset = _offset(parameter, current, link, own, affine)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())
-        if np.all(np.isfinite(shift)) and _explains(link, [z + shift for z in values], fixed, target):
+        if np.all(np.isfinite(shift)) and _explains(link, values, fixed, target, shift):
             return (eta + offset if link.sign > 0 else -eta - offset), name
     return None
 
@@ -227,11 +227,13 @@ def _offset(
     return link.forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
 
 
-def _explains(link: Link, values: Sequence[np.ndarray], fixed: Sequence[np.ndarray], target: Sequence) -> bool:
-    """Whether a link of these values is the distribution's parameter."""
+def _explains(
+    link: Link, values: Sequence[np.ndarray], fixed: Sequence[np.ndarray], target: Sequence, shift: Any = 0.0
+) -> bool:
+    """Whether a link of these values, moved by `shift`, is the distribution's parameter."""
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            return _close(target, [link.inverse(z, *fixed) for z in values])
+            return _close(target, [link.inverse(z + shift, *fixed) for z in values])
         except ValueError:  # Shapes that do not broadcast.
             return False
 

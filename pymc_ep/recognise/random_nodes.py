@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import DenseTensorType, TensorType
@@ -49,11 +50,8 @@ def parameter_positions(node: Apply) -> list[int]:
     if isinstance(op, RandomVariable):
         return list(range(2, len(node.inputs)))
     # A truncated distribution: inputs of the underlying one, then the bounds.
-    return [i for i in _tensors(node) if i != _size_position(node)]
-
-
-def _tensors(node: Apply) -> list[int]:
-    return [i for i, v in enumerate(node.inputs) if isinstance(v.type, TensorType)]
+    tensors = [i for i, v in enumerate(node.inputs) if isinstance(v.type, TensorType)]
+    return [i for i in tensors if i != _size_position(node)]
 
 
 def _size_position(node: Apply) -> int | None:
@@ -68,22 +66,19 @@ def _size_position(node: Apply) -> int | None:
 def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariable:
     """Return a random variable of the same distribution with other parameters, of any shapes.
 
-    It serves to ask PyMC for a log density; drawing from it is not possible, since Ops that hold a graph of their own
-    were made for the number of dimensions of the parameters they had.
+    An Op that holds a graph of its own is made anew: PyMC infers shapes from that graph, and may read the density off
+    it, so that it must fit the parameters.
     """
-    if getattr(node.op, "inline_logprob", False):
-        # PyMC reads the density off the graph within, which must then be made anew.
-        return type(node.op).rv_op(*parameters)
+    op = node.op
+    if isinstance(op, TruncatedRV):
+        *of_base, lower, upper = parameters
+        base = with_parameters(op.base_rv_op.make_node(*node.inputs[:-2]), of_base)
+        return TruncatedRV.rv_op(base, lower, upper, op.max_n_steps)
+    if isinstance(op, SymbolicRandomVariable):
+        return type(op).rv_op(*parameters)
     inputs = _inputs(node, parameters)
-    size = _size_position(node)
-    if size is not None:
-        inputs[size] = NoneConst
-    if isinstance(node.op, RandomVariable):
-        return node.op.make_node(*inputs).default_output()
-    ndim = max(getattr(v.type, "ndim", 0) for v in parameters)
-    rv = node.default_output()
-    outputs = [TensorType(v.type.dtype, shape=(None,) * ndim)() if v is rv else v.type() for v in node.outputs]
-    return Apply(node.op, inputs, outputs).outputs[node.outputs.index(rv)]
+    inputs[_size_position(node)] = NoneConst
+    return op.make_node(*inputs).default_output()
 
 
 def _inputs(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:

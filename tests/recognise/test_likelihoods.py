@@ -323,9 +323,10 @@ def test_stack_losses_settle(name):
         s = pm.HalfNormal("s", 10.0)
         b = pm.Normal("b", 0, 10, shape=4)
         observe(ROBUST[name](x @ b, s), STACKS[:, 3])
-    fit = pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False)["fit"]
+    result = pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False)
+    fit = result["fit"]
     assert bool(fit["converged"])
-    mean, sd = fit["b_mean"].to_numpy(), fit["b_sd"].to_numpy()
+    mean, sd = (result[f"posterior_{what}"]["b"].to_numpy() for what in ("mean", "sd"))
     rng = np.random.default_rng(0)
     # The coefficients depend on each other: their spread is that of least squares, widened to the sds found.
     shape = np.linalg.inv(x.T @ x)
@@ -342,3 +343,21 @@ def test_stack_losses_settle(name):
     np.testing.assert_allclose((mean - expected) / spread, 0, atol=0.15)
     np.testing.assert_allclose(sd, spread, rtol=0.15)
     np.testing.assert_allclose(fit["log_evidence"], np.log(weight.mean()) + log_w.max(), atol=0.2)
+
+
+def test_coefficients_in_one_vector_behind_an_unlisted_link():
+    """They have another shape than the offsets that links are looked for with."""
+    x = np.linspace(-1.0, 1.0, N)
+
+    def evidence(coefficients):
+        with pm.Model() as model:
+            a, b = coefficients()
+            pm.Poisson("y", pt.exp(a + b * x) + 1.0, observed=COUNTS)
+        return float(pmep.fit(model=model, draws=0, progressbar=False)["fit"]["log_evidence"])
+
+    def vector():
+        both = pm.Normal("both", shape=2)
+        return both[0], both[1]
+
+    one, other = evidence(vector), evidence(lambda: (pm.Normal("a"), pm.Normal("b")))
+    np.testing.assert_allclose(one, other, rtol=1e-7)
