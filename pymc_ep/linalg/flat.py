@@ -203,7 +203,7 @@ class FlatPrior(NamedTuple):
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
 
         def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
-            return (design[columns] @ posterior.factor.solve(design.T @ units[rows].T.toarray())).T
+            return (design @ posterior.factor.solve(design.T @ units[rows].T.toarray()))[columns].T
 
         return block
 
