@@ -26,7 +26,7 @@ _LOO = "_loo"
 _MAX_ITER = 200
 """Iterations of EP on the observations of one group."""
 _DETERMINED = 1e-9
-"""Least eigenvalue of I - V Pi, relative to 1, at which what is left of a group's predictors still has a density."""
+"""Ratio of variances with a group's sites and without, in one direction, at which the latter count as infinite."""
 
 
 def loo(idata: Any, model: pm.Model | None = None, *, var_name: str | None = None, groups: Any = None) -> Any:
@@ -166,10 +166,7 @@ def _sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
 def _of_groups(
     posterior: LatentPosterior | PosteriorMixture, name: str, which: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
-    """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all.
-
-    Over components it is mixed as `left_out_of_all` says: by weights without the group's own likelihood.
-    """
+    """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
     found, weights, converged = [], [], True
     for weight, component in posterior.components():
         values, all_converged = _given_hyperparameters(component, name, which, count)
@@ -187,13 +184,13 @@ def _given_hyperparameters(
     observed = posterior.form.observed()
     k = [one.name for one in posterior.form.form.groups].index(name)
     here = np.arange(sum(y.size for y in observed))[group_slices([y.ravel() for y in observed])[k]]
-    rows, y = prior.gaussian.posterior_rows(gaussian), observed[k].ravel()
+    covariance_of, y = prior.gaussian.posterior_rows(gaussian), observed[k].ravel()
     engine, converged, out = EP([posterior.form.sites[k]]), True, np.full(count, np.nan)
     for j in range(count):
         own = np.flatnonzero(which == j)
         at = here[own]
         sites = posterior.shift[at], posterior.precision[at]
-        cavity = _without(np.asarray(gaussian.mean)[at], rows(at)[:, at], *sites)
+        cavity = _without(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
         if cavity is None:
             continue
         mean, covariance = cavity

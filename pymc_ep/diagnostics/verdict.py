@@ -157,15 +157,19 @@ def _weights(
         exact = "posterior given these hyperparameters" if given else "posterior"
         return [Finding(_FINE, f"{told}: the approximation is near the exact {exact} wherever it has draws.")]
     told += f" and Pareto k {float(k):.2f}"
-    if unknowns > _LOW_DIMENSION:
+    varied, heavy = bool(names) and hyper == "optimize", float(k) > _HEAVY
+    if unknowns > _LOW_DIMENSION and not (varied and heavy):
         many = f"with {unknowns} unknowns small differences in each add up to that, so that it says little"
         return [Finding(_NOTE, f"{told}; {many}.")]
-    if float(k) <= _HEAVY and hyper != "optimize":
+    if not (varied or heavy):
         return [Finding(_NOTE, f"{told}: the approximation covers the posterior, but differs from it visibly.")]
-    cure = "compare with pm.sample, started by pmep.start_point(idata)"
-    if names and hyper == "optimize":
-        cure = f"integrate over {', '.join(map(repr, names))} by hyper='integrate'"
-    return [Finding(_DOUBT, f"{told}: with only {unknowns} unknowns the approximation is off; {cure}.")]
+    if varied:
+        which = ", ".join(map(repr, names))
+        why = f"the Gaussian of {which} is likely far from their posterior; integrate over them by hyper='integrate'"
+    else:
+        why = f"with only {unknowns} unknowns the approximation is off; compare with pm.sample, started by "
+        why += "pmep.start_point(idata)"
+    return [Finding(_DOUBT, f"{told}: {why}.")]
 
 
 def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:

@@ -144,10 +144,10 @@ class FactorPrior(NamedTuple):
         """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
         return ROUNDING
 
-    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
-        """Return a function of a slice or of indices that returns those rows, (k, n), of R^T B^{-1} R."""
+    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
         half = np.asarray(_triangular_product(posterior.whitener, self.rows))
-        return lambda rows: half[:, rows].T @ half
+        return lambda rows, columns=slice(None): half[:, rows].T @ half[:, columns]
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
         """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""

@@ -226,11 +226,15 @@ class DensePrior(NamedTuple):
         variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
         return ROUNDING * xp.max(self.variances()) / xp.min(variance)
 
-    def posterior_rows(self, posterior: DensePosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
-        """Return a function of a slice or of indices that returns those rows, (k, n), of K - K E K."""
+    def posterior_rows(self, posterior: DensePosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of K - K E K."""
         covariance = np.asarray(self.covariance)
         taken = np.asarray(posterior.precision_matrix()) @ covariance
-        return lambda rows: covariance[rows] - covariance[rows] @ taken
+
+        def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
+            return covariance[rows][:, columns] - covariance[rows] @ taken[:, columns]
+
+        return block
 
     def cotangent(self, posterior: DensePosterior, precision: Any) -> np.ndarray:
         """Return d log Z / d K = (a a^T - E) / 2, (n, n)."""

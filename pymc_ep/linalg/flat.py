@@ -197,11 +197,15 @@ class FlatPrior(NamedTuple):
         """Return to how much of a posterior standard deviation rounding may come: there is no prior to cancel with."""
         return ROUNDING
 
-    def posterior_rows(self, posterior: FlatPosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
-        """Return a function of a slice or indices that returns those rows, (k, n), of D A^{-1} D^T: a solution each."""
+    def posterior_rows(self, posterior: FlatPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of D A^{-1} D^T: a solution each."""
         design = self.algebra.design
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
-        return lambda rows: (design @ posterior.factor.solve(design.T @ units[rows].T.toarray())).T
+
+        def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
+            return (design @ posterior.factor.solve(design.T @ units[rows].T.toarray()))[columns].T
+
+        return block
 
     def cotangent(self, posterior: FlatPosterior, precision: Any) -> None:
         """Return nothing: D is constant."""

@@ -89,8 +89,11 @@ class GaussianPrior(Protocol):
     def rounding(self, posterior: Any) -> Any:
         """Return to how much of a posterior standard deviation or variance rounding may come."""
 
-    def posterior_rows(self, posterior: Any) -> Callable[[slice | np.ndarray], np.ndarray]:
-        """Return a function of a slice or indices that returns those rows, (k, n), of the posterior covariance."""
+    def posterior_rows(self, posterior: Any) -> Callable[..., np.ndarray]:
+        """Return the posterior covariance as a function: ``rows`` and ``columns`` are slices or indices, (k, m).
+
+        Without ``columns`` it returns whole rows, (k, n).
+        """
 
     def cotangent(self, posterior: Any, precision: Any) -> np.ndarray:
         """Return the derivative of log Z in the prior's own array."""

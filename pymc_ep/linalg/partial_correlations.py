@@ -1,7 +1,7 @@
 """Coordinates of a covariance's Cholesky factor in which a prior on scales and correlations is smooth.
 
-Row i of the factor L has a standard deviation s_i and canonical partial correlations z_ij = tanh(y_ij), j < i (Lewandowski,
-Kurowicka and Joe 2009): with q_ij = sqrt(1 - z_ij^2),
+Row i of the factor L has a standard deviation s_i and canonical partial correlations z_ij = tanh(y_ij), j < i
+(Lewandowski, Kurowicka and Joe 2009): with q_ij = sqrt(1 - z_ij^2),
 
     L_ij = s_i z_ij prod_{k<j} q_ik,    L_ii = s_i prod_{k<i} q_ik.
 

@@ -104,10 +104,10 @@ class SparseFactorPrior(NamedTuple):
         """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
         return ROUNDING
 
-    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[[slice | np.ndarray], np.ndarray]:
-        """Return a function of a slice or of indices that returns those rows, (k, n), of R^T B^{-1} R."""
+    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
         half = self._transposed @ posterior.whitener.T
-        return lambda rows: half[rows] @ half.T
+        return lambda rows, columns=slice(None): half[rows] @ half[columns].T
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
         """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""

@@ -70,8 +70,8 @@ def predict(
     model = pm.modelcontext(model)
     if kind not in ("expectation", "observation"):
         raise ValueError(f"kind={kind!r} must be 'expectation' or 'observation'.")
-    if not all(0 < q < 1 for q in quantiles):
-        raise ValueError(f"quantiles={quantiles!r} must lie between 0 and 1.")
+    if not len(quantiles) or not all(0 < q < 1 for q in quantiles):
+        raise ValueError(f"quantiles={quantiles!r} must be numbers between 0 and 1, at least one.")
     if var_names is None and not response:
         raise ValueError(
             "predict needs var_names=, the variables to predict; or response=True, for all observed variables on their "

@@ -1,7 +1,7 @@
 """Likelihood sites, one a file; importing this package registers them all."""
 
 from pymc_ep.sites.asymmetric_laplace import ASYMMETRIC_LAPLACE
-from pymc_ep.sites.base import Relation, Site, SuperGaussian, Tilted, get_site, register_site, sites
+from pymc_ep.sites.base import Relation, Response, Site, SuperGaussian, Tilted, get_site, register_site, sites
 from pymc_ep.sites.beta import BETA
 from pymc_ep.sites.binomial import BINOMIAL_CLOGLOG, BINOMIAL_LOGIT, BINOMIAL_PROBIT
 from pymc_ep.sites.cloglog import CLOGLOG
@@ -41,6 +41,7 @@ __all__ = [
     "STUDENT_T",
     "CompiledSite",
     "Relation",
+    "Response",
     "Site",
     "SuperGaussian",
     "Tilted",

@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pymc_ep as pmep
+from pymc_ep.compat import make_container
 from pymc_ep.results import fit_group
 
 from .conftest import KERNEL, NOISE, REALS, N, X
@@ -140,6 +141,12 @@ def test_bad_input(gaussian, poisson):
         pmep.loo(result, var_name="z")
     with pytest.raises(ValueError, match=r"sites and|data of the model have changed"):
         pmep.loo(result, poisson[0], groups=GROUP)
+
+
+def test_methods_without_cavities_are_refused(gaussian):
+    fit = fit_group(gaussian[1]).drop_vars("y_loo").assign_attrs(method="dsb")
+    with pytest.raises(ValueError, match="A fit by 'dsb' has no cavities"):
+        pmep.loo(make_container({"fit": fit}))
 
 
 def test_a_group_that_alone_determines_an_effect_is_refused():

@@ -136,8 +136,9 @@ def test_bad_input():
         pmep.predict(result, model)
     with pytest.raises(ValueError, match="kind='rate' must be 'expectation' or 'observation'"):
         pmep.predict(result, model, response=True, kind="rate")
-    with pytest.raises(ValueError, match=r"quantiles=\(0, 1\) must lie between"):
-        pmep.predict(result, model, response=True, quantiles=(0, 1))
+    for quantiles in ((0, 1), ()):
+        with pytest.raises(ValueError, match=r"quantiles=\(.*\) must be numbers between 0 and 1"):
+            pmep.predict(result, model, response=True, quantiles=quantiles)
     with pytest.raises(pmep.UnsupportedModelError, match=r"'z' has ordered categories.*sample_posterior_predictive"):
         pmep.predict(result, model, response=True)
     with pytest.raises(pmep.UnsupportedModelError, match="'f' is no likelihood with a site; these are y, z"):
