@@ -169,6 +169,6 @@ p: hyperparameters. Errors: the greatest over all scalars, latent values include
 evaluations of the evidence. Seconds.
 """
 JOINT = """\
-Total log likelihood of the draws: the fit's, and NUTS's in parentheses. It shows errors of the joint distribution that no
-single variable does. Listed are models with more than three hyperparameters, and those whose sd is off by a fifth.
+Total log likelihood of the draws: the fit's, and NUTS's in parentheses. It shows errors of the joint distribution that
+no single variable does. Listed are models with more than three hyperparameters, and those whose sd is off by a fifth.
 """
