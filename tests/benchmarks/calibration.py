@@ -198,15 +198,18 @@ def draw(stored: dict[str, list[dict[str, Any]]], bands: dict[int, Any]) -> None
     plt.close(figure)
 
 
-def load() -> dict[str, list[dict[str, Any]]]:
-    """Return the stored replications by family."""
+def load() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return the stored replications by treatment of the hyperparameters, then by family."""
     return json.loads(ROWS.read_text()) if ROWS.exists() else {}
 
 
-def store(stored: dict[str, list[dict[str, Any]]]) -> None:
+def store(stored: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
     """Write all replications, one family a line."""
-    lines = [f"{json.dumps(f)}: {json.dumps(rows, separators=(',', ':'))}" for f, rows in stored.items()]
-    ROWS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    parts = []
+    for hyper, families in stored.items():
+        lines = [f"{json.dumps(f)}: {json.dumps(rows, separators=(',', ':'))}" for f, rows in families.items()]
+        parts.append(f"{json.dumps(hyper)}: {{\n" + ",\n".join(lines) + "\n}")
+    ROWS.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def main() -> None:
@@ -219,15 +222,16 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.INFO)
     stored = load()
+    families = stored.setdefault(arguments.hyper, {})
     for family in [] if arguments.page_only else arguments.families:
-        rows = stored.setdefault(family, [])
+        rows = families.setdefault(family, [])
         # Of all replications at once, so that a longer run begins with those of a shorter one.
         truth = prior_draws(family, 1000)
         for index in range(len(rows), arguments.replications):
             rows.append(replicate(family, truth, index, arguments.hyper))
             store(stored)
         print(f"{family}: {len(rows)} replications", flush=True)
-    print(write_page("calibration", report(stored, arguments.hyper)))
+    print(write_page("calibration", report(families, arguments.hyper)))
 
 
 INTRODUCTION = """\

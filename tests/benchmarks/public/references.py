@@ -210,7 +210,8 @@ def load_references() -> dict[str, dict[str, Any]]:
 
 def _store(name: str, found: dict[str, Any]) -> None:
     stored = load_references()
-    stored[name] = stored.get(name, {}) | found
+    earlier = {k: v for k, v in stored.get(name, {}).items() if k not in ("failed", "limit")}
+    stored[name] = earlier | found
     lines = [f"{json.dumps(k)}: {json.dumps(stored[k], separators=(',', ':'))}" for k in sorted(stored)]
     REFERENCES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -241,9 +242,13 @@ def main() -> None:
     key = "nutpie" if arguments.times else "scalars"
     for name in arguments.models:
         stored = load_references().get(name, {})
-        if MODELS[name].obstacle or ((key in stored or "failed" in stored) and not arguments.again):
+        # A reference that failed is tried again with more time only.
+        done = key in stored or (not arguments.times and stored.get("limit", 0) >= arguments.limit)
+        if MODELS[name].obstacle or (done and not arguments.again):
             continue
         found = _run(name, arguments.limit, arguments.times)
+        if "failed" in found:
+            found["limit"] = arguments.limit
         found["versions"] = {package: version(package) for package in ("nutpie", "pymc")}
         _store(name, found)
         print(f"{name}: {found.get('failed') or found.get('nutpie') or found['reference']}", flush=True)
