@@ -40,7 +40,7 @@ def counts_model():
 
 @pytest.fixture(scope="module")
 def counts_fit(counts_model):
-    return pmep.fit(model=counts_model, chains=CHAINS, draws=DRAWS, random_seed=4, progressbar=False)
+    return pmep.fit(model=counts_model, hyper="optimize", chains=CHAINS, draws=DRAWS, random_seed=4, progressbar=False)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_gaussian_posterior_is_exact(gaussian_model):
 
 def test_draws_of_hyperparameters_against_the_exact_posterior(gaussian_model):
     """One hyperparameter: the Gaussian on the log scale against its exact posterior on a grid."""
-    result = pmep.fit(model=gaussian_model, chains=1, draws=4000, random_seed=2, progressbar=False)
+    result = pmep.fit(model=gaussian_model, hyper="optimize", chains=1, draws=4000, random_seed=2, progressbar=False)
     prior = np.exp(-0.5 * (X - X.T) ** 2 / 0.7**2) + 1e-6 * np.eye(N)
     grid = np.linspace(-4.0, 2.0, 2001)
 
@@ -254,7 +254,7 @@ def test_leave_one_out_against_refits(counts_model):
 
 
 def test_start_from_a_container_or_values(counts_model, counts_fit):
-    again = pmep.fit(model=counts_model, start=counts_fit, draws=0, progressbar=False)
+    again = pmep.fit(model=counts_model, hyper="optimize", start=counts_fit, draws=0, progressbar=False)
     fit, other = group(again, "fit"), group(counts_fit, "fit")
     assert fit.sizes["hyper_iteration"] < other.sizes["hyper_iteration"]
     np.testing.assert_allclose(fit["log_evidence"], other["log_evidence"], atol=1e-6)
@@ -337,7 +337,7 @@ def test_a_scale_that_the_data_put_at_zero():
         level = pm.Normal("level", 0, 2)
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(level), cov_func=amp**2 * pm.gp.cov.ExpQuad(1, ell))
         pm.Poisson("y", pm.math.exp(gp.prior("f", X=x)), observed=y)
-    result = pmep.fit(model=model, chains=1, draws=50, random_seed=1, progressbar=False)
+    result = pmep.fit(model=model, hyper="optimize", chains=1, draws=50, random_seed=1, progressbar=False)
     fit = group(result, "fit")
     assert np.isfinite(result["posterior_mean"]["amp"])
     assert np.isfinite(result["posterior_sd"]["amp"])
@@ -363,7 +363,7 @@ def test_a_hyperparameter_in_units_of_a_hundred_thousandth():
         c = pm.Normal("c", 0.0, 3 * unit)
         u = pm.Normal("u", 0.0, 0.6 * unit, shape=n)
         pm.Normal("y", c + u, 0.8 * unit, observed=y)
-    idata = pmep.fit(model=model, latent=["u"], draws=0)
+    idata = pmep.fit(model=model, latent=["u"], hyper="optimize", draws=0)
     precision = n / unit**2 + 1 / (3 * unit) ** 2
     np.testing.assert_allclose(idata["posterior_mean"]["c"], y.sum() / unit**2 / precision, rtol=1e-4)
     np.testing.assert_allclose(idata["posterior_sd"]["c"], precision**-0.5, rtol=1e-5)

@@ -99,7 +99,7 @@ def test_the_state_reached_is_returned_and_gone_on_with(name, tmp_path, monkeypa
 def test_a_search_returns_its_best_fit(monkeypatch, tmp_path):
     model, path = model_of(process), tmp_path / "fit.npz"
     evaluations, values = [], []
-    whole = pmep.fit(model=model, start={"amp": 6.0}, progressbar=False, **QUIET)
+    whole = pmep.fit(model=model, hyper="optimize", start={"amp": 6.0}, progressbar=False, **QUIET)
     at = Evidence.at
 
     def interrupted(evidence, theta, start=None):
@@ -113,11 +113,13 @@ def test_a_search_returns_its_best_fit(monkeypatch, tmp_path):
     with monkeypatch.context() as context:
         context.setattr(Evidence, "at", interrupted)
         with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 4 evaluations of the evidence"):
-            idata = pmep.fit(model=model, start={"amp": 6.0}, checkpoint=path, progressbar=False, **QUIET)
+            idata = pmep.fit(
+                model=model, hyper="optimize", start={"amp": 6.0}, checkpoint=path, progressbar=False, **QUIET
+            )
     best = evaluations[int(np.argmax(values))]
     np.testing.assert_allclose(np.log(idata["fit"]["hyper_mode_amp"]), best[0], rtol=1e-12)
     assert idata["fit"].sizes["hyper_iteration"] == 3
-    resumed = pmep.fit(model=model, start={"amp": 6.0}, checkpoint=path, progressbar=False, **QUIET)
+    resumed = pmep.fit(model=model, hyper="optimize", start={"amp": 6.0}, checkpoint=path, progressbar=False, **QUIET)
     np.testing.assert_allclose(resumed["fit"]["hyper_mode_amp"], whole["fit"]["hyper_mode_amp"], rtol=1e-3)
 
 
@@ -125,7 +127,7 @@ def test_a_search_interrupted_in_its_first_fit_returns_that(monkeypatch):
     with monkeypatch.context() as context:
         interrupt_at(context, 1)
         with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 1 evaluations"):
-            idata = pmep.fit(model=model_of(process), **QUIET)
+            idata = pmep.fit(model=model_of(process), hyper="optimize", **QUIET)
     assert "EP itself interrupted" not in idata["fit"].attrs["status"]
     assert np.isfinite(idata["posterior_mean"]["f"]).all()
 

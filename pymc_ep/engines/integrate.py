@@ -33,8 +33,8 @@ _FIRST_STEP = 0.5
 """First distance from the mode along a logarithm or logit, whose scale is known; one along other coordinates."""
 _DROP = 0.05, 4.0
 """Fall of the log density, in nats, between which a step from the mode says what its curvature is."""
-_TRIES = 4
-"""Steps along an axis until one is found."""
+_TRIES, _STRETCH = 4, (0.01, 10.0)
+"""Steps along an axis until one is found, and bounds of the factor from one to the next."""
 _FLAT = 0.05
 """Least curvature, in units of the steps, that a direction is given."""
 _WALKERS = 200
@@ -46,7 +46,7 @@ _BEYOND = 3.0
 """The same for the places beyond that a fit may teach of; farther out it would teach of nothing else."""
 _FAR = 10.0, 2.0
 """Nats below the largest log density, in all and for each hyperparameter, at which a fit teaches nothing."""
-_SPREAD, _WORST, _WALL = 0.15, 1.0, 0.02
+_SPREAD, _WORST, _WALL = 0.15, 0.3, 0.01
 """The emulator is right where log(exact / emulated) has this standard deviation at most at draws, is this at most where
 it knows least, and this share of moves meets the wall at most."""
 _EFFECTIVE = 0.9
@@ -217,7 +217,8 @@ class _Integration:
                 fall = max(np.inf if end is None else top - end.value for end in (low, high))
                 if _DROP[0] <= fall <= _DROP[1]:
                     break
-                steps[i] *= 3.0 if fall < _DROP[0] else 1.0 / 3.0
+                # A parabola would have fallen by one at this distance.
+                steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
             if low is None or high is None:
                 hessian[i, i] = steps[i] ** -2
             else:

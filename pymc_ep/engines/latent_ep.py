@@ -104,8 +104,9 @@ def solve(
 
 
 def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any]) -> str:
-    """Integrate over hyperparameters where there are any, and fits are cheap enough."""
-    return "integrate" if options.get("translations", 1) == 1 and can_integrate(form) else "optimize"
+    """Integrate over hyperparameters where there are any, and fits are cheap enough; trees are learned at a mode."""
+    at_mode = options.get("translations", 1) > 1 or has_trees(form)
+    return "integrate" if not at_mode and can_integrate(form) else "optimize"
 
 
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:

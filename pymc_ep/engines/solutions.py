@@ -293,9 +293,11 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
     rows, weights = found.places, found.place_weights
     if len(rows) * len(found.points[0].log_predictive) > _MOST_PREDICTIVE:
         rows, weights = found.draws, np.full(len(found.draws), 1.0 / len(found.draws))
+    counting = weights > np.finfo(float).tiny
+    rows, log_weights = rows[counting], np.log(weights[counting])
     count = -(-len(rows) // _ROWS)
-    parts = zip(np.array_split(rows, count), np.array_split(weights, count))
-    return -logsumexp([logsumexp(-spline(part), axis=0, b=share[:, None]) for part, share in parts], axis=0)
+    parts = zip(np.array_split(rows, count), np.array_split(log_weights, count))
+    return -logsumexp([logsumexp(share[:, None] - spline(part), axis=0) for part, share in parts], axis=0)
 
 
 def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:

@@ -170,6 +170,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
     pairs = tuple(None if b is None else own[b] for b in biases)
     return Bilinear(
         **hyper_fields(model, hyper),
+        hyper_coordinates=(),
         matrices=(own[products.matrices[0]], own[products.matrices[1]]),
         biases=(pairs[0], pairs[1]),
         cells=cells,

@@ -13,7 +13,7 @@ from pymc_ep.linalg.partial_correlations import PartialCorrelations
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on
 
-__all__ = ["follows_from", "hyper_fields", "keeps_gaussian", "kind_of", "relevant_variables"]
+__all__ = ["coordinates_of", "follows_from", "hyper_fields", "keeps_gaussian", "kind_of", "relevant_variables"]
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:
@@ -50,7 +50,7 @@ def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[Tens
 
 
 def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any]:
-    """Return the fields of `pymc_ep.forms.hyperparameters.Hyperparameters`."""
+    """Return the fields of `pymc_ep.forms.hyperparameters.Hyperparameters`, but for their coordinates."""
     return {
         "hyper_names": tuple(rv.name for rv in hyper),
         "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
@@ -59,15 +59,17 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
         "hyper_gaussian": tuple(rv.name for rv in hyper if keeps_gaussian(model, rv) and gaussian_of(rv)),
         "log_prior": _log_prior(model, hyper, jacobian=False),
         "log_prior_unconstrained": _log_prior(model, hyper, jacobian=True),
-        "hyper_coordinates": tuple(_coordinates(model, rv) for rv in hyper),
     }
 
 
-def _coordinates(model: Model, rv: TensorVariable) -> PartialCorrelations | None:
-    """Return coordinates for a Cholesky factor of a covariance, whose entries shrink with its scales."""
-    if not isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
-        return None
-    return PartialCorrelations(int(model.initial_point()[model.rvs_to_values[rv].name].size))
+def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[PartialCorrelations | None, ...]:
+    """Return coordinates for Cholesky factors of covariances, whose entries shrink with their scales."""
+    factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
+    sizes = model.initial_point() if any(factors) else {}
+    return tuple(
+        PartialCorrelations(int(sizes[model.rvs_to_values[rv].name].size)) if factor else None
+        for rv, factor in zip(hyper, factors)
+    )
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:

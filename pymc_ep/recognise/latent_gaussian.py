@@ -15,7 +15,14 @@ from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGauss
 from pymc_ep.recognise.constants import evaluate_constants
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
-from pymc_ep.recognise.hyperparameters import follows_from, hyper_fields, keeps_gaussian, kind_of, relevant_variables
+from pymc_ep.recognise.hyperparameters import (
+    coordinates_of,
+    follows_from,
+    hyper_fields,
+    keeps_gaussian,
+    kind_of,
+    relevant_variables,
+)
 from pymc_ep.recognise.inner_products import SPELLINGS
 from pymc_ep.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
 from pymc_ep.recognise.noise import NoiseGraphs, absorb_factor
@@ -279,6 +286,7 @@ def _build(
     affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
     form = LatentGaussian(
         **hyper_fields(model, hyper),
+        hyper_coordinates=coordinates_of(model, hyper),
         blocks=tuple(blocks),
         groups=tuple(groups[:seen]),
         predictions=tuple(groups[seen:]),

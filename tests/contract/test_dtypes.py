@@ -226,22 +226,25 @@ def test_numbers_as_they_are_written():
         level = pm.Normal("level", 0, 16)
         walk = pm.GaussianRandomWalk("walk", sigma=20, init_dist=pm.Normal.dist(0, 100), steps=2)
         pm.Normal("y", level + walk, 12, observed=y)
-    fit = pmep.fit(model=model, draws=0, progressbar=False)["fit"]
+    result = pmep.fit(model=model, draws=0, progressbar=False)
+    mean, sd = result["posterior_mean"], result["posterior_sd"]
     sums = np.tril(np.ones((3, 3)))
     walk = sums @ np.diag([100.0**2, 20.0**2, 20.0**2]) @ sums.T
     of_y = 16.0**2 + walk + 12.0**2 * np.eye(3)
-    np.testing.assert_allclose(fit["walk_mean"], walk @ np.linalg.solve(of_y, y), rtol=1e-8)
-    np.testing.assert_allclose(fit["level_mean"], 16.0**2 * np.linalg.solve(of_y, y).sum(), rtol=1e-8)
-    np.testing.assert_allclose(fit["level_sd"] ** 2, 16.0**2 - 16.0**4 * np.linalg.inv(of_y).sum(), rtol=1e-8)
+    np.testing.assert_allclose(mean["walk"], walk @ np.linalg.solve(of_y, y), rtol=1e-8)
+    np.testing.assert_allclose(mean["level"], 16.0**2 * np.linalg.solve(of_y, y).sum(), rtol=1e-8)
+    np.testing.assert_allclose(sd["level"] ** 2, 16.0**2 - 16.0**4 * np.linalg.inv(of_y).sum(), rtol=1e-8)
     log_evidence = -0.5 * (y @ np.linalg.solve(of_y, y) + np.linalg.slogdet(2 * np.pi * of_y)[1])
-    np.testing.assert_allclose(fit["log_evidence"], log_evidence, rtol=1e-8)
+    np.testing.assert_allclose(result["fit"]["log_evidence"], log_evidence, rtol=1e-8)
 
 
 def fitted(write, dtype):
     with pm.Model() as model:
         write(caster(dtype))
-    fit = pmep.fit(model=model, draws=0, progressbar=False)["fit"]
-    return {name: fit[name].to_numpy() for name in fit.data_vars if name.endswith(("_mean", "_sd", "log_evidence"))}
+    result = pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False)
+    groups = {what: result[what] for what in ("posterior_mean", "posterior_sd")}
+    moments = {(what, name): v.to_numpy() for what, found in groups.items() for name, v in found.data_vars.items()}
+    return moments | {"log_evidence": result["fit"]["log_evidence"].to_numpy()}
 
 
 def agrees(write):

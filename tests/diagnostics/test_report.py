@@ -88,7 +88,7 @@ def test_a_density_that_is_too_much_work_is_absent(monkeypatch):
         f = pm.MvNormal("f", np.zeros(6), pm.HalfNormal("amp", 1) * (np.eye(6) + 0.5))
         pm.Poisson("y", pm.math.exp(f), observed=[0, 1, 3, 9, 30, 2])
     monkeypatch.setattr("pymc_ep.diagnostics.report._BUDGET", 1.0)
-    found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
+    found = pmep.diagnose(pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False), model)
     assert not WEIGHTS & set(found) and "log_weight" not in found
     assert all(name in found.attrs["absent"] for name in WEIGHTS) and "too much work" in found.attrs["absent"]
     assert set(found) >= CORRECTION
@@ -120,7 +120,7 @@ def test_hyperparameters_are_integrated_in_the_weights():
         sigma = pm.HalfNormal("sigma", 1.0)
         level = pm.Normal("level", 0.0, 1.0)
         pm.Normal("y", level + np.zeros(60), sigma, observed=y)
-    found = pmep.diagnose(pmep.fit(model=model, draws=1000, random_seed=4, progressbar=False), model)
+    found = pmep.diagnose(pmep.fit(model=model, hyper="optimize", draws=1000, random_seed=4, progressbar=False), model)
     grid = np.linspace(0.4, 1.6, 4001)
     centred, n = np.square(y).sum(), len(y)
     total = [
@@ -144,7 +144,7 @@ def test_several_observed_variables():
         f = pm.Normal("f", 0.0, 1.0, dims=("row", "column"))
         pm.Poisson("count", pm.math.exp(f), observed=[[0, 1, 2], [3, 1, 9]], dims=("row", "column"))
         pm.Normal("real", f[0], 0.5, observed=[0.3, 0.1, 2.0], dims="column")
-    found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
+    found = pmep.diagnose(pmep.fit(model=model, hyper="optimize", draws=0, progressbar=False), model)
     assert found["count_skewness"].dims == ("row", "column") and found["real_skewness"].dims == ("column",)
     np.testing.assert_allclose(found["real_skewness"], 0.0, atol=1e-8)
     assert found.sizes["worst_site"] == 9
@@ -178,7 +178,7 @@ def test_analytic_leave_one_out_meets_that_of_draws():
     with pm.Model() as model:
         f = pm.MvNormal("f", np.full(9, 0.5), np.exp(-0.5 * np.subtract.outer(np.arange(9), np.arange(9)) ** 2 / 9))
         pm.Poisson("y", pm.math.exp(f[:, None] + np.zeros((9, 8))), observed=counts)
-    result = pmep.fit(model=model, draws=2000, random_seed=7, progressbar=False)
+    result = pmep.fit(model=model, hyper="optimize", draws=2000, random_seed=7, progressbar=False)
     loo = az.loo(result, var_name="y", pointwise=True)
     pointwise = np.asarray(loo.elpd_i if hasattr(loo, "elpd_i") else loo.loo_i)
     analytic = group(result, "fit")["y_loo"].to_numpy()
@@ -195,7 +195,7 @@ def test_counts_that_see_no_rate(place, warned):
     with pm.Model() as model:
         f = pm.Normal("f", 0.0, 2.0, shape=(4, 6))
         pmep.RectifiedPoisson("y", f, observed=counts)
-    result = pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+    result = pmep.fit(model=model, hyper="optimize", draws=1000, random_seed=1, progressbar=False)
     found = pmep.diagnose(result, model)
     below = (group(result, "posterior")["f"] < 0).mean(("chain", "draw")).to_numpy()
     np.testing.assert_allclose(found["y_dark"], below, atol=0.04)

@@ -35,7 +35,7 @@ def smooth(nugget):
 
 def test_a_noise_scale_that_runs_to_zero_is_followed_and_named():
     """Nothing but the GP's own nugget is left, so that the evidence is flat in the end; its height by SciPy."""
-    fit = group(pmep.fit(model=smooth(1e-5), draws=0), "fit")
+    fit = group(pmep.fit(model=smooth(1e-5), hyper="optimize", draws=0), "fit")
 
     def value(theta):
         amp, sigma = np.exp(theta)
@@ -53,7 +53,7 @@ def test_a_noise_scale_that_runs_to_zero_is_followed_and_named():
 def test_a_noise_scale_without_a_floor_is_no_convergence():
     """With a repeated, noiseless curve and no nugget the evidence rises until numbers fail."""
     with pytest.warns(pmep.ConvergenceWarning, match=r"still rises as sigma \(now .*e-.*\) runs to a boundary.*fix it"):
-        result = pmep.fit(model=smooth(0.0), draws=0)
+        result = pmep.fit(model=smooth(0.0), hyper="optimize", draws=0)
     fit = group(result, "fit")
     assert not bool(fit["converged"])
     # The search did not end, the last fit did: what comes first is not that something converged.
@@ -73,7 +73,7 @@ def test_a_covariance_that_turns_indefinite_on_the_way():
         f = pm.MvNormal("f", np.zeros(24), covariance)
         pm.Normal("y", f, 1.0, observed=1.6 * draws.ravel())
     with pytest.raises(pmep.NumericalError, match=r"'?f'?.*not positive definite for rho = .*least eigenvalue is -"):
-        pmep.fit(model=model, draws=0)
+        pmep.fit(model=model, hyper="optimize", draws=0)
 
 
 def test_the_first_step_is_short_and_no_point_is_evaluated_twice():
@@ -104,7 +104,7 @@ def test_coefficients_of_very_different_scales_are_found():
         level, w = pm.StudentT("level", nu=3, sigma=10), pm.Normal("w", 0, 1, shape=5, initval=np.zeros(5))
         f = pm.Normal("f", 0.0, 20.0, shape=12)
         pm.Normal("y", f[np.arange(60) // 5], pt.exp(level + pt.dot(design, w)), observed=y)
-    fit = group(pmep.fit(model=model, latent=["f"], draws=0), "fit")
+    fit = group(pmep.fit(model=model, hyper="optimize", latent=["f"], draws=0), "fit")
 
     together = 400.0 * np.equal.outer(np.arange(60) // 5, np.arange(60) // 5)
 
@@ -132,7 +132,7 @@ def test_a_scale_of_other_hyperparameters_is_left_quickly():
         p = 1 / (1 + np.exp(-3 * rng.normal(size=15)))
         pm.Bernoulli("y", logit_p=slopes[:, None] * f, observed=rng.binomial(1, p, (4, 15)))
     with pytest.warns(pmep.ConvergenceWarning, match=r"still rises as.*spread \(now.*boundary.*hyper='sample'"):
-        fit = group(pmep.fit(model=model, latent=["f"], draws=0), "fit")
+        fit = group(pmep.fit(model=model, hyper="optimize", latent=["f"], draws=0), "fit")
     assert not bool(fit["converged"])
     assert fit["hyper_objective"].size < 120
 

@@ -125,7 +125,7 @@ def test_all_gaussian_weights_are_the_evidence(gaussian):
 
 def test_scale_by_evidence_is_at_the_closed_form_maximum(gaussian):
     model, _, closed, _, _ = gaussian
-    fit = fit_group(pmep.fit(model=model, method="ep", draws=0, **QUIET))
+    fit = fit_group(pmep.fit(model=model, hyper="optimize", method="ep", draws=0, **QUIET))
     found = scipy.optimize.minimize_scalar(
         lambda t: -closed(np.exp(t))[0] + np.exp(t), bounds=(-3, 2), method="bounded", options={"xatol": 1e-9}
     )
@@ -266,7 +266,7 @@ def deblurring(counts=None, tau=None, shape=SHAPE, **data):
 def deblurred():
     """A fit of the blurred image of 6 x 6 counts."""
     model = deblurring()
-    return model, pmep.fit(model=model, method="ep", draws=300, chains=1, tol=1e-9, **QUIET)
+    return model, pmep.fit(model=model, hyper="optimize", method="ep", draws=300, chains=1, tol=1e-9, **QUIET)
 
 
 @pytest.mark.parametrize("likelihood", ["rectified", "student"])
@@ -478,7 +478,7 @@ def test_importance_weights_are_sensible():
     with pm.Model() as model:
         u = pmep.SparseField("u", operator=Gradient2D((4, 4)), potential=pm.Laplace.dist(0, np.array(0.8)))
         pm.Normal("y", pmep.apply_operator(Convolution2D((4, 4), BLUR), u), 0.5, observed=picture(4) / 2)
-    fit = fit_group(pmep.fit(model=model, method="ep", draws=2000, chains=1, **QUIET))
+    fit = fit_group(pmep.fit(model=model, hyper="optimize", method="ep", draws=2000, chains=1, **QUIET))
     log_weights = np.asarray(fit["log_p"] - fit["log_q"]).ravel()
     estimate = np.log(np.mean(np.exp(log_weights - log_weights.max()))) + log_weights.max()
     assert abs(estimate - float(fit["log_evidence"])) < 0.3

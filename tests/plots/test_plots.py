@@ -29,7 +29,7 @@ def poisson():
         kernel = np.exp(-0.5 * np.subtract.outer(x, x) ** 2) + 1e-6 * np.eye(9)
         f = pm.MvNormal("f", np.full(9, 0.3), amplitude**2 * kernel)
         pm.Poisson("y", pm.math.exp(f), observed=COUNTS)
-    return model, pmep.fit(model=model, draws=300, random_seed=2, progressbar=False)
+    return model, pmep.fit(model=model, hyper="optimize", draws=300, random_seed=2, progressbar=False)
 
 
 def line_data(axis, k=0):
@@ -116,7 +116,7 @@ def test_many_elements_become_two_scatters(poisson):
 def test_the_number_of_elements_chooses_the_kind():
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("f", 0.0, 1.0, shape=13)), observed=np.arange(13))
-    result = pmep.fit(model=model, draws=30, progressbar=False)
+    result = pmep.fit(model=model, hyper="optimize", draws=30, progressbar=False)
     assert len(pmep.plots.plot_compare(result, chains_near(result, "f"))) == 2
 
 
