@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,9 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options, inspect.signature(fit).parameters)
+    why = None
     if hyper == "auto":
-        hyper = engine.choose_hyper(form, options)
+        hyper, why = engine.choose_hyper(form, options)
     if hyper == "sample":
         return sample(
             model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, blas_cores, options
@@ -149,6 +151,9 @@ def fit(
             solution = engine.solve(
                 form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
             )
+        if why is not None and why.sentence:
+            converged = solution.converged and why.converged
+            solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)
         warn_unless_converged(engine, solution)
         settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
         timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}

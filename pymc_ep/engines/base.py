@@ -58,6 +58,9 @@ class Engine(Protocol):
         """Return how the iteration ended, or None while it goes on."""
 
 
+_FINE = Status(True, "")
+
+
 @dataclass(frozen=True)
 class EngineEntry:
     """An engine in the registry.
@@ -88,7 +91,8 @@ class EngineEntry:
     takes_form : callable
         Whether it can work with a form, its sites aside; by default it can with any.
     choose_hyper : callable
-        ``choose_hyper(compiled form, options) -> str``: the treatment that ``hyper="auto"`` stands for.
+        ``choose_hyper(compiled form, options) -> (str, Status)``: the treatment that ``hyper="auto"`` stands for, and
+        why it is another than the best, if it is.
     """
 
     name: str
@@ -102,7 +106,7 @@ class EngineEntry:
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
-    choose_hyper: Callable[[Any, dict[str, Any]], str] = lambda form, options: "optimize"
+    choose_hyper: Callable[[Any, dict[str, Any]], tuple[str, Status]] = lambda form, options: ("optimize", _FINE)
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

@@ -37,6 +37,11 @@ class Cloud(NamedTuple):
     weights: np.ndarray
     log_integral: float
 
+    @property
+    def effective(self) -> float:
+        """Relative effective sample size of the weights."""
+        return float(1.0 / (len(self.weights) * (self.weights**2).sum()))
+
 
 def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
     """Return points of a quasi-random sequence with importance weights, by the moments of draws, (m, p).

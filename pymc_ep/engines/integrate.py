@@ -14,6 +14,7 @@ import scipy.linalg
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+from pymc_ep.engines.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.engines.cloud import Cloud, bridged, weighted
 from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.engines.evidence import Evidence
@@ -22,10 +23,9 @@ from pymc_ep.engines.hyper import Hyper, Sites, endless_directions, hold, owners
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.search import Objective, search
 from pymc_ep.engines.walkers import Walkers
-from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.linalg.representatives import nearest, stratified
 
-__all__ = ["Integral", "can_integrate", "integrate"]
+__all__ = ["Integral", "integrate"]
 
 _GAIN = 1e-3
 """Nats for which the search for the mode takes another step: all that is needed is a centre."""
@@ -49,20 +49,13 @@ _FAR = 10.0, 2.0
 _SPREAD, _WORST, _WALL = 0.15, 0.3, 0.01
 """The emulator is right where log(exact / emulated) has this standard deviation at most at draws, is this at most where
 it knows least, and this share of moves meets the wall at most."""
-_EFFECTIVE = 0.9
-"""Relative effective sample size of the weights exact / emulated that a result needs."""
-_CANDIDATES, _DRAWS, _FEWEST_DRAWS = 6000, 1000, 50
-"""Positions of chains, and draws of them that are kept, fewer where the algebra for each is dear."""
-_IMPORTANCE = 4
-"""Dimensions up to which importance weights are even enough to take the place of chains."""
-_OPERATIONS, _SWEEPS = 2e12, 10.0
-"""Floating-point operations that the fits may take, minutes in all, and sweeps of a fit."""
-_LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
-"""Fits, in all and for each hyperparameter, below which nothing can be said, and beyond which little is gained."""
-_MOST_UNKNOWNS = 6000
-"""Values and gradients that an emulator takes: their matrix is factorised in each round, in seconds at that size."""
-_MOST_DIMENSIONS = 25
-"""Hyperparameters beyond which too few points are left to cover the posterior."""
+_EFFECTIVE, _MOST_WALL = 0.9, 0.1
+"""Relative effective sample size of the weights exact / emulated that a result needs, and most moves that may meet the
+wall at its end."""
+_CANDIDATES = 6000
+"""Positions of chains from which draws are taken."""
+_IMPORTANCE, _EVEN = 4, 0.1
+"""Dimensions up to which importance weights take the place of chains, where that share of them is effective."""
 
 
 class Integral(NamedTuple):
@@ -127,9 +120,9 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     ValueError
         For more than 25 hyperparameters.
     """
-    if theta.size > _MOST_DIMENSIONS:
+    if theta.size > MOST_DIMENSIONS:
         raise ValueError(
-            f"hyper='integrate' takes up to {_MOST_DIMENSIONS} hyperparameters, but the model has {theta.size} "
+            f"hyper='integrate' takes up to {MOST_DIMENSIONS} hyperparameters, but the model has {theta.size} "
             f"(elements of vectors counted); use hyper='sample', or 'optimize'."
         )
     explorer = Explorer(evidence)
@@ -178,7 +171,7 @@ class _Integration:
         self.p = mode.at.theta.size
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
-        self.most = _most_fits(self.form)
+        self.most = most_fits(self.form)
 
     def run(self) -> Integral:
         """Go round until the emulator is right, or until the fits that are allowed are made."""
@@ -197,14 +190,22 @@ class _Integration:
         walkers = Walkers(self._seats(), self.rng)
         last = self.explorer.evaluations + self.most
         while True:
-            walkers.move(self._target, self._known, _MOVES)
-            kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
-            spread, worst = self._judge(kept, walkers.refused, 4 + 2 * self.p)
-            right = spread < _SPREAD and worst < _WORST and walkers.met_wall < _WALL
-            self._reframe(kept, walkers)
-            if right or self.explorer.evaluations >= last:
-                break
-        return self._weighed(walkers, "" if right else self._why_not_right(spread, worst, walkers.met_wall))
+            right = self._round(walkers)
+            spent = self.explorer.evaluations >= last
+            if right or spent:
+                found = self._weighed(walkers)
+                if spent or found.effective > _EFFECTIVE:
+                    return self._told(found, walkers)
+                self._emulate()
+
+    def _round(self, walkers: Walkers) -> bool:
+        """Move the chains, judge and teach the emulator by fits, and say whether it was right."""
+        walkers.move(self._target, self._known, _MOVES)
+        kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+        spread, worst = self._judge(kept, walkers.refused, 4 + 2 * self.p)
+        self.met_wall = walkers.met_wall
+        self._reframe(kept, walkers)
+        return spread < _SPREAD and worst < _WORST and self.met_wall < _WALL
 
     def _first_frame(self) -> _Frame:
         """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients."""
@@ -250,7 +251,9 @@ class _Integration:
 
     def _known(self, z: np.ndarray) -> np.ndarray:
         """Whether log Z is known at rows of z, and fits converge there as far as one can tell."""
-        known = self.emulator.sd(z) < _KNOWN
+        # No density exceeds that of the mode: where the emulator says so it invents.
+        highest = max(point.value for point in self.explorer.points) + _KNOWN
+        known = (self.emulator.sd(z) < _KNOWN) & (self._target(z)[0] < highest)
         if len(self.failed) and known.any():
             known &= cdist(z, self.failed).min(axis=1) > cdist(z, self.places).min(axis=1)
         return known
@@ -293,26 +296,21 @@ class _Integration:
         found = [self.explorer(theta) for theta in self.frame.theta(z)]
         return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
 
-    def _weighed(self, walkers: Walkers, why: str) -> Integral:
+    def _weighed(self, walkers: Walkers) -> Integral:
         """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
         cloud = self._cloud(walkers)
         places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, 15 + 10 * min(self.p, 5), self.rng))]
         logs = self._errors(places)
         cell = nearest(cloud.z, places)
         share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
-        fitted = np.isfinite(logs)
-        total = logsumexp(logs[fitted], b=share[fitted])
+        fitted = np.isfinite(logs) & (share > np.finfo(float).tiny)
+        total = logsumexp(logs[fitted] + np.log(share[fitted]))
         ratio = np.where(fitted, np.exp(np.where(fitted, logs, 0.0) - total), 0.0)
         effective = float((share @ ratio) ** 2 / (share @ ratio**2))
         spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
-        affordable = np.clip(_OPERATIONS / (_SWEEPS * self.form.sweep * self.form.work), _FEWEST_DRAWS, _DRAWS)
-        count = min(int(affordable), 4 * self.form.most_draws)
         weights = cloud.weights * ratio[cell]
-        draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, count, self.rng))]
+        draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
         points = self._taught()
-        if effective < _EFFECTIVE and not why:
-            why = f"weights of the hyperparameters' draws have a relative effective sample size of {effective:.2f} only"
-        fits = f"hyperparameters integrated over by {self.explorer.evaluations} fits"
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
@@ -325,8 +323,8 @@ class _Integration:
             effective,
             spread,
             self.explorer.evaluations,
-            not why,
-            "; ".join(filter(None, [why, fits])),
+            True,
+            f"hyperparameters integrated over by {self.explorer.evaluations} fits",
         )
 
     def _cloud(self, walkers: Walkers) -> Cloud:
@@ -337,35 +335,24 @@ class _Integration:
 
         walkers.move(self._target, self._known, _MOVES)
         z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
-        return weighted(log_density, z) if self.p <= _IMPORTANCE else bridged(log_density, z, self.rng)
+        if self.p <= _IMPORTANCE and (cloud := weighted(log_density, z)).effective > _EVEN:
+            return cloud
+        return bridged(log_density, z, self.rng)
 
-    def _why_not_right(self, spread: float, worst: float, met_wall: float) -> str:
-        """Say that the fits were spent before the emulator was right, and what is known least."""
-        least = _least_known(self.emulator, self.places, 1)[0]
-        which = np.abs(least @ self.frame.axes).argmax() == np.arange(self.p)
-        return (
-            f"hyperparameters not settled: after {self.explorer.evaluations} fits log(exact / emulated evidence) has a "
-            f"standard deviation of {spread:.2g} at draws and is up to {worst:.2g}, and {met_wall:.0%} of the moves "
-            f"reach where the evidence is unknown, most in {owners(self.explorer.evidence, which)[0]}; give scales "
-            f"priors that keep them from zero and infinity, or use hyper='sample'"
+    def _told(self, found: Integral, walkers: Walkers) -> Integral:
+        """Say where the fits were spent before the emulator was right."""
+        if found.effective > _EFFECTIVE and self.met_wall < _MOST_WALL:
+            return found
+        least = _least_known(self.emulator, walkers.positions, 1)[0]
+        which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
+        name = owners(self.explorer.evidence, np.arange(self.p) == which)[0]
+        sentence = (
+            f"hyperparameters not settled after {self.explorer.evaluations} fits: weights of their draws have a "
+            f"relative effective sample size of {found.effective:.2f}, and {self.met_wall:.0%} of moves lead to where "
+            f"the evidence is unknown, mostly in {name}; give it a prior that keeps it from there, or use "
+            f"hyper='sample'"
         )
-
-
-def can_integrate(form: CompiledLatentGaussian) -> bool:
-    """Whether there are hyperparameters, not too many, and fits cheap enough to integrate over them."""
-    p = form.start.size
-    return (
-        0 < p <= _MOST_DIMENSIONS
-        and _OPERATIONS / (_SWEEPS * form.sweep * form.work) > _LEAST_FITS[0] + _LEAST_FITS[1] * p
-    )
-
-
-def _most_fits(form: CompiledLatentGaussian) -> int:
-    """Return how many fits are allowed after the search for the mode."""
-    p = form.start.size
-    affordable = _OPERATIONS / (_SWEEPS * form.sweep * form.work)
-    most = min(_MOST_FITS[0] + _MOST_FITS[1] * p, _MOST_UNKNOWNS // (p + 1), affordable)
-    return int(max(most, _LEAST_FITS[0] + _LEAST_FITS[1] * p))
+        return found._replace(converged=False, sentence=sentence)
 
 
 def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.base import EngineEntry, check_whole, register_engine
+from pymc_ep.engines.base import EngineEntry, Status, check_whole, register_engine
 from pymc_ep.engines.bounded_sites import FactorSites
+from pymc_ep.engines.budget import why_not_integrated
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.evidence import Evidence, evidence_of
 from pymc_ep.engines.evidence_op import EvidenceOp
 from pymc_ep.engines.hyper import maximise, stay
-from pymc_ep.engines.integrate import can_integrate, integrate
+from pymc_ep.engines.integrate import integrate
 from pymc_ep.engines.many import fit_many
 from pymc_ep.engines.report import Report
 from pymc_ep.engines.solution import Solution
@@ -103,10 +104,11 @@ def solve(
     return replace(solution, status=solution.status + told_of_states(factors, found.at.theta))
 
 
-def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any]) -> str:
-    """Integrate over hyperparameters where there are any, and fits are cheap enough; trees are learned at a mode."""
+def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any]) -> tuple[str, Status]:
+    """Integrate over hyperparameters where that can be; trees and averages over grids are learned at a mode."""
     at_mode = options.get("translations", 1) > 1 or has_trees(form)
-    return "integrate" if not at_mode and can_integrate(form) else "optimize"
+    why = Status(True, "") if at_mode else why_not_integrated(form)
+    return ("optimize" if at_mode or why.sentence or not form.start.size else "integrate"), why
 
 
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class InterpolatedSites:
 
     def __init__(self, thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray):
         self._least, self._most = precisions.min(axis=0), precisions.max(axis=0)
-        means = shifts / np.where(precisions > 0, precisions, np.nan)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            means = np.where(precisions > 0, shifts / precisions, np.nan)
         self._gaussian = np.ptp(means, axis=0) <= _SAME * np.abs(means).max(axis=0)
         divisor = np.where(self._gaussian, precisions, 1.0)
         first = shifts / divisor

@@ -40,7 +40,7 @@ def fitted(prior, side, levels, method, **options):
     with pm.Model():
         noise = pm.HalfNormal("noise", 1.0, initval=0.5)
         pm.Normal("y", prior(side, levels), noise, observed=picture(side, np.random.default_rng(0)))
-        options = {"draws": 0, "progressbar": False} | options
+        options = {"hyper": "optimize", "draws": 0, "progressbar": False} | options
         return pmep.fit(method, **options)
 
 
