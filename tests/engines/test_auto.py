@@ -1,0 +1,126 @@
+"""The default treatment of hyperparameters: eight schools against quadrature, and when there is another."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+from scipy.special import logsumexp
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.engines import budget
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+"""Coaching for a test in eight schools (Rubin 1981): estimates and their standard errors."""
+
+
+def schools(centred):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        if centred:
+            theta = pm.Normal("theta", mu, tau, shape=8)
+        else:
+            theta = pm.Deterministic("theta", mu + tau * pm.Normal("offset", 0, 1, shape=8))
+        pm.Normal("y", theta, ERRORS, observed=EFFECTS)
+    return model
+
+
+def exact():
+    """Moments and quantiles by a grid of log tau; given tau all is Gaussian."""
+    logs = np.linspace(-10.0, 9.0, 4001)
+    tau = np.exp(logs)
+    log_density, means, variances = [], [], []
+    for t in tau:
+        total = np.diag(ERRORS**2 + t**2) + 25.0
+        cross = t**2 * np.eye(8) + 25.0
+        weights = np.linalg.solve(total, np.column_stack([EFFECTS, cross]))
+        log_density.append(scipy.stats.multivariate_normal.logpdf(EFFECTS, np.zeros(8), total))
+        means.append(cross @ weights[:, 0])
+        variances.append(np.diag(cross) - (cross * weights[:, 1:]).sum(axis=0))
+    log_density = np.array(log_density) + scipy.stats.halfcauchy.logpdf(tau, scale=5.0) + logs
+    evidence = logsumexp(log_density) + np.log(logs[1] - logs[0])
+    weight = np.exp(log_density - logsumexp(log_density))
+    mean = weight @ means
+    sd = np.sqrt(weight @ (np.array(variances) + (means - mean) ** 2))
+    quantiles = np.interp([0.05, 0.5, 0.95], np.cumsum(weight), tau)
+    return evidence, (weight @ logs, np.sqrt(weight @ logs**2 - (weight @ logs) ** 2)), quantiles, mean, sd
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_eight_schools(centred):
+    """A scale that the data let be zero has a distribution, and so have the schools."""
+    idata = pmep.fit(model=schools(centred), random_seed=1, progressbar=False)
+    evidence, (log_mean, log_sd), quantiles, mean, sd = exact()
+    fit, draws = group(idata, "fit"), group(idata, "posterior")
+    assert bool(fit["converged"])
+    assert abs(float(fit["log_evidence"]) - evidence) < 0.01
+    logs = np.log(draws["tau"].to_numpy().ravel())
+    assert abs(logs.mean() - log_mean) < 0.03 * log_sd
+    assert abs(logs.std() / log_sd - 1) < 0.03
+    np.testing.assert_allclose(np.quantile(draws["tau"], [0.05, 0.5, 0.95]), quantiles, rtol=0.05)
+    np.testing.assert_allclose((idata["posterior_mean"]["theta"] - mean) / sd, 0.0, atol=0.02)
+    np.testing.assert_allclose(idata["posterior_sd"]["theta"] / sd, 1.0, rtol=0.02)
+    np.testing.assert_allclose((draws["theta"].mean(("chain", "draw")) - mean) / sd, 0.0, atol=0.08)
+
+
+def many(p):
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0, shape=p)
+        f = pm.Normal("f", 0.0, 1.0)
+        pm.Normal("y", f, scale[:, None], observed=rng.normal(size=(p, 6)))
+    return model
+
+
+def test_too_many_hyperparameters_are_at_their_mode_and_it_says_so():
+    with pytest.warns(pmep.ConvergenceWarning, match="26 hyperparameters are too many.*hyper='sample'"):
+        idata = pmep.fit(model=many(26), draws=0, progressbar=False)
+    assert not bool(group(idata, "fit")["converged"])
+    asked = pmep.fit(model=many(26), hyper="optimize", draws=0, progressbar=False)
+    assert bool(group(asked, "fit")["converged"])
+
+
+def test_dear_fits_are_at_the_mode_and_it_says_so(monkeypatch):
+    monkeypatch.setattr(budget, "_OPERATIONS", 1e3)
+    idata = pmep.fit(model=schools(True), draws=0, progressbar=False)
+    assert "as fits of this size are dear" in group(idata, "fit").attrs["status"]
+    assert "hyper_ess" not in group(idata, "fit")
+
+
+def test_spent_fits_are_told(monkeypatch):
+    """Where there may be too few fits, the weights say so."""
+    monkeypatch.setattr(budget, "_MOST_FITS", (0, 0))
+    monkeypatch.setattr(budget, "_LEAST_FITS", (1, 0))
+    monkeypatch.setattr("pymc_ep.engines.integrate._EFFECTIVE", 1.1)
+    with pytest.warns(pmep.ConvergenceWarning, match=r"not settled after \d+ fits.*effective sample size.*tau"):
+        pmep.fit(model=schools(True), draws=0, progressbar=False)
+
+
+def test_a_covariance_with_correlations_beside_the_same_draws_of_its_parts():
+    """Two correlated effects: the posterior of scales and correlation by a grid over the marginal likelihood."""
+    rng = np.random.default_rng(4)
+    groups, each = 12, 6
+    truth = rng.multivariate_normal([0.0, 0.0], [[1.0, 0.4], [0.4, 0.5]], groups)
+    x = np.tile(np.linspace(-1, 1, each), (groups, 1))
+    y = truth[:, :1] + truth[:, 1:] * x + 0.5 * rng.normal(size=x.shape)
+    with pm.Model() as model:
+        chol, correlation, scales = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
+        u = (chol @ pm.Normal("z", 0, 1, shape=(2, groups))).T
+        pm.Normal("y", u[:, :1] + u[:, 1:] * x, 0.5, observed=y)
+    idata = pmep.fit(model=model, random_seed=2, progressbar=False)
+    design = np.column_stack([np.ones(each), x[0]])
+    logs, angles = np.linspace(-3.5, 2.0, 45), np.linspace(-0.98, 0.98, 41)
+    s1, s2, r = (part.ravel() for part in np.meshgrid(np.exp(logs), np.exp(logs), angles, indexing="ij"))
+    covariance = np.array([[s1**2, r * s1 * s2], [r * s1 * s2, s2**2]]).transpose(2, 0, 1)
+    total = design @ covariance @ design.T + 0.25 * np.eye(each)
+    log_density = -s1 - s2 + np.log(s1 * s2) + np.log(1 - r**2) - 0.5 * groups * np.linalg.slogdet(total)[1]
+    log_density -= 0.5 * np.einsum("gi,kij,gj->k", y, np.linalg.inv(total), y)
+    weight = np.exp(log_density - logsumexp(log_density))
+    draws = group(idata, "posterior")
+    found = {0: draws["chol_stds"][..., 0], 1: draws["chol_stds"][..., 1], 2: draws["chol_corr"][..., 0, 1]}
+    for k, values in enumerate((s1, s2, r)):
+        mean = weight @ values
+        sd = np.sqrt(weight @ (values - mean) ** 2)
+        assert abs(float(found[k].mean()) - mean) < 0.06 * sd
+        assert abs(float(found[k].std()) / sd - 1) < 0.06

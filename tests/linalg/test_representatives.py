@@ -1,0 +1,29 @@
+"""Stratified draws against weights and moments of all points."""
+
+import numpy as np
+import pytest
+
+from pymc_ep.linalg.representatives import nearest, stratified
+
+
+def test_nearest_is_that_of_all_distances():
+    rng = np.random.default_rng(0)
+    points, centres = rng.normal(size=(50, 3)), rng.normal(size=(7, 3))
+    expected = ((points[:, None] - centres) ** 2).sum(axis=-1).argmin(axis=1)
+    np.testing.assert_array_equal(nearest(points, centres), expected)
+
+
+@pytest.mark.parametrize(("p", "better"), [(1, 20.0), (2, 5.0), (4, 1.5)])
+def test_averages_err_less_than_those_of_independent_draws(p, better):
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(6000, p))
+    weights = np.exp(points[:, 0])  # moves the mean of the first coordinate to one
+    exact = weights @ points / weights.sum()
+    errors = [points[stratified(points, weights, 500, rng)].mean(axis=0) - exact for _ in range(20)]
+    assert np.sqrt(np.mean(np.square(errors))) < 1 / np.sqrt(500) / better
+
+
+def test_weights_are_frequencies():
+    points = np.array([[0.0], [1.0], [2.0]])
+    chosen = stratified(points, np.array([0.2, 0.0, 0.6]), 8, np.random.default_rng(2))
+    np.testing.assert_array_equal(np.bincount(chosen, minlength=3), [2, 0, 6])
