@@ -398,7 +398,7 @@ def test_student_potentials_of_wavelets():
             potential=pm.StudentT.dist(nu=2.1, sigma=b),
         )
         pm.Normal("y", u[observed], 0.05, observed=pixels)
-    idata = moments_of(model)
+    idata = moments_of(model, hyper="optimize")
     assert idata["fit"]["hyper_mode_b"].shape == (levels,)
     assert np.all(np.asarray(idata["fit"]["hyper_mode_b"]) > 1e-3)
     np.testing.assert_allclose(np.asarray(idata["posterior_mean"]["u"])[observed], pixels, atol=0.15)
@@ -436,7 +436,7 @@ def test_jax_finds_the_same(make):
 def test_hyperparameters_under_jax(deblurred):
     pytest.importorskip("jax")
     model, idata = deblurred
-    fit = moments_of(model, compile_kwargs={"mode": "JAX"})
+    fit = moments_of(model, hyper="optimize", compile_kwargs={"mode": "JAX"})
     np.testing.assert_allclose(fit["fit"]["hyper_mode_tau"], fit_group(idata)["hyper_mode_tau"], rtol=1e-4)
 
 

@@ -209,7 +209,7 @@ def test_absent_without_draws_over_budget_and_without_a_density(monkeypatch):
         return fit.attrs.get("left_out", "")
 
     assert not left_out(pmep.fit(model=model(whitened), hyper="optimize", draws=0))
-    assert has_group(result := pmep.fit(model=model(singular), draws=5, random_seed=1), "posterior")
+    assert has_group(result := pmep.fit(model=model(singular), hyper="optimize", draws=5, random_seed=1), "posterior")
     assert "log_p and log_q left out: a covariance is singular" in left_out(result)
     monkeypatch.setattr(LatentPosterior.draws, "__kwdefaults__", {"log_likelihood": False, "budget": 20 * N**3 - 1})
     assert "log_p and log_q left out: a covariance to factorise" in left_out(

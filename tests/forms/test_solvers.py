@@ -71,7 +71,16 @@ def test_solvers_agree(build):
     with pm.Model() as model:
         build()
     found = {
-        name: pmep.fit(model=model, solver=name, progressbar=False, draws=4000, chains=1, random_seed=1, tol=1e-10)
+        name: pmep.fit(
+            model=model,
+            solver=name,
+            hyper="optimize",
+            progressbar=False,
+            draws=4000,
+            chains=1,
+            random_seed=1,
+            tol=1e-10,
+        )
         for name in ("observations", "coefficients")
     }
     # The hyperparameters are found to 1e-5 of their gradient, the rest of a given one to rounding.
