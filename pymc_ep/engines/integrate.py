@@ -52,6 +52,10 @@ it knows least, and this share of moves meets the wall at most."""
 _EFFECTIVE, _MOST_WALL = 0.9, 0.1
 """Relative effective sample size of the weights exact / emulated that a result needs, and most moves that may meet the
 wall at its end."""
+_LEAST_VARIANCE = 1e-6
+"""Variance of chains that have not moved, in that of the frame before."""
+_CHECKS = 15, 10, 5
+"""Fits at representatives of the draws, in all and for each of so many hyperparameters at most."""
 _CANDIDATES = 6000
 """Positions of chains from which draws are taken."""
 _IMPORTANCE, _EVEN = 4, 0.1
@@ -172,10 +176,11 @@ class _Integration:
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
+        self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:
         """Go round until the emulator is right, or until the fits that are allowed are made."""
-        self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most)
+        self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         self.frame = self._first_frame()
         scale = np.sqrt((self.frame.axes**2).sum(axis=0))
         if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
@@ -268,7 +273,7 @@ class _Integration:
         """Standardise by the chains' positions, emulate anew, and seat chains that stand where nothing is known."""
         theta, moved = self.frame.theta(kept), self.frame.theta(walkers.positions)
         covariance = np.atleast_2d(np.cov(theta, rowvar=False))
-        floor = 1e-6 * np.diag(np.diagonal(covariance)) + 1e-12 * np.eye(self.p)
+        floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
         # The Cholesky factor leaves a hyperparameter and its residuals given those before it on axes of their own.
         self.frame = _Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
         self._emulate()
@@ -299,7 +304,7 @@ class _Integration:
     def _weighed(self, walkers: Walkers) -> Integral:
         """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
         cloud = self._cloud(walkers)
-        places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, 15 + 10 * min(self.p, 5), self.rng))]
+        places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, self.checks, self.rng))]
         logs = self._errors(places)
         cell = nearest(cloud.z, places)
         share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
