@@ -14,7 +14,6 @@ import argparse
 import json
 import logging
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def child(name: str, hyper: str, out: Path) -> None:
         row = {"refused": str(error)}
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        row = {"failed": f"{type(error).__name__}: {first}", "at": traceback.format_exc(limit=-3)}
+        row = {"failed": f"{type(error).__name__}: {first}"}
     out.write_text(json.dumps(row))
 
 
