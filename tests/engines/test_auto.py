@@ -105,7 +105,7 @@ def test_a_covariance_with_correlations_beside_the_same_draws_of_its_parts():
     x = np.tile(np.linspace(-1, 1, each), (groups, 1))
     y = truth[:, :1] + truth[:, 1:] * x + 0.5 * rng.normal(size=x.shape)
     with pm.Model() as model:
-        chol, correlation, scales = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
         u = (chol @ pm.Normal("z", 0, 1, shape=(2, groups))).T
         pm.Normal("y", u[:, :1] + u[:, 1:] * x, 0.5, observed=y)
     idata = pmep.fit(model=model, random_seed=2, progressbar=False)
