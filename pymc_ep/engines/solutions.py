@@ -292,7 +292,8 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
     )
     rows, weights = found.places, found.place_weights
     if len(rows) * len(found.points[0].log_predictive) > _MOST_PREDICTIVE:
-        rows, weights = found.draws, np.full(len(found.draws), 1.0 / len(found.draws))
+        rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
+        weights = np.full(len(rows), 1.0 / len(rows))
     counting = weights > np.finfo(float).tiny
     rows, log_weights = rows[counting], np.log(weights[counting])
     count = -(-len(rows) // _ROWS)
