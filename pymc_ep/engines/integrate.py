@@ -58,8 +58,8 @@ _LEAST_VARIANCE = 1e-6
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, in all and for each of so many hyperparameters at most."""
 _BETWEEN, _FITTED = 0.03, 250
-"""Error of predictors by sites between fits, in standard deviations, from which on fits are made at so many draws: sites
-of outliers under heavy tails jump (0.10 for two groups under Student-t noise; counts have 0.01)."""
+"""Error of predictors by sites between fits, in standard deviations, from which on fits are made at so many draws:
+sites of outliers under heavy tails jump (0.10 for two groups under Student-t noise; counts have 0.01)."""
 _CANDIDATES = 6000
 """Positions of chains from which draws are taken."""
 _IMPORTANCE, _EVEN = 4, 0.1
