@@ -335,7 +335,7 @@ class _Integration:
             spread,
             self.explorer.evaluations,
             True,
-            f"hyperparameters integrated over by {self.explorer.evaluations} fits",
+            "",
         )
 
     def _fitted(self, found: Integral) -> Integral:
@@ -359,14 +359,14 @@ class _Integration:
         return bridged(log_density, z, self.rng)
 
     def _told(self, found: Integral, walkers: Walkers) -> Integral:
-        """Say where the fits were spent before the emulator was right."""
+        """Say how many fits there were, and where they were spent before the emulator was right."""
         if found.effective > _EFFECTIVE and self.met_wall < _MOST_WALL:
-            return found
+            return found._replace(sentence=f"hyperparameters integrated over by {found.evaluations} fits")
         least = _least_known(self.emulator, walkers.positions, 1)[0]
         which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
         name = owners(self.explorer.evidence, np.arange(self.p) == which)[0]
         sentence = (
-            f"hyperparameters not settled after {self.explorer.evaluations} fits: weights of their draws have a "
+            f"hyperparameters not settled after {found.evaluations} fits: weights of their draws have a "
             f"relative effective sample size of {found.effective:.2f}, and {self.met_wall:.0%} of moves lead to where "
             f"the evidence is unknown, mostly in {name}; give it a prior that keeps it from there, or use "
             f"hyper='sample'"

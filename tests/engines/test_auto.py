@@ -143,6 +143,9 @@ def test_sites_that_jump_are_fitted_at_the_draws():
     weight = np.exp(log_density - logsumexp(log_density))
     mean = (weight * c).sum()
     sd = np.sqrt((weight * (c - mean) ** 2).sum())
+    fit = group(idata, "fit")
+    assert f"integrated over by {int(fit['n_evaluations'])} fits" in fit.attrs["status"]
+    assert fit.sizes["hyper_point"] <= int(fit["n_evaluations"])
     draws = group(idata, "posterior")["centre"].to_numpy().ravel()
     assert abs(draws.mean() - mean) < 0.1 * sd
     assert abs(draws.std() / sd - 1) < 0.1
