@@ -9,9 +9,9 @@ import pymc as pm
 import xarray as xr
 from scipy.special import ndtr
 
-from pymc_ep.diagnostics.cumulants import evidence_shares, non_gaussianity, tilted_cumulants
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
+from pymc_ep.engines.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
 from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
 from pymc_ep.forms.bilinear_posterior import BilinearPosterior
 from pymc_ep.forms.compiled_bilinear import CompiledBilinear
@@ -22,11 +22,7 @@ from pymc_ep.results import fit_group, labelled, settings
 
 __all__ = ["diagnose"]
 
-_LARGEST = 5000
-"""Most predictors for which all pairs are formed: three matrices of that size, 0.6 GB."""
 _WORST = 10
-_MOST_OF_ONE = 1.0
-"""Nats that one site may move the evidence by: beyond, higher terms of the series are larger still."""
 _MOSTLY = 0.5
 """Part of rectified counts without a rate above which there is a warning."""
 _DRAWS = 1000
@@ -77,7 +73,11 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         ``importance_correction``
             ``log_evidence_importance`` minus EP's: ``log_evidence_gaussian`` if there is one, else ``log_evidence``.
         ``log_evidence_cumulant``, ``cumulant_correction``
-            Evidence at the mode, corrected to second order in the tilted cumulants (Opper, Paquet and Winther 2013).
+            Evidence, corrected to second order in the tilted cumulants (Opper, Paquet and Winther 2013): at the mode;
+            or at all hyperparameters where these are integrated over, and ``log_evidence`` is corrected as well.
+        ``cumulant_shift``
+            Only of hyperparameters integrated over: by how many standard deviations the correction has moved the mean
+            of one.
         ``<y>_skewness``, ``<y>_kurtosis``
             Standardised third and fourth cumulants of each site's tilted distribution; zero for a Gaussian.
         ``<y>_non_gaussianity``
@@ -124,7 +124,11 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     weights, absent = _weights(fit, drawn, _log_volume(posterior) if len(posterior.directions) else None)
     sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
     dark, warning = _dark(model, posterior)
-    if correction is not None:
+    if "cumulant_correction" in fit:
+        # An integration over the hyperparameters has corrected its evidence at each of them.
+        scalars |= {name: fit[name] for name in ("cumulant_correction", "cumulant_shift")}
+        scalars["log_evidence_cumulant"] = fit["log_evidence"]
+    elif correction is not None:
         scalars["cumulant_correction"] = xr.DataArray(correction)
         if "log_evidence" in fit:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
@@ -216,26 +220,18 @@ def _sites(
     variance = np.where(variance > 0, variance, KNOWN)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
-    skewness, kurtosis = (np.empty(len(mean)) for _ in range(2))
-    coupled = ""
-    for factor, site, y, values, here in zip(
-        posterior.form.form.factors, posterior.form.sites, observed, prior.parameters, slices
-    ):
-        if not factor.site.coupled:
-            skewness[here], kurtosis[here] = tilted_cumulants(site, y.ravel(), mean[here], variance[here], values)
-        else:
-            skewness[here], kurtosis[here] = np.nan, np.nan
-            coupled = f"the prior of {factor.name!r} is one factor of many predictors, whose cumulants are not known"
+    skewness, kurtosis = all_cumulants(posterior.form, [y.ravel() for y in observed], prior.parameters, mean, variance)
     indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
-    reason = coupled or _why_no_correction(fit, settings(idata), len(mean))
+    reason = why_no_correction(posterior.form, float(settings(idata).get("power", 1.0)))
+    if not bool(fit["converged"]):
+        reason = "the fit did not converge, and the expansion is about what it converges to"
     correction = None
     if not reason:
-        shares = evidence_shares(skewness, kurtosis, np.asarray(gaussian.variance), _covariance_rows(posterior))
-        largest = float(np.max(np.abs(shares)))
-        if largest <= _MOST_OF_ONE:
-            indicators["evidence_share"], correction = shares, float(shares.sum())
-        else:
-            reason = f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
+        rows = prior.gaussian.posterior_rows(gaussian)
+        found = evidence_correction(skewness, kurtosis, np.asarray(gaussian.variance), rows)
+        reason = found.diverges
+        if not reason:
+            indicators["evidence_share"], correction = found.shares, found.total
     names = [group.name for group in posterior.form.form.groups]
     variables = {
         f"{name}_{what}": (name, values[here].reshape(y.shape))
@@ -269,20 +265,6 @@ def _dark(model: pm.Model, posterior: LatentPosterior | PosteriorMixture) -> tup
                     f"level and scales informative priors"
                 )
     return labelled(model, variables), "; ".join(sentences)
-
-
-def _covariance_rows(posterior: LatentPosterior | PosteriorMixture) -> Callable[[slice], np.ndarray]:
-    """Return a function of a slice that returns those rows of the predictors' posterior covariance."""
-    _, prior, gaussian = posterior.mode
-    return prior.gaussian.posterior_rows(gaussian)
-
-
-def _why_no_correction(fit: xr.Dataset, chosen: Mapping[str, Any], n: int) -> str:
-    if chosen.get("power", 1.0) != 1.0:
-        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
-    if not bool(fit["converged"]):
-        return "the fit did not converge, and the expansion is about what it converges to"
-    return f"over {_LARGEST} predictors, for all pairs of which there is no room" if n > _LARGEST else ""
 
 
 def _worst(observed: Mapping[str, np.ndarray], values: np.ndarray) -> xr.Dataset:

@@ -25,6 +25,9 @@ _LOW_DIMENSION = 30
 standard deviation is a tenth too small leave a relative effective sample size of one half."""
 _SEEN, _LARGE = 0.3, 1.0
 """Corrections of the log evidence, in nats, above which EP's own error is seen, and above which EP is in doubt."""
+_MOVED, _FAR = 0.1, 0.7
+"""Standard deviations by which EP's own error moves a hyperparameter: above the first it is seen, above the second what
+the correction leaves of it is seen."""
 _FLAT, _SPREAD = 0.9, 0.5
 """Relative effective sample size of the hyperparameters' weights: above the first they are integrated as well as
 exactly, below the second the integral is in doubt."""
@@ -174,6 +177,8 @@ def _weights(
 
 def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:
     """Judge what EP's evidence lacks."""
+    if "cumulant_shift" in found:
+        return [_shifted(float(found["cumulant_shift"]))]
     if "cumulant_correction" not in found:
         return []
     correction = float(found["cumulant_correction"])
@@ -192,3 +197,17 @@ def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:
             f"learned may be off. Compare with pm.sample, started by pmep.start_point(idata).",
         )
     ]
+
+
+def _shifted(shift: float) -> Finding:
+    """Judge EP's own error, corrected in the posterior of the hyperparameters, by how far that has moved one."""
+    told = f"Skewness and kurtosis of the sites have moved hyperparameters by {shift:.2g} standard deviations at most"
+    if shift < _MOVED:
+        return Finding(_FINE, f"{told}: EP's own error is small, and corrected.")
+    if shift < _FAR:
+        return Finding(_NOTE, f"{told}: EP's own error is seen, and corrected.")
+    return Finding(
+        _DOUBT,
+        f"{told}: EP's own error is large, as of binary data in small groups, and corrected but for about a sixth of "
+        f"it. Compare with pm.sample, started by pmep.start_point(idata).",
+    )

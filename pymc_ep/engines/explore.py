@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.engines.cumulants import correction_at
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
@@ -27,6 +28,8 @@ class DesignPoint(NamedTuple):
         Posterior moments of the predictors.
     log_predictive : ndarray, (n,)
         Of each observation given the others.
+    correction : float
+        What the cumulants of the sites add to `log_z`; NaN where that was not asked for, or the series diverges.
     """
 
     theta: np.ndarray
@@ -37,6 +40,7 @@ class DesignPoint(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
     log_predictive: np.ndarray
+    correction: float = np.nan
 
     @property
     def value(self) -> float:
@@ -52,6 +56,8 @@ class Explorer:
     points : list of DesignPoint
     failed : list of ndarray, (p,)
         Where there was no converged fit.
+    correct : bool
+        Whether the evidence of the fits that follow is to be corrected.
     evaluations : int
     """
 
@@ -59,6 +65,7 @@ class Explorer:
         self.evidence = evidence
         self.points: list[DesignPoint] = []
         self.failed: list[np.ndarray] = []
+        self.correct = False
 
     @property
     def evaluations(self) -> int:
@@ -78,9 +85,16 @@ class Explorer:
             np.asarray(posterior.mean),
             np.asarray(posterior.variance),
             self.evidence.left_out(at),
+            self._correction(at),
         )
         self.points.append(point)
         return point
+
+    def _correction(self, at: EvidenceAt) -> float:
+        if not self.correct:
+            return np.nan
+        found = correction_at(self.evidence, at)
+        return np.nan if found.diverges else found.total
 
     def __call__(self, theta: np.ndarray) -> DesignPoint | None:
         """Fit at `theta`, (p,); None where there is no converged fit."""

@@ -17,6 +17,8 @@ from scipy.special import logsumexp
 from pymc_ep.engines.between import error_between
 from pymc_ep.engines.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.engines.cloud import Cloud, bridged, weighted
+from pymc_ep.engines.corrections import Corrected, corrected_weights, doubt
+from pymc_ep.engines.cumulants import why_no_correction
 from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.engines.evidence import Evidence
 from pymc_ep.engines.explore import DesignPoint, Explorer
@@ -60,6 +62,8 @@ _CHECKS = 15, 10, 5
 _BETWEEN, _FITTED = 0.03, 250
 """Error of predictors by sites between fits, in standard deviations, from which on fits are made at so many draws:
 sites of outliers under heavy tails jump (0.10 for two groups under Student-t noise; counts have 0.01)."""
+_PAIRS = 2000
+"""Sites up to which each fit is corrected; beyond, only those at representatives of the draws are."""
 _CANDIDATES = 6000
 """Positions of chains from which draws are taken."""
 _IMPORTANCE, _EVEN = 4, 0.1
@@ -83,6 +87,8 @@ class Integral(NamedTuple):
         Share of the draws nearest to each fit.
     log_evidence : float
         Log of the integral of Z(theta) p(theta).
+    corrected : Corrected, optional
+        What EP's own error in log Z does, as far as it can be known.
     effective : float
         Relative effective sample size of the weights exact / emulated at the fits made last.
     spread : float
@@ -100,6 +106,7 @@ class Integral(NamedTuple):
     points: list[DesignPoint]
     weights: np.ndarray
     log_evidence: float
+    corrected: Corrected | None
     effective: float
     spread: float
     evaluations: int
@@ -153,7 +160,9 @@ def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
     """Return what there is where the density cannot be integrated: the mode."""
     mode = mode._replace(converged=False, sentence=sentence)
     none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
-    return Integral(mode, none, empty, none, [], empty, np.nan, 0.0, np.inf, explorer.evaluations, False, sentence)
+    return Integral(
+        mode, none, empty, none, [], empty, np.nan, None, 0.0, np.inf, explorer.evaluations, False, sentence
+    )
 
 
 class _Frame(NamedTuple):
@@ -181,6 +190,8 @@ class _Integration:
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
+        self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power)
+        explorer.correct = self.corrects and sum(map(len, explorer.evidence.observed)) <= _PAIRS
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:
@@ -309,6 +320,7 @@ class _Integration:
     def _weighed(self, walkers: Walkers) -> Integral:
         """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
         cloud, taught, before = self._cloud(walkers), self._taught(), len(self.explorer.points)
+        self.explorer.correct = self.corrects
         places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, self.checks, self.rng))]
         logs = self._errors(places)
         self.between = error_between(self.form, taught, self.explorer.points[before:])
@@ -320,17 +332,24 @@ class _Integration:
         effective = float((share @ ratio) ** 2 / (share @ ratio**2))
         spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
         weights = cloud.weights * ratio[cell]
+        weights /= weights.sum()
+        corrected, points = None, self._taught()
+        if self.corrects:
+            corrected = corrected_weights(points, self.explorer.points[before:], self.frame.theta(cloud.z), weights)
+            weights = corrected.weights
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
-        points = self._taught()
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
-            weights / weights.sum(),
+            weights,
             self.frame.theta(draws),
             points,
             np.bincount(nearest(draws, self.frame.z(np.array([p.theta for p in points]))), minlength=len(points))
             / len(draws),
-            cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1] + total),
+            cloud.log_integral
+            + float(np.linalg.slogdet(self.frame.axes)[1] + total)
+            + (corrected.log_factor if corrected else 0.0),
+            corrected,
             effective,
             spread,
             self.explorer.evaluations,
@@ -361,7 +380,9 @@ class _Integration:
     def _told(self, found: Integral, walkers: Walkers) -> Integral:
         """Say how many fits there were, and where they were spent before the emulator was right."""
         if found.effective > _EFFECTIVE and self.met_wall < _MOST_WALL:
-            return found._replace(sentence=f"hyperparameters integrated over by {found.evaluations} fits")
+            why = doubt(found.corrected, self.explorer.evidence)
+            told = [f"hyperparameters integrated over by {found.evaluations} fits", *([why] if why else [])]
+            return found._replace(converged=not why, sentence="; ".join(told))
         least = _least_known(self.emulator, walkers.positions, 1)[0]
         which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
         name = owners(self.explorer.evidence, np.arange(self.p) == which)[0]

@@ -120,7 +120,7 @@ class Objective:
         self.trace.append(at.value)
         if self.notice is not None and at.run.status.converged:
             self.notice(at, gradient)
-        if self.best is None or at.value > self.best.value:
+        if self.best is None or _rank(at) > _rank(self.best):
             self.best, self.slope = at, gradient
         return -at.value, -gradient
 
@@ -128,6 +128,11 @@ class Objective:
         """Note a point without evidence, and return what turns the search back."""
         self.failed_at = theta.copy()
         return _FAILED, np.zeros_like(theta)
+
+
+def _rank(at: EvidenceAt) -> tuple[bool, float]:
+    """Return what fits are compared by: the value of one that did not converge says nothing against one that did."""
+    return at.run.status.converged, at.value
 
 
 def search(objective: Objective, theta: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.engines.base import Status
+from pymc_ep.engines.corrections import Corrected
 from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.evidence import Evidence, EvidenceAt
 from pymc_ep.engines.grids import averaged_evidence, averaged_status, grid_state, rebuild_average
@@ -135,7 +136,8 @@ def integral_solution(
             "hyper_ess": found.effective,
             "hyper_log_weight_sd": found.spread,
             "n_evaluations": found.evaluations,
-        },
+        }
+        | _own_error(found.corrected),
         traces=_history(at)
         | {
             "hyper_objective": ("hyper_iteration", found.mode.trace),
@@ -146,6 +148,16 @@ def integral_solution(
         design=form.constrained(thetas),
         log_evidence_is=_INTEGRATED,
     )
+
+
+def _own_error(corrected: Corrected | None) -> dict[str, float]:
+    """Return what EP's own error has done to evidence and hyperparameters, where that is known."""
+    if corrected is None or not corrected.known:
+        return {}
+    return {
+        "cumulant_correction": corrected.log_factor,
+        "cumulant_shift": float(np.max(np.abs(corrected.shift))),
+    }
 
 
 def many_solution(

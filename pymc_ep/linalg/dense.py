@@ -37,6 +37,8 @@ _SMALL = 1e-7
 1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
 _WEAK = 1e-6
 """Value of pi_i K_ii below which a site is too weak to divide by its precision."""
+_WEAK_PAIR = 1e-5
+"""Value of pi_i V_i below which covariances with site i are not read off the inverse of B."""
 _CLEAN = 1e-11
 """Residual of the weights, relative to the largest, above which they are refined."""
 
@@ -227,14 +229,30 @@ class DensePrior(NamedTuple):
         return ROUNDING * xp.max(self.variances()) / xp.min(variance)
 
     def posterior_rows(self, posterior: DensePosterior) -> Callable[..., np.ndarray]:
-        """Return a function of rows, and maybe columns, of K - K E K."""
-        covariance = np.asarray(self.covariance)
-        taken = np.asarray(posterior.precision_matrix()) @ covariance
+        """Return a function of rows, and maybe columns, of the posterior covariance V of the predictors.
 
-        def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
-            return covariance[rows][:, columns] - covariance[rows] @ taken[:, columns]
-
-        return block
+        Of the positive precisions V = s^{-1} (I - B^{-1}) s^{-1} = s^{-1} B^{-1} s K = K - K s B^{-1} s K. Under vague
+        priors the last cancels all digits: it serves pairs of sites that are both too weak to divide by, the second
+        pairs with one such. Negative precisions add K R R^T K.
+        """
+        covariance, root, whitener, variance = (
+            np.asarray(a) for a in (self.covariance, posterior.root, posterior.whitener, posterior.variance)
+        )
+        weak = root**2 * variance < _WEAK_PAIR
+        divisor = np.where(weak, 1.0, root)
+        whole = np.array(gram(whitener))
+        whole /= -divisor[:, None]
+        whole /= divisor
+        if weak.any():
+            reduced = whitener @ (root[:, None] * covariance[:, weak])
+            across = whitener.T @ reduced / divisor[:, None]
+            across[weak] = covariance[np.ix_(weak, weak)] - reduced.T @ reduced
+            whole[:, weak], whole[weak] = across, across.T
+        if posterior.downdate.shape[1]:
+            gained = covariance @ np.asarray(posterior.downdate)
+            whole += gained @ gained.T
+        np.fill_diagonal(whole, variance)
+        return lambda rows, columns=slice(None): whole[rows][:, columns]
 
     def cotangent(self, posterior: DensePosterior, precision: Any) -> np.ndarray:
         """Return d log Z / d K = (a a^T - E) / 2, (n, n)."""

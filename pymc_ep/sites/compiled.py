@@ -32,6 +32,8 @@ __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 
 _KEPT = 2 * 10**8
 """Numbers in rules that are kept for means nearby, 1.5 GiB; the moments of sites beyond are computed anew."""
+_NO_WEIGHT = 1e-100
+"""Share of the integral at and below which a node counts for nothing."""
 
 
 def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
@@ -320,8 +322,8 @@ class CompiledSite(BoundFunctions):
         panels, site = rule.panels, rule.panels.site
         y, _, _, power, *parameters = arrays
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
-        # Nodes without weight may lie where the density has no derivative.
-        offset = np.where(rule.weight > 0, rule.offset, 0.0) if self.site.scanned else rule.offset
+        # Nodes without weight may lie where the density has no derivative, or one that overflows.
+        offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
         parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(part, "add") for part in parts]
 

@@ -111,14 +111,14 @@ def test_weights_fail_in_few_dimensions_and_say_nothing_in_many(gaussian):
 def test_a_series_that_diverges_is_absent(poisson, monkeypatch):
     """One site whose cumulants are absurd, as numbers without digits would be."""
     model, result = poisson
-    whole = pmep.diagnostics.report.tilted_cumulants
+    whole = pmep.diagnostics.report.all_cumulants
 
     def absurd(*arguments):
         skewness, kurtosis = whole(*arguments)
         kurtosis[3:5] = 1e11
         return skewness, kurtosis
 
-    monkeypatch.setattr(pmep.diagnostics.report, "tilted_cumulants", absurd)
+    monkeypatch.setattr(pmep.diagnostics.report, "all_cumulants", absurd)
     found = pmep.diagnose(result, model)
     assert "cumulant_correction" not in found and "y_evidence_share" not in found
     assert "so that the series diverges" in found.attrs["absent"]

@@ -50,6 +50,8 @@ def test_against_inverses(kind):
     # E is the derivative of the posterior covariance's complement: V = K - K E K.
     reduced = covariance - covariance @ found.precision_matrix() @ covariance
     np.testing.assert_allclose(reduced, expected, atol=1e-9)
+    rows = DensePrior(covariance).posterior_rows(found)
+    np.testing.assert_allclose(rows(slice(2, 5)), expected[2:5], atol=1e-9)
 
 
 def test_weak_sites_keep_their_digits():
@@ -134,6 +136,18 @@ def test_a_wide_level_under_precise_observations():
     values = np.maximum(values, 0.0)
     expected = vectors @ (values * precision / (1 + precision * values) * (vectors.T @ target))
     np.testing.assert_allclose((found.mean - expected) / np.sqrt(found.variance), 0.0, atol=1e-7)
+
+
+def test_covariances_under_vague_priors_keep_their_digits():
+    """Of predictors whose prior variances are 1e8 times those that are left, two of them hardly observed."""
+    rng = np.random.default_rng(4)
+    design = rng.normal(size=(12, 3))
+    root = 1e4 * design.T
+    precision = np.r_[rng.uniform(0.5, 2.0, 10), 1e-7, 0.0]
+    dense = DensePrior(root.T @ root)
+    found = dense.posterior_rows(dense.posterior(np.zeros(12), np.zeros(12), precision))(slice(None))
+    exact = design @ np.linalg.solve(1e-8 * np.eye(3) + (design.T * precision) @ design, design.T)
+    np.testing.assert_allclose(found, exact, atol=1e-4 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("clean", [False, True])

@@ -17,18 +17,61 @@ zero, as EP's evidence is then exact.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.engines.ep_sweep import KNOWN, group_slices
+from pymc_ep.engines.evidence import Evidence, EvidenceAt
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.sites import CompiledSite, check_finite
 
-__all__ = ["evidence_shares", "non_gaussianity", "tilted_cumulants"]
+__all__ = [
+    "Correction",
+    "all_cumulants",
+    "correction_at",
+    "evidence_correction",
+    "non_gaussianity",
+    "tilted_cumulants",
+    "why_no_correction",
+]
 
 _STEP = 0.03
 """Step of the differences, in units of one over the tilted standard deviation: what is cut off, step^4 / 30 times the
 seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
+_LARGEST = 10_000
+"""Most predictors for which all pairs are formed, in a second or two."""
+_MOST_OF_ONE = 1.0
+"""Nats that one site may move the evidence by: beyond, higher terms of the series are larger still."""
+_NEGLIGIBLE = 0.01
+"""Nats that a correction which cannot exceed them is not computed for."""
 _BLOCK = 2**22
 """Most numbers in a block of rows of the posterior covariance."""
+
+
+class Correction(NamedTuple):
+    """What pairs of sites add to the log evidence.
+
+    Attributes
+    ----------
+    shares : ndarray, (n,)
+        Each site's half of its pair terms.
+    """
+
+    shares: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """Correction in nats."""
+        return float(self.shares.sum())
+
+    @property
+    def diverges(self) -> str:
+        """Say that higher terms of the series are larger still; empty where they are not."""
+        largest = float(np.max(np.abs(self.shares), initial=0.0))
+        if largest <= _MOST_OF_ONE:
+            return ""
+        return f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
 
 
 def tilted_cumulants(
@@ -74,10 +117,51 @@ def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
     return skewness**2 / 12.0 + kurtosis**2 / 48.0
 
 
-def evidence_shares(
+def all_cumulants(
+    form: CompiledLatentGaussian,
+    observed: Sequence[np.ndarray],
+    parameters: Sequence[Sequence[np.ndarray]],
+    cavity_mean: np.ndarray,
+    cavity_variance: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `tilted_cumulants` of all sites of a form, (n,) each; NaN for those of a site that couples predictors."""
+    skewness, kurtosis = np.full((2, len(cavity_mean)), np.nan)
+    groups = zip(form.form.factors, form.sites, observed, parameters, group_slices(observed))
+    for factor, site, y, values, here in groups:
+        if not factor.site.coupled:
+            moments = tilted_cumulants(site, y, cavity_mean[here], cavity_variance[here], values)
+            skewness[here], kurtosis[here] = moments
+    return skewness, kurtosis
+
+
+def why_no_correction(form: CompiledLatentGaussian, power: float) -> str:
+    """Say why the evidence of a form is not corrected; empty where it may be."""
+    if power != 1.0:
+        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
+    if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
+        return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
+    many = sum(y.size for y in form.observed()) > _LARGEST
+    return f"over {_LARGEST} predictors, for all pairs of which there is no room" if many else ""
+
+
+def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
+    """Return the correction of the log evidence at a fit that converged."""
+    found = at.run.state.sweep
+    mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+    variance = np.where(variance > 0, variance, KNOWN)
+    skewness, kurtosis = all_cumulants(evidence.form, evidence.observed, at.problem.parameters, mean, variance)
+    # With all correlations one. It spares the pairs of many observations of few coefficients.
+    most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
+    if most < _NEGLIGIBLE:
+        return Correction(np.zeros(len(mean)))
+    rows = at.problem.prior.posterior_rows(found.posterior)
+    return evidence_correction(skewness, kurtosis, np.asarray(found.posterior.variance), rows)
+
+
+def evidence_correction(
     skewness: np.ndarray, kurtosis: np.ndarray, variance: np.ndarray, covariance_rows: Callable[[slice], np.ndarray]
-) -> np.ndarray:
-    """Return each site's half of its pair terms, (n,); they add up to the correction of the log evidence.
+) -> Correction:
+    """Return the correction of the log evidence, to second order in third and fourth cumulants.
 
     Parameters
     ----------
@@ -95,8 +179,8 @@ def evidence_shares(
         here = slice(start, min(start + rows, n))
         correlation = covariance_rows(here) * inverse_sd[here, None] * inverse_sd
         correlation[np.arange(here.stop - start), np.arange(start, here.stop)] = 0.0
-        cubes = correlation**3
+        cubes = correlation * correlation * correlation
         third = skewness[here] * (cubes @ skewness) / 6.0
         fourth = kurtosis[here] * ((cubes * correlation) @ kurtosis) / 24.0
         shares[here] = 0.5 * (third + fourth)
-    return shares
+    return Correction(shares)

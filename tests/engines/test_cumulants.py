@@ -6,7 +6,7 @@ import pytest
 from scipy import integrate, stats
 
 import pymc_ep as pmep
-from pymc_ep.diagnostics.cumulants import non_gaussianity, tilted_cumulants
+from pymc_ep.engines.cumulants import non_gaussianity, tilted_cumulants
 from pymc_ep.sites import compile_site
 
 SITES = {
@@ -129,3 +129,67 @@ def test_a_known_predictor_has_no_part():
     found, alone = (pmep.diagnose(pmep.fit(model=m, draws=0, progressbar=False), m) for m in (model, smaller))
     np.testing.assert_allclose(found["cumulant_correction"], alone["cumulant_correction"], rtol=1e-5)
     assert abs(float(found["y_evidence_share"][2])) < 1e-12
+
+
+def groups_of_bits(groups, each, scale, seed):
+    """Bits of groups with a random level each, and the exact posterior of the scale by quadrature."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), each)
+    y = (rng.normal(0, scale, groups)[group] + rng.logistic(size=groups * each) > 0).astype(int)
+    with pm.Model() as model:
+        s = pm.HalfCauchy("s", 2.5)
+        u = pm.Normal("u", 0, 1, shape=groups)
+        pm.Bernoulli("y", logit_p=s * u[group], observed=y)
+    ones = np.bincount(group, weights=y, minlength=groups)[:, None]
+    log_s = np.linspace(-3.0, 4.0, 1401)
+    evidence = np.empty_like(log_s)
+    levels = np.linspace(-8.0, 8.0, 4001)
+    prior = stats.norm.pdf(levels) * (levels[1] - levels[0])
+    for k, value in enumerate(np.exp(log_s)):
+        log_t = ones * value * levels - each * np.logaddexp(0, value * levels)
+        evidence[k] = np.log(np.exp(log_t) @ prior).sum()
+    log_density = evidence + stats.halfcauchy.logpdf(np.exp(log_s), scale=2.5) + log_s
+    weight = np.exp(log_density - log_density.max())
+    step = log_s[1] - log_s[0]
+    log_evidence = np.log(weight.sum() * step) + log_density.max()
+    weight /= weight.sum()
+    mean = weight @ np.exp(log_s)
+    return model, float(mean), float(np.sqrt(weight @ (np.exp(log_s) - mean) ** 2)), float(log_evidence)
+
+
+def test_the_scale_of_groups_of_bits_is_corrected(monkeypatch):
+    model, mean, sd, log_evidence = groups_of_bits(30, 3, 3.0, seed=3)
+
+    def errors():
+        fit = pmep.fit(model=model, draws=0, progressbar=False)
+        found = float(fit["posterior_mean"]["s"]), float(fit["posterior_sd"]["s"]), float(fit["fit"]["log_evidence"])
+        return fit, [(found[0] - mean) / sd, found[1] / sd - 1, found[2] - log_evidence]
+
+    fit, corrected = errors()
+    assert np.abs(corrected).max() < 0.05
+    assert 0.05 < float(fit["fit"]["cumulant_shift"]) < 0.7 and bool(fit["fit"]["converged"])
+    found = pmep.diagnose(fit, model)
+    assert float(found["log_evidence_cumulant"]) == float(fit["fit"]["log_evidence"])
+    assert "EP's own error is seen, and corrected" in found.attrs["verdict"]
+    monkeypatch.setattr(pmep.engines.integrate, "why_no_correction", lambda form, power: "none wanted")
+    fit, plain = errors()
+    assert abs(plain[0]) > 3 * abs(corrected[0]) and abs(plain[2]) > 0.1
+    assert "cumulant_shift" not in fit["fit"]
+
+
+def test_a_large_correction_is_announced():
+    model, mean, sd, _ = groups_of_bits(150, 5, 5.0, seed=1)
+    with pytest.warns(pmep.ConvergenceWarning, match="move the mean of s by .* standard deviations"):
+        fit = pmep.fit(model=model, draws=0, progressbar=False)
+    shift = float(fit["fit"]["cumulant_shift"])
+    assert shift > 0.7
+    assert abs(float(fit["posterior_mean"]["s"]) - mean) / sd < shift / 3
+    assert pmep.diagnose(fit, model).attrs["verdict"].startswith("Not to be trusted")
+
+
+def test_a_series_that_diverges_is_announced(monkeypatch):
+    model, *_ = groups_of_bits(10, 3, 1.0, seed=2)
+    monkeypatch.setattr("pymc_ep.engines.cumulants._MOST_OF_ONE", 0.0)
+    with pytest.warns(pmep.ConvergenceWarning, match="the series that tells it diverges at .* of the fits"):
+        fit = pmep.fit(model=model, draws=0, progressbar=False)
+    assert "cumulant_correction" not in fit["fit"] and not bool(fit["fit"]["converged"])
