@@ -23,7 +23,9 @@ from pytensor.scalar.basic import Add, Cast, Clip, Mul
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import indices_from_subtensor
 from pytensor.tensor.type import TensorType
+from pytensor.tensor.type_other import NoneTypeT, SliceType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
@@ -37,6 +39,7 @@ __all__ = [
     "group_names",
     "has_group",
     "indexed_first",
+    "indices_of",
     "inlined",
     "make_container",
     "numpy_mode",
@@ -90,6 +93,20 @@ def indexed_first(node: Apply) -> list | None:
     order = getattr(node.op, "idx_list", range(len(indices)))
     plain = [*order] == [*range(len(indices))] and all(isinstance(index.type, TensorType) for index in indices)
     return indices if plain else None
+
+
+def indices_of(node: Apply) -> list:
+    """Return the indices of an advanced index as variables and slices."""
+    indices = node.inputs[1:]
+    if PYMC_6:
+        return list(indices_from_subtensor(indices, node.op.idx_list))
+    return [_as_slice(index) if isinstance(index.type, SliceType) else index for index in indices]
+
+
+def _as_slice(index: Any) -> slice:
+    if index.owner is None:
+        return index.data
+    return slice(*(None if isinstance(part.type, NoneTypeT) else part for part in index.owner.inputs))
 
 
 class _AsType(Op):

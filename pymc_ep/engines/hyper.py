@@ -179,8 +179,8 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
     """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
 
     Each is moved alone, where its prior does not fall by itself: logarithms and logits by what is far on their scale,
-    others by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a posterior is
-    improper, or as good as that, where such a direction exists.
+    others from `theta` by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a
+    posterior is improper, or as good as that, where such a direction exists.
     """
     found = []
     form = evidence.form
@@ -188,7 +188,8 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
         far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
         for way in (-1.0, 1.0):
             # Far from where the model starts, or from one: a user's start may lie far out itself.
-            base = np.where(here := np.arange(theta.size) == i, way * np.maximum(way * form.start, 0.0), theta)
+            outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
+            base = np.where(here := np.arange(theta.size) == i, outer, theta)
             points = [base + way * distance * here for distance in far]
             with np.errstate(all="ignore"):
                 log_prior = form.log_prior_rows(np.array(points))

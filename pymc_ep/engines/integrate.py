@@ -197,7 +197,15 @@ class _Integration:
     def run(self) -> Integral:
         """Go round until the emulator is right, or until the fits that are allowed are made."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
-        self.frame = self._first_frame()
+        self.frame, edge = self._first_frame()
+        if edge.any():
+            return _nothing(
+                self.mode,
+                self.explorer,
+                f"the search for the mode of the hyperparameters ended where fits do not converge beyond, in "
+                f"{', '.join(owners(self.explorer.evidence, edge))}, and they were not integrated over but held; start "
+                f"elsewhere, with start={{...}}, or use power=0.5",
+            )
         scale = np.sqrt((self.frame.axes**2).sum(axis=0))
         if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
             return _nothing(
@@ -228,11 +236,14 @@ class _Integration:
         self._reframe(kept, walkers)
         return spread < _SPREAD and worst < _WORST and self.met_wall < _WALL
 
-    def _first_frame(self) -> _Frame:
-        """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients."""
+    def _first_frame(self) -> tuple[_Frame, np.ndarray]:
+        """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients.
+
+        Say also, (p,), along which there is no fit at any distance.
+        """
         theta, top = self.mode.at.theta, self.mode.at.value
         steps = np.where(self.form.transformed, _FIRST_STEP, 1.0)
-        hessian = np.zeros((self.p, self.p))
+        hessian, edge = np.zeros((self.p, self.p)), np.zeros(self.p, dtype=bool)
         for i, axis in enumerate(np.eye(self.p)):
             for _ in range(_TRIES):
                 low, high = (self.explorer(theta + way * steps[i] * axis) for way in (-1.0, 1.0))
@@ -241,6 +252,7 @@ class _Integration:
                     break
                 # A parabola would have fallen by one at this distance.
                 steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
+            edge[i] = np.isinf(fall)
             if low is None or high is None:
                 hessian[i, i] = steps[i] ** -2
             else:
@@ -248,7 +260,7 @@ class _Integration:
                 slopes = np.array([low.gradient, high.gradient]) + self.form.log_prior_gradients(moved)[1]
                 hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
         curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
-        return _Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps)
+        return _Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge
 
     def _taught(self) -> list[DesignPoint]:
         """Return the fits that teach: those not too far below the best."""

@@ -25,6 +25,8 @@ _REACH = 4.0
 """How far a search may move a logarithm or logit before it starts anew: a factor of 50."""
 _RETRIES = 6
 """How often a search among points without evidence starts anew, each time within a quarter of the reach."""
+_LEAPS, _STEEP = (1.0, 2.0, 4.0, 8.0), 1.0
+"""Distances uphill at which a search that is stuck looks for a fit, and the least slope, in nats, where it is stuck."""
 _FARTHEST = 16.0
 """Move of a logarithm or logit, a factor of 9 million, after which a search that is still on its way is ended."""
 _LITTLE = 1e-3
@@ -160,6 +162,9 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
             width = np.where(distance > 0, np.minimum(width, distance) / 4, width)
             factor = None if factor is None else factor / 4
             retries -= 1
+            # Twice in a row: the best point is not at fault for having been left by too large a step.
+            if retries in (_RETRIES - 2, 0) and _leaps(objective, transformed):
+                width, factor, retries = reach, None, _RETRIES
         elif done and not border.any():
             return False
         elif transformed[border].any() and _is_endless(before, objective, theta, transformed & border):
@@ -171,6 +176,19 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
         if objective.evaluations - whitened_at >= _ROUND:
             factor = _whitening(objective)
             whitened_at = objective.evaluations
+    return False
+
+
+def _leaps(objective: Objective, transformed: np.ndarray) -> bool:
+    """Whether there is a better fit uphill, beyond points without evidence: EP stalls on a stretch of scales only."""
+    at, slope = objective.at, np.where(transformed, objective.slope, 0.0)
+    steepness = float(np.linalg.norm(slope))
+    for distance in _LEAPS if steepness > _STEEP else ():
+        objective.sites = None
+        objective(at.theta + distance * slope / steepness)
+        if objective.at is not at:
+            return True
+    objective.sites = at.sites
     return False
 
 

@@ -56,8 +56,22 @@ def linear_map(output: TensorVariable, variable: TensorVariable) -> BatchMap:
 
 def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
     """Evaluate `expression` for each row of the given inputs; a constant expression is repeated."""
-    out = vectorize_graph(expression, inputs)
+    try:
+        out = vectorize_graph(expression, inputs)
+    except NotImplementedError:
+        # Of columns by a list, x[:, [0]], some releases of PyTensor cannot vectorize the gradient.
+        return _one_by_one(expression, inputs)
     if out.ndim == expression.ndim:
         rows = next(iter(inputs.values())).shape[0]
         out = pt.broadcast_to(out, (rows, *expression.shape))
     return out
+
+
+def _one_by_one(expression: TensorVariable, inputs: dict) -> TensorVariable:
+    """Evaluate `expression` for one row after another."""
+
+    def of_row(*rows: TensorVariable) -> TensorVariable:
+        typed = [pt.specify_shape(row, known.type.shape) for row, known in zip(rows, inputs)]
+        return graph_replace([expression], dict(zip(inputs, typed)), strict=False)[0]
+
+    return pytensor.map(of_row, list(inputs.values()), return_updates=False)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -12,9 +13,10 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.variable import TensorVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_ep.compat import inlined, quick_mode
+from pymc_ep.compat import indices_of, inlined, quick_mode
 from pymc_ep.forms.linear_maps import pullback
 
 __all__ = [
@@ -109,9 +111,25 @@ def without_views(
             known[node.outputs[0]] = inputs[0]
         elif isinstance(node.op, Einsum):
             known.update(zip(node.outputs, inlined(node.clone_with_new_inputs(inputs))))
+        elif (
+            isinstance(node.op, AdvancedSubtensor) and (column := _one_column(inputs[0], indices_of(node))) is not None
+        ):
+            known[node.outputs[0]] = column
         elif inputs != node.inputs:
             known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
     return [known.get(v, v) for v in expressions]
+
+
+def _one_column(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
+    """Return x[:, [k]] as x[:, k] with a new axis, of which PyTensor knows derivatives and shapes; else None."""
+    lists = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
+    # Rows by a list are gathered by an operation that PyTensor knows all about.
+    if len(lists) != 1 or not lists[0] or not isinstance(index := indices[lists[0]], TensorConstant):
+        return None
+    if index.data.shape != (1,) or index.data.dtype.kind not in "iu":
+        return None
+    plain = [int(index.data[0]) if axis == lists[0] else part for axis, part in enumerate(indices)]
+    return pt.expand_dims(x[tuple(plain)], lists[0])
 
 
 def is_affine_symbolically(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:

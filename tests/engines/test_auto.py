@@ -150,3 +150,41 @@ def test_sites_that_jump_are_fitted_at_the_draws():
     assert abs(draws.mean() - mean) < 0.1 * sd
     assert abs(draws.std() / sd - 1) < 0.1
     assert abs(float(idata["posterior_sd"]["centre"]) / sd - 1) < 0.1
+
+
+def test_a_hyperparameter_far_from_zero_is_not_taken_for_endless():
+    """A log precision that falls with a covariate: as narrow as its distance from zero, ten times over."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=800)
+    y = 1.0 + 0.5 * x + np.exp(-0.5 * (3.0 + 0.2 * x)) * rng.normal(size=800)
+    with pm.Model() as model:
+        level, slope = pm.Normal("level", 0, 10), pm.Normal("slope", 0, 10)
+        theta, phi = pm.Normal("theta", 0, 100), pm.Normal("phi", 0, 100)
+        pm.Normal("y", level + slope * x, pm.math.exp(-0.5 * (theta + phi * x)), observed=y)
+    fit = pmep.fit(model=model, draws=0, progressbar=False)
+    assert bool(fit["fit"]["converged"])
+    # The information of a log variance in n observations is n / 2.
+    np.testing.assert_allclose(fit["posterior_sd"]["theta"], np.sqrt(2 / 800), rtol=0.05)
+    assert abs(float(fit["posterior_mean"]["theta"]) - 3.0) < 3 * np.sqrt(2 / 800)
+
+
+def test_a_start_at_which_ep_stalls_is_not_the_mode():
+    """Stack loss under Student-t noise, from a scale of 0.03: what EP says there compares with nothing."""
+    z, y = stack_loss()
+    with pm.Model() as model:
+        level, slopes = pm.Normal("level", 0, 316), pm.Normal("slopes", 0, 316, shape=3)
+        variance = pm.InverseGamma("variance", 0.001, 0.001, initval=1e-3)
+        pm.StudentT("y", nu=4, mu=level + z @ slopes, sigma=pm.math.sqrt(variance), observed=y)
+    fit = pmep.fit(model=model, draws=0, progressbar=False)
+    assert bool(fit["fit"]["converged"])
+    assert 1.0 < float(fit["fit"]["hyper_mode_variance"]) < 30.0
+
+
+def stack_loss():
+    """Brownlee (1965): acid lost in 21 days, by flow, temperature and acid of the plant, standardised."""
+    flow = [80, 80, 75, 62, 62, 62, 62, 62, 58, 58, 58, 58, 58, 58, 50, 50, 50, 50, 50, 56, 70]
+    water = [27, 27, 25, 24, 22, 23, 24, 24, 23, 18, 18, 17, 18, 19, 18, 18, 19, 19, 20, 20, 20]
+    acid = [89, 88, 90, 87, 87, 87, 93, 93, 87, 80, 89, 88, 82, 93, 89, 86, 72, 79, 80, 82, 91]
+    lost = [42, 37, 37, 28, 18, 18, 19, 20, 15, 14, 14, 13, 11, 12, 8, 7, 8, 8, 9, 15, 15]
+    x = np.array([flow, water, acid], dtype=float).T
+    return (x - x.mean(axis=0)) / x.std(axis=0, ddof=1), np.array(lost)
