@@ -19,7 +19,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Add, Cast, Clip, Mul
+from pytensor.scalar.basic import Add, Cast, Clip, Mul, Second, second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor import constant, exp, expm1, log, log1p, maximum, minimum, random, switch
 from pytensor.tensor.elemwise import Elemwise
@@ -124,6 +124,18 @@ class _AsType(Op):
         output_storage[0][0] = inputs[0].astype(self.dtype)
 
 
+class _Fill(Op):
+    """The second of two arrays, in the shape of both, by NumPy."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any, y: Any) -> Apply:
+        return Apply(self, [x, y], [Elemwise(second)(x, y).type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
+
+
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     """Rewrite what would be run element by element in Python, for want of a NumPy function that does it at once."""
@@ -131,6 +143,8 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     target = node.outputs[0].dtype
     if isinstance(scalar_op, Cast):
         return [_AsType(target)(node.inputs[0])]
+    if isinstance(scalar_op, Second):
+        return [_Fill()(*node.inputs)]
     if isinstance(scalar_op, Softplus):
         x = node.inputs[0]
         return [(maximum(x, 0.0) + log1p(exp(-abs(x)))).astype(target)]

@@ -1,11 +1,12 @@
 """Gaussian posteriors at draws of the hyperparameters, with sites interpolated between fits.
 
-It offers what `LatentPosterior` offers. The posteriors are made one at a time and let go, since each holds matrices of
-the size of the data squared.
+It offers what `LatentPosterior` offers. The posteriors are made one at a time. Small ones are kept, as draws need what
+moments have made; large ones are let go, since each holds matrices of the size of the data squared.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from pymc_ep.linalg.gaussian import GaussianPosterior
 
 __all__ = ["PosteriorMixture", "mixed_moments"]
 
+_KEPT = 2**28
+"""Bytes that the posteriors which are kept may take together."""
 _LEFT_OUT = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
 
 
@@ -63,6 +66,8 @@ class PosteriorMixture:
         self.fits = thetas, shifts, precisions
         self.thetas = draws if len(draws) else thetas
         """Hyperparameters of the components, (s, p)."""
+        self._kept: dict[int, LatentPosterior] = {}
+        self._room = _KEPT
 
     @property
     def theta(self) -> np.ndarray:
@@ -104,9 +109,16 @@ class PosteriorMixture:
         p, n = self.thetas.shape[1], self.fits[1].shape[1]
         none = np.zeros((0, n))
         for k in index:
+            if k in self._kept:
+                yield self._kept[k]
+                continue
             theta = self.thetas[k]
             shift, precision = (self.fits[1][k], self.fits[2][k]) if self._sites is None else self._sites(theta)
-            yield LatentPosterior(self.form, theta, shift, precision, np.zeros((0, p)), none, none)
+            posterior = LatentPosterior(self.form, theta, shift, precision, np.zeros((0, p)), none, none)
+            yield posterior
+            if (size := _bytes_of(posterior.mode)) <= self._room:
+                self._kept[k] = posterior
+                self._room -= size
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
@@ -151,3 +163,11 @@ class PosteriorMixture:
     def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:
         rest = iter(parts)
         return [(next(rest),) if block.origin is None else (next(rest), next(rest)) for block in self.form.form.blocks]
+
+
+def _bytes_of(part: Any) -> int:
+    """Return the bytes of all arrays in tuples and objects."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    parts = part if isinstance(part, tuple | list) else vars(part).values() if hasattr(part, "__dict__") else ()
+    return sum(map(_bytes_of, parts))
