@@ -268,3 +268,21 @@ def test_sampling_without_a_draw_is_an_interruption(monkeypatch):
     monkeypatch.setattr(pm, "sample", lambda *_, **__: draws)
     with pytest.raises(KeyboardInterrupt, match="before its first draw"):
         pmep.fit(model=model, hyper="sample", draws=10, chains=1, progressbar=False)
+
+
+def test_an_interrupted_integration_returns_draws_of_what_it_knows(monkeypatch):
+    """Interrupted where it checks its draws: their spread is there, and no more is claimed."""
+    model = model_of(process)
+    with monkeypatch.context() as context:
+        reports = interrupt_at(context, 0)
+        whole = pmep.fit(model=model, **QUIET)
+    with monkeypatch.context() as context:
+        interrupt_at(context, int(0.7 * len(reports)))
+        with pytest.warns(pmep.ConvergenceWarning, match="interrupted after .* integrated over as far as these tell"):
+            found = pmep.fit(model=model, **QUIET)
+    assert not bool(found["fit"]["converged"])
+    assert int(found["fit"]["n_evaluations"]) < int(whole["fit"]["n_evaluations"])
+    mean, sd = (float(whole[f"posterior_{what}"]["amp"]) for what in ("mean", "sd"))
+    assert abs(float(found["posterior_mean"]["amp"]) - mean) < 0.2 * sd
+    np.testing.assert_allclose(float(found["posterior_sd"]["amp"]), sd, rtol=0.2)
+    assert pmep.diagnose(found, model).attrs["verdict"].startswith("Not to be trusted")

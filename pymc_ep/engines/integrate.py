@@ -217,6 +217,13 @@ class _Integration:
             )
         self._emulate()
         walkers = Walkers(self._seats(), self.rng)
+        try:
+            return self._rounds(walkers)
+        except INTERRUPTS as stop:
+            reached(stop, self.mode.at)
+            return self._so_far()
+
+    def _rounds(self, walkers: Walkers) -> Integral:
         last = self.explorer.evaluations + self.most
         while True:
             right = self._round(walkers)
@@ -226,6 +233,14 @@ class _Integration:
                 if spent or found.effective > _EFFECTIVE:
                     return self._told(self._fitted(found), walkers)
                 self._emulate()
+
+    def _so_far(self) -> Integral:
+        """Return draws from the emulator as it is, which no fits have judged."""
+        self._emulate()
+        cloud = self._cloud(Walkers(self._seats(), self.rng))
+        found = self._integral(cloud, cloud.weights, 0.0)
+        sentence = f"interrupted after {found.evaluations} fits: hyperparameters integrated over as far as these tell"
+        return found._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
 
     def _round(self, walkers: Walkers) -> bool:
         """Move the chains, judge and teach the emulator by fits, and say whether it was right."""
@@ -345,25 +360,31 @@ class _Integration:
         spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
         weights = cloud.weights * ratio[cell]
         weights /= weights.sum()
-        corrected, points = None, self._taught()
+        corrected = None
         if self.corrects:
-            corrected = corrected_weights(points, self.explorer.points[before:], self.frame.theta(cloud.z), weights)
+            made, thetas = self.explorer.points[before:], self.frame.theta(cloud.z)
+            corrected = corrected_weights(self._taught(), made, thetas, weights)
             weights = corrected.weights
+        log_factor = float(total) + (corrected.log_factor if corrected else 0.0)
+        found = self._integral(cloud, weights, log_factor)
+        return found._replace(corrected=corrected, effective=effective, spread=spread)
+
+    def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:
+        """Return draws of a cloud with weights, whose integral is larger by a factor, and the fits between these."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
+        points = self._taught()
+        near = nearest(draws, self.frame.z(np.array([point.theta for point in points])))
         return Integral(
             self.mode,
             self.frame.theta(cloud.z),
             weights,
             self.frame.theta(draws),
             points,
-            np.bincount(nearest(draws, self.frame.z(np.array([p.theta for p in points]))), minlength=len(points))
-            / len(draws),
-            cloud.log_integral
-            + float(np.linalg.slogdet(self.frame.axes)[1] + total)
-            + (corrected.log_factor if corrected else 0.0),
-            corrected,
-            effective,
-            spread,
+            np.bincount(near, minlength=len(points)) / len(draws),
+            cloud.log_integral + float(np.linalg.slogdet(self.frame.axes)[1]) + log_factor,
+            None,
+            np.nan,
+            np.nan,
             self.explorer.evaluations,
             True,
             "",

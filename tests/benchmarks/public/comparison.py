@@ -75,10 +75,10 @@ def _hyper_size(model: pm.Model) -> int:
 
 
 def _evaluations(fit: xr.Dataset) -> int:
-    """Return how often the evidence was evaluated: as the fit says, or as long as its traces are."""
-    if "evaluations" in fit.attrs:
-        return int(fit.attrs["evaluations"])
-    return int(sum(fit[n].size for n in ("hyper_objective", "hyper_weight") if n in fit))
+    """Return how often the evidence was evaluated: as the fit says, or as long as the trace of its search is."""
+    if "n_evaluations" in fit:
+        return int(fit["n_evaluations"])
+    return int(fit["hyper_objective"].size) if "hyper_objective" in fit else 1
 
 
 def _errors(posterior: xr.Dataset, scalars: dict[str, Any]) -> dict[str, Any]:
