@@ -83,7 +83,7 @@ def laplace(model: pm.Model, seed: int) -> Any:
     import pymc_extras as pmx
 
     with model:
-        return pmx.fit_laplace(draws=LIMIT, chains=4, random_seed=seed, progressbar=False)
+        return pmx.fit_laplace(draws=4 * LIMIT, random_seed=seed, progressbar=False)
 
 
 def advi(model: pm.Model, seed: int) -> Any:
