@@ -85,18 +85,17 @@ def quick_mode() -> Mode:
 
 
 def indexed_first(node: Apply) -> list | None:
-    """Return the arrays that index the first axes of an array, one each; None where others are indexed, or sliced.
-
-    The newer PyTensor keeps slices and the order of indices beside the node's inputs, the older one among them.
-    """
-    indices = node.inputs[1:]
-    order = getattr(node.op, "idx_list", range(len(indices)))
-    plain = [*order] == [*range(len(indices))] and all(isinstance(index.type, TensorType) for index in indices)
+    """Return the arrays that index the first axes of an array, one each; None where others are indexed, or sliced."""
+    indices = indices_of(node)
+    plain = all(not isinstance(index, slice) and isinstance(index.type, TensorType) for index in indices)
     return indices if plain else None
 
 
 def indices_of(node: Apply) -> list:
-    """Return the indices of an advanced index as variables and slices."""
+    """Return the indices of an advanced index as variables and slices.
+
+    The newer PyTensor keeps slices and the order of indices beside the node's inputs, the older one among them.
+    """
     indices = node.inputs[1:]
     if PYMC_6:
         return list(indices_from_subtensor(indices, node.op.idx_list))

@@ -217,7 +217,6 @@ def _sites(
     """Return each site's indicators, and the correction of the log evidence that they give."""
     _, prior, gaussian = posterior.mode
     mean, variance = cavities(gaussian, posterior.shift, posterior.precision, 1.0)
-    variance = np.where(variance > 0, variance, KNOWN)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
     skewness, kurtosis = all_cumulants(posterior.form, [y.ravel() for y in observed], prior.parameters, mean, variance)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pymc_ep.engines.corrections import SHIFTED
+
 __all__ = ["Finding", "verdict"]
 
 _FINE, _NOTE, _DOUBT, _WRONG = range(4)
@@ -25,9 +27,8 @@ _LOW_DIMENSION = 30
 standard deviation is a tenth too small leave a relative effective sample size of one half."""
 _SEEN, _LARGE = 0.3, 1.0
 """Corrections of the log evidence, in nats, above which EP's own error is seen, and above which EP is in doubt."""
-_MOVED, _FAR = 0.1, 0.7
-"""Standard deviations by which EP's own error moves a hyperparameter: above the first it is seen, above the second what
-the correction leaves of it is seen."""
+_MOVED = 0.1
+"""Standard deviations by which EP's own error moves a hyperparameter, above which it is seen."""
 _FLAT, _SPREAD = 0.9, 0.5
 """Relative effective sample size of the hyperparameters' weights: above the first they are integrated as well as
 exactly, below the second the integral is in doubt."""
@@ -204,7 +205,7 @@ def _shifted(shift: float) -> Finding:
     told = f"Skewness and kurtosis of the sites have moved hyperparameters by {shift:.2g} standard deviations at most"
     if shift < _MOVED:
         return Finding(_FINE, f"{told}: EP's own error is small, and corrected.")
-    if shift < _FAR:
+    if shift < SHIFTED:
         return Finding(_NOTE, f"{told}: EP's own error is seen, and corrected.")
     return Finding(
         _DOUBT,

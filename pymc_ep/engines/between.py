@@ -27,8 +27,7 @@ def error_between(form: CompiledLatentGaussian, points: Sequence[DesignPoint], m
     )
     errors = []
     for point in made:
-        none, held = np.zeros((0, point.mean.size)), np.zeros((0, point.theta.size))
-        found = LatentPosterior(form, point.theta, *sites(point.theta), held, none, none).mode[2]
+        found = LatentPosterior.held(form, point.theta, *sites(point.theta)).mode[2]
         sd = np.sqrt(point.variance)
         with np.errstate(all="ignore"):
             off = [np.abs(found.mean - point.mean) / sd, np.abs(np.log(np.sqrt(found.variance) / sd))]

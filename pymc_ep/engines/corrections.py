@@ -10,15 +10,13 @@ from pymc_ep.engines.explore import DesignPoint
 from pymc_ep.engines.hyper import owners
 from pymc_ep.linalg.spline import Spline
 
-__all__ = ["Corrected", "corrected_weights", "doubt"]
+__all__ = ["SHIFTED", "Corrected", "corrected_weights", "doubt"]
 
-_DIVERGED = 0.1
-"""Share of fits at which the series may diverge."""
-
-
-_SHIFTED = 0.7
+SHIFTED = 0.7
 """Standard deviations by which EP's own error may move a hyperparameter: about a sixth of it is left (0.16 of 1.04 in
 seven binary observations each of 294 patients, whose scale is 4; 0.04 of 0.38 and 0.06 of 0.24 in others)."""
+_DIVERGED = 0.1
+"""Share of fits at which the series may diverge."""
 
 
 class Corrected(NamedTuple):
@@ -87,7 +85,7 @@ def doubt(corrected: Corrected | None, evidence: Evidence) -> str:
             f"fits; compare with pm.sample, started by pmep.start_point(idata)"
         )
     most = np.abs(corrected.shift).max()
-    if most < _SHIFTED:
+    if most < SHIFTED:
         return ""
     name = owners(evidence, np.abs(corrected.shift) == most)[0]
     return (

@@ -124,11 +124,17 @@ def all_cumulants(
     cavity_mean: np.ndarray,
     cavity_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `tilted_cumulants` of all sites of a form, (n,) each; NaN for those of a site that couples predictors."""
-    skewness, kurtosis = np.full((2, len(cavity_mean)), np.nan)
+    """Return `tilted_cumulants` of all sites of a form, (n,) each.
+
+    Zero for Gaussian sites, NaN for a site that couples predictors.
+    """
+    skewness, kurtosis = np.zeros((2, len(cavity_mean)))
+    cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
     groups = zip(form.form.factors, form.sites, observed, parameters, group_slices(observed))
     for factor, site, y, values, here in groups:
-        if not factor.site.coupled:
+        if factor.site.coupled:
+            skewness[here], kurtosis[here] = np.nan, np.nan
+        elif not factor.site.gaussian:
             moments = tilted_cumulants(site, y, cavity_mean[here], cavity_variance[here], values)
             skewness[here], kurtosis[here] = moments
     return skewness, kurtosis
@@ -148,7 +154,6 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     """Return the correction of the log evidence at a fit that converged."""
     found = at.run.state.sweep
     mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
-    variance = np.where(variance > 0, variance, KNOWN)
     skewness, kurtosis = all_cumulants(evidence.form, evidence.observed, at.problem.parameters, mean, variance)
     # With all correlations one. It spares the pairs of many observations of few coefficients.
     most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0

@@ -10,7 +10,6 @@ representatives of the draws weigh these at the end.
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
@@ -22,6 +21,7 @@ from pymc_ep.engines.cumulants import why_no_correction
 from pymc_ep.engines.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.engines.evidence import Evidence
 from pymc_ep.engines.explore import DesignPoint, Explorer
+from pymc_ep.engines.frame import Frame, first_frame
 from pymc_ep.engines.hyper import Hyper, Sites, endless_directions, hold, owners, why_not_settled
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.search import Objective, search
@@ -32,14 +32,6 @@ __all__ = ["Integral", "integrate"]
 
 _GAIN = 1e-3
 """Nats for which the search for the mode takes another step: all that is needed is a centre."""
-_FIRST_STEP = 0.5
-"""First distance from the mode along a logarithm or logit, whose scale is known; one along other coordinates."""
-_DROP = 0.05, 4.0
-"""Fall of the log density, in nats, between which a step from the mode says what its curvature is."""
-_TRIES, _STRETCH = 4, (0.01, 10.0)
-"""Steps along an axis until one is found, and bounds of the factor from one to the next."""
-_FLAT = 0.05
-"""Least curvature, in units of the steps, that a direction is given."""
 _WALKERS = 200
 _MOVES = 10
 """Moves of the chains after each change of the emulator: to forget the last one, and again to be looked at."""
@@ -165,21 +157,6 @@ def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
     )
 
 
-class _Frame(NamedTuple):
-    """Coordinates z in which the density is about standard normal: theta = centre + z axes."""
-
-    centre: np.ndarray
-    axes: np.ndarray
-
-    def theta(self, z: np.ndarray) -> np.ndarray:
-        """Return unconstrained hyperparameters, (m, p), for rows of z."""
-        return self.centre + z @ self.axes
-
-    def z(self, theta: np.ndarray) -> np.ndarray:
-        """Return rows of z for rows of unconstrained hyperparameters, (m, p)."""
-        return np.linalg.solve(self.axes.T, (theta - self.centre).T).T
-
-
 class _Integration:
     """The rounds: emulate, move, judge, teach; then draw, and weigh the draws."""
 
@@ -197,7 +174,7 @@ class _Integration:
     def run(self) -> Integral:
         """Go round until the emulator is right, or until the fits that are allowed are made."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
-        self.frame, edge = self._first_frame()
+        self.frame, edge = first_frame(self.explorer, self.mode.at)
         if edge.any():
             return _nothing(
                 self.mode,
@@ -251,32 +228,6 @@ class _Integration:
         self._reframe(kept, walkers)
         return spread < _SPREAD and worst < _WORST and self.met_wall < _WALL
 
-    def _first_frame(self) -> tuple[_Frame, np.ndarray]:
-        """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients.
-
-        Say also, (p,), along which there is no fit at any distance.
-        """
-        theta, top = self.mode.at.theta, self.mode.at.value
-        steps = np.where(self.form.transformed, _FIRST_STEP, 1.0)
-        hessian, edge = np.zeros((self.p, self.p)), np.zeros(self.p, dtype=bool)
-        for i, axis in enumerate(np.eye(self.p)):
-            for _ in range(_TRIES):
-                low, high = (self.explorer(theta + way * steps[i] * axis) for way in (-1.0, 1.0))
-                fall = max(np.inf if end is None else top - end.value for end in (low, high))
-                if _DROP[0] <= fall <= _DROP[1]:
-                    break
-                # A parabola would have fallen by one at this distance.
-                steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
-            edge[i] = np.isinf(fall)
-            if low is None or high is None:
-                hessian[i, i] = steps[i] ** -2
-            else:
-                moved = np.array([low.theta, high.theta])
-                slopes = np.array([low.gradient, high.gradient]) + self.form.log_prior_gradients(moved)[1]
-                hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
-        curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
-        return _Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge
-
     def _taught(self) -> list[DesignPoint]:
         """Return the fits that teach: those not too far below the best."""
         least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
@@ -299,9 +250,13 @@ class _Integration:
 
     def _known(self, z: np.ndarray) -> np.ndarray:
         """Whether log Z is known at rows of z, and fits converge there as far as one can tell."""
+        return self._known_where(z, self._target(z)[0])
+
+    def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Do the same where the emulated density, (m,), is computed already."""
         # No density exceeds that of the mode: where the emulator says so it invents.
         highest = max(point.value for point in self.explorer.points) + _KNOWN
-        known = (self.emulator.sd(z) < _KNOWN) & (self._target(z)[0] < highest)
+        known = (self.emulator.sd(z) < _KNOWN) & (value < highest)
         if len(self.failed) and known.any():
             known &= cdist(z, self.failed).min(axis=1) > cdist(z, self.places).min(axis=1)
         return known
@@ -318,7 +273,7 @@ class _Integration:
         covariance = np.atleast_2d(np.cov(theta, rowvar=False))
         floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
         # The Cholesky factor leaves a hyperparameter and its residuals given those before it on axes of their own.
-        self.frame = _Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
+        self.frame = Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
         self._emulate()
         walkers.positions = self.frame.z(moved)
         lost = ~self._known(walkers.positions)
@@ -394,6 +349,8 @@ class _Integration:
         """Fit at draws themselves where sites between the fits are not those of fits there."""
         if self.between < _BETWEEN:
             return found
+        # Their hyperparameters are drawn by the corrected density already.
+        self.explorer.correct = False
         points = [point for point in map(self.explorer, found.draws[:_FITTED]) if point is not None]
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
@@ -402,7 +359,8 @@ class _Integration:
         """Return many places that stand for emulator times prior where that is known."""
 
         def log_density(z: np.ndarray) -> np.ndarray:
-            return np.where(self._known(z), self._target(z)[0], -np.inf)
+            value = self._target(z)[0]
+            return np.where(self._known_where(z, value), value, -np.inf)
 
         walkers.move(self._target, self._known, _MOVES)
         z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])

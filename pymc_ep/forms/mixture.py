@@ -106,15 +106,13 @@ class PosteriorMixture:
             yield weight, posterior
 
     def _components(self, index: Sequence[int]) -> Iterator[LatentPosterior]:
-        p, n = self.thetas.shape[1], self.fits[1].shape[1]
-        none = np.zeros((0, n))
         for k in index:
             if k in self._kept:
                 yield self._kept[k]
                 continue
             theta = self.thetas[k]
             shift, precision = (self.fits[1][k], self.fits[2][k]) if self._sites is None else self._sites(theta)
-            posterior = LatentPosterior(self.form, theta, shift, precision, np.zeros((0, p)), none, none)
+            posterior = LatentPosterior.held(self.form, theta, shift, precision)
             yield posterior
             if (size := _bytes_of(posterior.mode)) <= self._room:
                 self._kept[k] = posterior

@@ -124,6 +124,14 @@ class LatentPosterior:
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._known = mode
 
+    @classmethod
+    def held(
+        cls, form: CompiledLatentGaussian, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
+    ) -> "LatentPosterior":
+        """Return the posterior with hyperparameters at one value, (p,), by sites there, (n,)."""
+        none = np.zeros((0, len(shift)))
+        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none)
+
     def _at(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior a step along one direction from the mode."""
         theta = self.theta + step * self.directions[direction]

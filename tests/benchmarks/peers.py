@@ -19,9 +19,8 @@ import pymc as pm
 import pymc_ep as pmep
 from tests.benchmarks._common import header, markdown_table, write_page
 
-LIMIT = 1000
+DRAWS = 1000
 """Draws of each of four chains of every method but NUTS's reference."""
-METHODS = ("pymc_ep.fit", "pm.sample (nutpie)", "pm.fit (ADVI)", "fit_laplace (pymc-extras)")
 
 
 def eight_schools() -> pm.Model:
@@ -83,21 +82,21 @@ def laplace(model: pm.Model, seed: int) -> Any:
     import pymc_extras as pmx
 
     with model:
-        return pmx.fit_laplace(draws=4 * LIMIT, random_seed=seed, progressbar=False)
+        return pmx.fit_laplace(draws=4 * DRAWS, random_seed=seed, progressbar=False)
 
 
 def advi(model: pm.Model, seed: int) -> Any:
     """Fit the mean field for PyMC's own number of steps, and draw."""
     with model:
         approximation = pm.fit(method="advi", random_seed=seed, progressbar=False)
-        return approximation.sample(4 * LIMIT, random_seed=seed)
+        return approximation.sample(4 * DRAWS, random_seed=seed)
 
 
 RUN: dict[str, Callable[[pm.Model, int], Any]] = {
-    METHODS[0]: lambda model, seed: pmep.fit(model=model, random_seed=seed, progressbar=False),
-    METHODS[1]: lambda model, seed: nuts(model, LIMIT, 0.8, seed),
-    METHODS[2]: advi,
-    METHODS[3]: laplace,
+    "pymc_ep.fit": lambda model, seed: pmep.fit(model=model, random_seed=seed, progressbar=False),
+    "pm.sample (nutpie)": lambda model, seed: nuts(model, DRAWS, 0.8, seed),
+    "pm.fit (ADVI)": advi,
+    "fit_laplace (pymc-extras)": laplace,
 }
 
 
@@ -140,7 +139,7 @@ def main() -> None:
     head = ["model", "method", "greatest mean error / sd", "sd ratios", "first call, s", "second call, s"]
     title = header("Beside NUTS, ADVI and Laplace", "tests/benchmarks/peers.py", "nutpie", "pymc-extras")
     text = (
-        f"Each method as it comes, four times {LIMIT} draws, against a long NUTS run (four chains of "
+        f"Each method as it comes, four times {DRAWS} draws, against a long NUTS run (four chains of "
         f"{arguments.reference_draws} draws, acceptance 0.99), over all elements of the variables "
         f"a user would look at. NUTS's own error is that of its draws. Effects are written non-centred, which "
         f"suits NUTS. R-INLA is not in this table, as no R was at hand.\n"
