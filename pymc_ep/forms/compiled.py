@@ -197,7 +197,8 @@ class CompiledLatentGaussian(RowFunctions):
         for block, shape in zip(form.blocks, self._noise_shapes(*self.unpack(self.start))):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
             how = "flat prior" if block.flat else how
-            lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
+            if not block.of_observed:
+                lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
         lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
         return "\n".join(lines)
@@ -206,6 +207,7 @@ class CompiledLatentGaussian(RowFunctions):
         form, lines = self.form, []
         for group, y in zip(form.groups, self.observed()):
             options = "".join(f", {name}={value}" for name, value in group.options.items())
+            options += ", correlated" if group.correlated else ""
             lines.append(
                 f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
             )

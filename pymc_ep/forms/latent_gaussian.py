@@ -50,6 +50,8 @@ class NoiseBlock:
         Stand-in for v, where `factor` is given.
     origin_shape : tuple of TensorVariable
         Shape of v; empty where there is none.
+    of_observed : bool
+        Whether it is noise of an observed vector, which stands for no latent variable.
     """
 
     name: str
@@ -62,6 +64,7 @@ class NoiseBlock:
     factor: TensorVariable | None = None
     origin: TensorVariable | None = None
     origin_shape: tuple[TensorVariable, ...] = ()
+    of_observed: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class SiteGroup:
         Site parameters in terms of hyperparameters, each of the shape of `observed`.
     link : str
         How the model's own distribution parameter follows from eta, for `explain`.
+    correlated : bool
+        Whether the predictor has noise of its own, that of an observed vector: sites are no likelihood then.
     """
 
     name: str
@@ -92,6 +97,7 @@ class SiteGroup:
     predictor: TensorVariable
     parameters: tuple[TensorVariable, ...]
     link: str
+    correlated: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ class LatentGaussian(Hyperparameters):
     @property
     def latent_names(self) -> tuple[str, ...]:
         """Names of the random variables that are integrated out."""
-        return tuple(b.name for b in self.blocks)
+        return tuple(b.name for b in self.blocks if not b.of_observed)
 
     @property
     def factors(self) -> tuple[SiteGroup, ...]:

@@ -68,13 +68,13 @@ class RowFunctions(HyperFunctions):
     def of_observed(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return log densities of all observed variables, (s, *shape), at rows of theta, where their sites' are given.
 
-        Empty where there are none.
+        Empty where there are none. Observed vectors have none, as their sites see a part of their noise only.
         """
         if not by_factor:
             return {}
         fixed = zip(self.form.fixed, self._fixed_rows(*self._unpack_rows(theta)))
         rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
-        return {group.name: by_factor[group.name] for group in self.form.groups} | rows
+        return {group.name: by_factor[group.name] for group in self.form.groups if not group.correlated} | rows
 
     def _at_sites(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return the log densities of all sites at rows of their predictors and parameters."""

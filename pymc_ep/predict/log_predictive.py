@@ -72,6 +72,11 @@ def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
             raise UnsupportedModelError(
                 f"{name!r} is no likelihood with a site; these are {', '.join(groups) or 'none'}."
             )
+        if groups[name].correlated:
+            raise UnsupportedModelError(
+                f"{name!r} is a vector of correlated values, whose prediction is joint: use "
+                f"pm.sample_posterior_predictive(idata, var_names=[...]) of it, or of gp.conditional."
+            )
     return [groups[name] for name in names]
 
 

@@ -13,6 +13,7 @@ from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
 from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.constants import evaluate_constants
+from pymc_ep.recognise.correlated import correlated_group, correlated_parameters, is_correlated
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.hyperparameters import (
@@ -64,7 +65,7 @@ def recognise_latent_gaussian(
             behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
             chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
-    if not candidates:
+    if not candidates and not any(is_correlated(rv) for rv in model.observed_RVs):
         for rv in model.observed_RVs:
             require_univariate(rv)
         raise UnsupportedModelError(_nothing_latent(model, relevant))
@@ -252,7 +253,8 @@ def _build(
     likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that what they share stays shared.
-    parameters = [p for rv in likelihoods for p in parameters_of(rv)]
+    own_parameters = [correlated_parameters(rv) if is_correlated(rv) else parameters_of(rv) for rv in likelihoods]
+    parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
     rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
     blocks, outputs = _absorb(graphs, latents, rewritten, first)
@@ -266,10 +268,19 @@ def _build(
             )
     groups, fixed = [], []
     rest = iter(outputs)
-    for rv in likelihoods:
-        own = [next(rest) for _ in parameters_of(rv)]
-        if rv in model.observed_RVs and not depends_on(own, list(test.noise)):
+    for rv, given in zip(likelihoods, own_parameters):
+        own = [next(rest) for _ in given]
+        # Where nothing is latent but noise of observed vectors, this is what their evidence comes from.
+        correlated = is_correlated(rv) and rv in model.observed_RVs
+        if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not (correlated and not latents):
             fixed.append(_fixed(model, rv, test))
+            continue
+        if correlated:
+            if not test(own[0]):
+                raise NotAffineError(f"The mean of the observed vector {rv.name!r} is not affine in latent variables.")
+            block, group = correlated_group(rv.name, without_casts(model.rvs_to_values[rv]), own)
+            blocks.append(block)
+            groups.append(group)
             continue
         require_univariate(rv)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None

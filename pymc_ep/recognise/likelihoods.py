@@ -8,7 +8,9 @@ from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.recognise.correlated import is_correlated
 from pymc_ep.recognise.families import family_of
+from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.generic import find_generic
 from pymc_ep.recognise.graph import depends_on
 from pymc_ep.recognise.ordered import find_ordered
@@ -23,9 +25,8 @@ def require_univariate(rv: TensorVariable) -> None:
     if rv.owner.op.ndim_supp:
         raise UnsupportedModelError(
             f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}, whose values "
-            f"depend on each other given its parameters, so that it has no site for each value. Write it as a "
-            f"distribution of single values; pymc_ep.supported() lists those there are. What an MvNormal has beside "
-            f"independent noise is a latent one in its mean: pm.MvNormal or gp.Latent, under a pm.Normal."
+            f"depend on each other given its parameters, so that it has no site for each value, and it is no Gaussian. "
+            f"Write it as a distribution of single values; pymc_ep.supported() lists those there are."
         )
 
 
@@ -99,6 +100,9 @@ def entering_elsewhere(
     """
     if isinstance(rv.owner.op, CategoricalRV):
         return set()
+    if is_correlated(rv):
+        barred = gaussian_of(rv).barred
+        return {c for c in candidates if depends_on(barred, [c], blockers=model.basic_RVs)}
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
     start = model.initial_point() if len(set().union(*reached)) > 1 else {}
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]

@@ -1,0 +1,61 @@
+"""Observed Gaussian vectors, such as a marginal Gaussian process: a part of their noise is left to independent sites.
+
+y ~ N(m, S) is y_i ~ N(m_i + w_i, s^2) with w ~ N(0, S - s^2 I), for any s^2 below the least eigenvalue of S: the
+evidence, the posterior of all that m depends on, and the density of one value given the others do not depend on it.
+"""
+
+from collections.abc import Sequence
+
+import pytensor.tensor as pt
+from pytensor.compile.builders import infer_shape
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.distributions.shapes import require_shape
+from pymc_ep.forms.latent_gaussian import NoiseBlock, SiteGroup
+from pymc_ep.recognise.gaussians import gaussian_of
+from pymc_ep.sites.base import get_site
+
+__all__ = ["correlated_group", "correlated_parameters", "is_correlated"]
+
+_SHARE = 1e-6
+"""Share of the least variance that is left to the sites: algebra with sites loses as many digits as that has."""
+
+
+def is_correlated(rv: TensorVariable) -> bool:
+    """Whether an observed variable is a proper Gaussian whose values depend on each other given its parameters."""
+    if not rv.owner.op.ndim_supp:
+        return False
+    gaussian = gaussian_of(rv)
+    return gaussian is not None and not gaussian.flat and gaussian.check is None
+
+
+def correlated_parameters(rv: TensorVariable) -> list[TensorVariable]:
+    """Return mean and covariance, (n,) and (n, n) of the ravelled values, as graphs of the model's variables."""
+    gaussian, (shape,) = gaussian_of(rv), infer_shape([rv], (), ())
+    mean = pt.zeros(()) if gaussian.mean is None else gaussian.mean(shape)
+    return [pt.broadcast_to(mean, shape).astype("float64"), gaussian.covariance(shape).astype("float64")]
+
+
+def correlated_group(
+    name: str, observed: TensorVariable, parameters: Sequence[TensorVariable]
+) -> tuple[NoiseBlock, SiteGroup]:
+    """Return correlated noise, and sites about the mean with it.
+
+    Parameters
+    ----------
+    name : str
+        The observed variable.
+    observed : TensorVariable
+    parameters : sequence of TensorVariable
+        What `correlated_parameters` returned, in terms of hyperparameters and noise.
+    """
+    mean, covariance = parameters
+    require_shape(name, observed.type.shape, mean.type.shape)
+    variance = _SHARE * pt.diagonal(covariance).min()
+    rest = covariance - variance * pt.eye(covariance.shape[0])
+    noise = mean.type(f"{name}_noise")
+    root = pt.linalg.cholesky(rest).T
+    block = NoiseBlock(name, noise, tuple(observed.shape), rest, root, pt.zeros(()), of_observed=True)
+    sd = pt.broadcast_to(pt.sqrt(variance), observed.shape).ravel()
+    group = SiteGroup(name, get_site("normal"), {}, observed, mean + noise, (sd,), "identity", correlated=True)
+    return block, group
