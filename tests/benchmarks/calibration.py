@@ -26,6 +26,8 @@ ROWS = PAGES / "rows" / "calibration.json"
 PICTURE = PAGES / "calibration.png"
 GROUPS, DRAWS, BINS = 8, 99, 20
 """Groups of each model; draws among which a true value is ranked (ranks 0 to 99); bins of the chi-square test."""
+STREAM = 1000
+"""Replications that are drawn from the prior at once, so that a longer run begins with those of a shorter one."""
 SIMULATED = 4000
 """Uniform sets of ranks that calibrate the band of an ECDF."""
 
@@ -144,6 +146,47 @@ def tests(ranks: np.ndarray, simulated: np.ndarray) -> tuple[float, float]:
     return float(stats.chisquare(counts).pvalue), float(np.mean(simulated <= tightness(ranks[None])[0] + 1e-12))
 
 
+def exact_normal(truth: dict[str, np.ndarray], replications: int) -> dict[str, np.ndarray]:
+    """Return the posterior probabilities that tau and sigma of the normal family are below their true values.
+
+    By quadrature: given both, group means are Gaussian about mu, squares within groups a multiple of chi-square.
+    """
+    log_tau, log_sigma = np.linspace(-9, 2.5, 400), np.linspace(-9, 2.5, 500)
+    tau2, sigma2 = np.exp(2 * log_tau)[:, None], np.exp(2 * log_sigma)
+    found: dict[str, list[float]] = {"tau": [], "sigma": []}
+    for index in range(replications):
+        y = truth["y"][index].reshape(GROUPS, -1)
+        means, size = y.mean(axis=1), y.shape[1]
+        of_mean = tau2 + sigma2 / size
+        of_total = of_mean / GROUPS + 1.0
+        log_density = (
+            -0.5 * (tau2 + sigma2) + log_tau[:, None] + log_sigma
+            - (GROUPS - 1) / 2 * np.log(of_mean) - means.var() * GROUPS / 2 / of_mean
+            - np.log(of_total) / 2 - means.mean() ** 2 / 2 / of_total
+            - GROUPS * (size - 1) / 2 * np.log(sigma2) - y.var(axis=1).sum() * size / 2 / sigma2
+        )  # fmt: skip
+        weight = np.exp(log_density - log_density.max())
+        for name, grid, marginal in (("tau", log_tau, weight.sum(axis=1)), ("sigma", log_sigma, weight.sum(axis=0))):
+            below = (np.cumsum(marginal) - marginal / 2) / marginal.sum()
+            found[name].append(np.interp(np.log(truth[name][index]), grid, below))
+    return {name: np.array(p) for name, p in found.items()}
+
+
+def against_exact(rows: list[dict[str, Any]]) -> str:
+    """Return a table of the normal family's ranks beside what its exact posterior predicts of them."""
+    truth, ranks, cells = prior_draws("normal", STREAM), by_quantity(rows), []
+    simulated, _ = band(len(rows))
+    for name, p in exact_normal(truth, len(rows)).items():
+        excess = ranks[name] / DRAWS - p
+        own = tests(np.floor(p * (DRAWS + 1)).astype(int), simulated)
+        cells.append(
+            [name, f"{excess.mean():+.4f} +- {excess.std() / np.sqrt(len(p)):.4f}", f"{excess.std():.4f}"]
+            + [f"{np.sqrt(np.mean(p * (1 - p)) / DRAWS):.4f}", f"{own[0]:.3f}", f"{own[1]:.3f}"]
+        )
+    head = ["quantity", "rank / 99 less exact, mean", "sd", "sd of 99 exact draws", "p of the exact, chi-square"]
+    return markdown_table([*head, "p of the exact, ECDF band"], cells)
+
+
 def by_quantity(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return the ranks of each quantity over the replications that were fitted."""
     fitted = [row["ranks"] for row in rows if "ranks" in row]
@@ -171,6 +214,7 @@ def report(stored: dict[str, list[dict[str, Any]]], hyper: str) -> list[str]:
         f"Of {number} quantities, {0.05 * number:.0f} have a p value below 0.05 if all fits are exact.\n",
         "![ECDF of ranks less the uniform one](calibration.png)\n",
         markdown_table(head, cells),
+        *([EXACT, against_exact(stored["normal"])] if "normal" in stored else []),
         "## Replications\n",
         markdown_table(["family", "replications", "failed", "warned"], counts),
     ]
@@ -225,8 +269,7 @@ def main() -> None:
     families = stored.setdefault(arguments.hyper, {})
     for family in [] if arguments.page_only else arguments.families:
         rows = families.setdefault(family, [])
-        # Of all replications at once, so that a longer run begins with those of a shorter one.
-        truth = prior_draws(family, 1000)
+        truth = prior_draws(family, STREAM)
         for index in range(len(rows), arguments.replications):
             rows.append(replicate(family, truth, index, arguments.hyper))
             store(stored)
@@ -239,6 +282,14 @@ True values are drawn from the prior, data from them, and {hyper} is fitted; the
 draws is uniform if the fit is the posterior. Eight groups in each model, with a learned mean and a learned scale. The
 p values are those of a chi-square test of 20 bins, and of the simultaneous band around the ECDF of Säilynoja, Bürkner
 and Vehtari (2022), shaded in the picture at 95%.
+"""
+
+EXACT = """\
+## The normal family against its exact posterior
+
+Ranks move with the few hundred true values that were drawn. Here the posterior is known by quadrature: a rank less the
+exact probability of a smaller value is only due to the fit and its 99 draws, and the exact probabilities, tested like
+ranks, show what is due to the true values.
 """
 
 if __name__ == "__main__":
