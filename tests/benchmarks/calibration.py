@@ -179,10 +179,9 @@ def against_exact(rows: list[dict[str, Any]]) -> str:
     for name, p in exact_normal(truth, len(rows)).items():
         excess = ranks[name] / DRAWS - p
         own = tests(np.floor(p * (DRAWS + 1)).astype(int), simulated)
-        cells.append(
-            [name, f"{excess.mean():+.4f} +- {excess.std() / np.sqrt(len(p)):.4f}", f"{excess.std():.4f}"]
-            + [f"{np.sqrt(np.mean(p * (1 - p)) / DRAWS):.4f}", f"{own[0]:.3f}", f"{own[1]:.3f}"]
-        )
+        mean = f"{excess.mean():+.4f} +- {excess.std() / np.sqrt(len(p)):.4f}"
+        sds = [f"{excess.std():.4f}", f"{np.sqrt(np.mean(p * (1 - p)) / DRAWS):.4f}"]
+        cells.append([name, mean, *sds, f"{own[0]:.3f}", f"{own[1]:.3f}"])
     head = ["quantity", "rank / 99 less exact, mean", "sd", "sd of 99 exact draws", "p of the exact, chi-square"]
     return markdown_table([*head, "p of the exact, ECDF band"], cells)
 
