@@ -171,7 +171,7 @@ class Evidence:
             prior = self.form.prior(theta)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
-                f"A covariance or precision matrix of {', '.join(self.form.form.latent_names)} is singular for "
+                f"A covariance or precision matrix of {self._gaussians()} is singular for "
                 f"{self.describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
                 f"solver='observations', which factorises no prior covariance."
             ) from error
@@ -267,10 +267,14 @@ class Evidence:
         if not prior.gaussian.is_positive_semidefinite():
             least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
             raise NumericalError(
-                f"The prior covariance of the predictor, made by {', '.join(self.form.form.latent_names)}, is not "
+                f"The prior covariance of the predictor, made by {self._gaussians()}, is not "
                 f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
                 f"covariance matrix or function, or add a multiple of the identity to it."
             )
+
+    def _gaussians(self) -> str:
+        """Return the names of what has a covariance, observed vectors among them."""
+        return ", ".join(block.name for block in self.form.form.blocks)
 
     def describe(self, theta: np.ndarray) -> str:
         """Return the hyperparameters with their values, for messages."""
