@@ -17,7 +17,7 @@ from pymc.logprob.basic import logp as pymc_logp
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc, Join, get_underlying_scalar_constant_value
+from pytensor.tensor.basic import Alloc, Join, MakeVector, get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -202,6 +202,8 @@ class _Rebuilder:
     def _column(self, graph: TensorVariable, k: int) -> TensorVariable:
         if graph not in self.dependent:
             return self._known.setdefault((graph, k), graph[..., k])
+        if isinstance(graph.owner.op, MakeVector):
+            return graph.owner.inputs[k]
         # The axis is an input of the operation, or one of its properties.
         stacked = graph.owner.inputs[-graph.type.shape[-1] :] if isinstance(graph.owner.op, Join) else [graph] * (k + 1)
         column = stacked[k] if len(stacked) > k else graph

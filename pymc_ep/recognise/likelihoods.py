@@ -86,7 +86,7 @@ def entering_elsewhere(
     """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
 
     The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
-    scale or a shape; of equals in that which a registered site takes, or else in the first.
+    scale or a shape; of equals in that which a registered site takes, or else in the first that is no vector of weights.
 
     Parameters
     ----------
@@ -108,7 +108,8 @@ def entering_elsewhere(
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
     family = family_of(rv)
     registered = () if family is None else family.carriers
-    widest = max(range(len(reached)), key=lambda i: (sizes[i], i in registered, -i))
+    ndims = getattr(rv.owner.op, "ndims_params", None) or [0] * len(reached)
+    widest = max(range(len(reached)), key=lambda i: (sizes[i], i in registered, -ndims[i], -i))
     if family is None or shared:
         return set().union(*reached) - reached[widest]
     carriers = registered if widest in registered else (widest,)

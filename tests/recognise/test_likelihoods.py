@@ -259,6 +259,28 @@ def test_a_deterministic_on_the_way_changes_nothing():
     np.testing.assert_allclose(evidence(True), evidence(False), rtol=1e-12)
 
 
+def test_scalars_of_a_zero_inflated_model():
+    """Evidence by quadrature of PyMC's own density of both, whichever is integrated out."""
+    with pm.Model() as model:
+        psi, mu = pm.Normal("psi", 0.5, 1.0), pm.Normal("mu", 0.7, 0.5)
+        pm.ZeroInflatedPoisson("y", psi=pt.sigmoid(psi), mu=pt.exp(mu), observed=COUNTS)
+    density = model.compile_fn(model.logp(sum=True), inputs=[model.rvs_to_values[v] for v in (psi, mu)])
+    at, step = np.linspace(-3.0, 5.0, 120), 8.0 / 119 * 4.0 / 119
+    rates = np.linspace(-1.5, 2.5, 120)
+    logs = np.array([[float(density({"psi": a, "mu": b})) for b in rates] for a in at])
+    weight = np.exp(logs - logs.max())
+    weight /= weight.sum()
+    for latent, other in (("mu", "psi"), ("psi", "mu")):
+        assert compiled_form(model).form.latent_names == ("mu",)
+        found = pmep.fit(model=model, latent=[latent], draws=0, progressbar=False, random_seed=1)
+        assert compiled_form(model, [latent]).form.hyper_names == (other,)
+        np.testing.assert_allclose(
+            found["fit"]["log_evidence"], np.log(np.exp(logs - logs.max()).sum() * step) + logs.max(), atol=0.02
+        )
+        np.testing.assert_allclose(found["posterior_mean"]["psi"], weight.sum(axis=1) @ at, atol=0.03)
+        np.testing.assert_allclose(found["posterior_mean"]["mu"], weight.sum(axis=0) @ rates, atol=0.01)
+
+
 def test_the_predictor_of_a_registered_site_comes_before_that_of_the_shape():
     """Mean and sd, each with a predictor, both behind the Op's two parameters: a tie, but for the site."""
     with pm.Model() as model:
