@@ -25,6 +25,7 @@ __all__ = [
     "check_blas_cores",
     "check_numbers",
     "check_options",
+    "check_sample_kwargs",
     "check_seed",
     "hyper_start",
     "printed",
@@ -74,6 +75,20 @@ def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any], argu
             f"method={engine.name!r} has no option {unknown[0]!r}; its options are {', '.join(engine.options)}."
             f"{did_you_mean(unknown[0], (*engine.options, *arguments))}"
         )
+
+
+def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:
+    """Raise for arguments of `pymc.sample` that nothing takes, or that the fit sets itself."""
+    if not sample_kwargs:
+        return
+    if hyper != "sample":
+        raise ValueError(f"sample_kwargs= is for hyper='sample'; hyper={hyper!r} runs no chains.")
+    own = sorted({"draws", "chains", "random_seed", "progressbar", "blas_cores"}.intersection(sample_kwargs))
+    if own:
+        raise ValueError(f"sample_kwargs= has {own[0]!r}, which is an argument of fit() itself: give it there.")
+    fixed = sorted({"model", "initvals", "return_inferencedata", "var_names"}.intersection(sample_kwargs))
+    if fixed:
+        raise ValueError(f"sample_kwargs= has {fixed[0]!r}, which hyper='sample' sets; start= gives initial values.")
 
 
 class Printed(str):

@@ -16,6 +16,7 @@ from pymc_ep.calls import (
     check_blas_cores,
     check_numbers,
     check_options,
+    check_sample_kwargs,
     hyper_start,
     printed,
     progress,
@@ -46,6 +47,7 @@ def fit(
     checkpoint: str | os.PathLike | None = None,
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
+    sample_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Fit a model by a deterministic approximation of its posterior.
@@ -88,6 +90,8 @@ def fit(
         goes to `pymc.sample` as well.
     compile_kwargs : dict, optional
         For `pytensor.function`; ``{"mode": "JAX"}`` runs the algorithm under JAX.
+    sample_kwargs : dict, optional
+        With ``hyper="sample"``, other arguments of `pymc.sample`, such as ``{"target_accept": 0.95}``.
     **options
         Of the method. EP: ``power=1.0`` in (0, 1], ``damping="auto"`` or in (0, 1], ``tol=1e-8``,
         ``max_iter=200``, ``schedule="parallel"`` or ``"sequential"``, ``solver="auto"``, ``"observations"`` or
@@ -132,12 +136,24 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options, inspect.signature(fit).parameters)
+    check_sample_kwargs(hyper, sample_kwargs)
     why = None
     if hyper == "auto":
         hyper, why = engine.choose_hyper(form, options)
     if hyper == "sample":
         return sample(
-            model, form, engine, draws, chains, random_seed, progressbar, start, checkpoint, blas_cores, options
+            model,
+            form,
+            engine,
+            draws,
+            chains,
+            random_seed,
+            progressbar,
+            start,
+            checkpoint,
+            blas_cores,
+            options,
+            sample_kwargs or {},
         )
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)

@@ -42,6 +42,7 @@ def sample(
     checkpoint: Any,
     blas_cores: int | str | None,
     options: dict[str, Any],
+    sample_kwargs: dict[str, Any],
 ) -> Any:
     """Marginalise, sample, recover."""
     if draws == 0 or checkpoint is not None:
@@ -70,6 +71,7 @@ def sample(
         random_seed=random_seed,
         progressbar=progressbar,
         blas_cores=blas_cores,
+        **sample_kwargs,
     )
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt("Sampling was interrupted before its first draw.")

@@ -126,6 +126,12 @@ def test_refusals(model):
         pmep.recover(container({"scale": np.ones((1, 3, 2))}), model, max_fits=0)
     with pytest.raises(ValueError, match="takes no checkpoint"):
         pmep.fit(model=model, hyper="sample", checkpoint="here.npz")
+    with pytest.raises(ValueError, match="hyper='auto' runs no chains"):
+        pmep.fit(model=model, sample_kwargs={"tune": 5})
+    with pytest.raises(ValueError, match=r"'chains', which is an argument of fit\(\) itself"):
+        pmep.fit(model=model, hyper="sample", sample_kwargs={"chains": 2})
+    with pytest.raises(ValueError, match=r"'initvals', which hyper='sample' sets; start="):
+        pmep.fit(model=model, hyper="sample", sample_kwargs={"initvals": {}})
     with pm.Model() as bare:
         pm.Normal("y", pm.Normal("f", 0.0, 1.0, shape=N), 1.0, observed=Y)
     with pytest.raises(pmep.UnsupportedModelError, match="no hyperparameters"):
@@ -198,12 +204,13 @@ def test_sample_is_marginalize_sample_recover(model, monkeypatch):
     monkeypatch.setattr(pm, "sample", sample)
     options = {"chains": 3, "random_seed": 7, "progressbar": False}
     start = {"scale": np.array([2.0, 0.1])}
-    found = pmep.fit(model=model, hyper="sample", draws=5, start=start, **options)
+    more = {"target_accept": 0.95, "tune": 50}
+    found = pmep.fit(model=model, hyper="sample", draws=5, start=start, sample_kwargs=more, **options)
     expected = pmep.recover(container({"scale": scale}), model, random_seed=7, progressbar=False)
     np.testing.assert_array_equal(group(found, "posterior")["f"], group(expected, "posterior")["f"])
     ((draws, given),) = calls
     assert draws == 5
-    assert {name: given[name] for name in options} == options
+    assert {name: given[name] for name in options | more} == options | more
     np.testing.assert_allclose(given["initvals"]["scale"], start["scale"])
     assert [p.name for p in given["model"].potentials] == ["prefers", "ep_log_evidence"]
 

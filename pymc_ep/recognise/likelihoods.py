@@ -86,7 +86,7 @@ def entering_elsewhere(
     """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
 
     The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
-    scale or a shape; of equals in that which a registered site takes, or else in the first that is no vector of weights.
+    scale or a shape; of equals in that which a registered site takes, or else in the first but for weights.
 
     Parameters
     ----------

@@ -122,5 +122,7 @@ def test_a_singular_covariance_is_refused_by_name():
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, 1.0)
         pm.MvNormal("y", level * np.ones(2), cov=np.ones((2, 2)), observed=[0.3, 0.4])
-    with pytest.raises(pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"):
+    with pytest.raises(
+        pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"
+    ):
         pmep.fit(model=model, **QUIET)
