@@ -196,12 +196,8 @@ def test_rates_may_be_selected_after_the_link():
     [
         (lambda p: pm.Normal("y", np.ones((2, 3)) @ p, 1, observed=np.ones((2, 3))), r"with latent=\[\.\.\.\]"),
         (lambda p: pm.Normal("y", p[:, 1:], 1, observed=np.ones((3, 2))), r"with latent=\[\.\.\.\]"),
-        (
-            lambda p: pm.MvNormal("y", np.zeros(3), p @ p.T + np.eye(3), observed=np.ones((2, 3))),
-            "depend on each other",
-        ),
     ],
-    ids=["multiplied", "sliced", "covariance"],
+    ids=["multiplied", "sliced"],
 )
 def test_whole_products_that_are_no_predictors_of_cells(use, message):
     """They are not taken for bilinear likelihoods, about the shape of which there would be nothing good to say."""
@@ -210,6 +206,16 @@ def test_whole_products_that_are_no_predictors_of_cells(use, message):
         use(V @ U.T)
     with pytest.raises(pmep.UnsupportedModelError, match=message):
         compiled_form(model, None)
+
+
+def test_a_whole_product_in_a_covariance_is_of_hyperparameters():
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, shape=(3, 2)) for name in "VU")
+        product = V @ U.T
+        pm.MvNormal("y", np.zeros(3), product @ product.T + np.eye(3), observed=np.ones((2, 3)))
+    form = compiled_form(model, None).form
+    assert form.latent_names == ()
+    assert form.hyper_names == ("V", "U")
 
 
 def test_a_bias_at_another_variable_of_the_same_values():
