@@ -41,6 +41,7 @@ __all__ = [
     "indexed_first",
     "indices_of",
     "inlined",
+    "largest_rhat",
     "make_container",
     "numpy_mode",
     "pareto_shape",
@@ -317,6 +318,21 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
 
 
 # Statistics
+
+
+def largest_rhat(draws: np.ndarray) -> float:
+    """Return the largest rank-normalised split R-hat (Vehtari et al. 2021) of an array's elements.
+
+    Parameters
+    ----------
+    draws : ndarray, (chain, draw, ...)
+        Of two chains at least; elements that are constant do not count.
+    """
+    from arviz import rhat
+
+    elements = np.moveaxis(draws.reshape(*draws.shape[:2], -1), 2, 0)
+    moving = elements[np.ptp(elements, axis=(1, 2)) > 0]
+    return max((float(rhat(element)) for element in moving), default=0.0)
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:

@@ -32,6 +32,10 @@ from pymc_ep.sites import sites
 
 __all__ = ["explain", "fit", "supported"]
 
+_FEW_DRAWS, _FEW_STEPS = 250, {"tune": 500}
+"""Draws of each chain, and steps before them, where nobody has asked for chains: minutes, and effective draws enough
+for means."""
+
 
 def fit(
     method: str | None = None,
@@ -69,7 +73,8 @@ def fit(
         Hyperparameters integrated over, by draws from an emulator of the evidence that exact fits teach and judge; at
         the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's unconstrained scale, by
         other methods as points; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the
-        initial point. ``"auto"`` integrates where the method can and fits are cheap enough, and optimizes elsewhere.
+        initial point. ``"auto"`` integrates where the method can and fits are cheap enough, samples more than 25
+        hyperparameters by 250 draws a chain, and optimizes elsewhere.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
         numbers would be stored (the status says so). 0 stores moments only.
@@ -139,22 +144,14 @@ def fit(
     check_sample_kwargs(hyper, sample_kwargs)
     why = None
     if hyper == "auto":
-        hyper, why = engine.choose_hyper(form, options)
+        hyper, why = engine.choose_hyper(form, options, chains=draws != 0 and checkpoint is None)
     if hyper == "sample":
-        return sample(
-            model,
-            form,
-            engine,
-            draws,
-            chains,
-            random_seed,
-            progressbar,
-            start,
-            checkpoint,
-            blas_cores,
-            options,
-            sample_kwargs or {},
-        )
+        if draws == 0 or checkpoint is not None:
+            raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
+        length = draws or (1000 if why is None else _FEW_DRAWS)
+        arguments = {"draws": length, "chains": chains, "random_seed": random_seed, "progressbar": progressbar}
+        arguments |= {"blas_cores": blas_cores, **(sample_kwargs or ({} if why is None else _FEW_STEPS))}
+        return sample(model, form, engine, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     call = {"method": np.array(engine.name), "hyper=": np.array(hyper), "start": theta}

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -28,25 +28,20 @@ from pymc_ep.results import check_dims, fit_state, write_solution
 __all__ = ["marginalize", "recover", "sample"]
 
 _MOST_FITS = 500
+_APART, _TESTABLE = 1.05, 100
+"""R-hat from which on chains disagree, and draws of each that it needs to be no accident."""
 
 
 def sample(
     model: pm.Model,
     form: CompiledLatentGaussian,
     engine: EngineEntry,
-    draws: int | None,
-    chains: int,
-    random_seed: Any,
-    progressbar: bool,
     start: Any,
-    checkpoint: Any,
-    blas_cores: int | str | None,
+    arguments: dict[str, Any],
     options: dict[str, Any],
-    sample_kwargs: dict[str, Any],
+    why: str,
 ) -> Any:
-    """Marginalise, sample, recover."""
-    if draws == 0 or checkpoint is not None:
-        raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
+    """Marginalise, sample by `pymc.sample` with its own `arguments`, recover; `why` is told with the result."""
     theta, initvals = form.start, None
     if start is not None:
         values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
@@ -62,22 +57,13 @@ def sample(
             ConvergenceWarning,
             stacklevel=3,
         )
-    marginal = _marginal(model, form, engine, op)
-    sampled = pm.sample(
-        draws or 1000,
-        chains=chains,
-        model=marginal,
-        initvals=initvals,
-        random_seed=random_seed,
-        progressbar=progressbar,
-        blas_cores=blas_cores,
-        **sample_kwargs,
-    )
+    sampled = pm.sample(model=_marginal(model, form, engine, op), initvals=initvals, **arguments)
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
-    with blas_threads(form, blas_cores):
-        wanted = draws or 1000
-        return _recover(sampled, model, form, engine, None, _MOST_FITS, random_seed, progressbar, options, wanted)
+    with blas_threads(form, arguments["blas_cores"]):
+        told = _Told(arguments["draws"], why)
+        seed, progressbar = arguments["random_seed"], arguments["progressbar"]
+        return _recover(sampled, model, form, engine, None, _MOST_FITS, seed, progressbar, options, told)
 
 
 def marginalize(
@@ -222,9 +208,9 @@ def _recover(
     random_seed: Any,
     progressbar: bool,
     options: dict[str, Any],
-    wanted: int = 0,
+    told: "_Told | None" = None,
 ) -> Any:
-    """Fit at draws of the hyperparameters; fewer than `wanted` are those of a sampler that was interrupted."""
+    """Fit at draws of the hyperparameters."""
     began = time.perf_counter()
     posterior = compat.group(idata, "posterior")
     chains, length = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -236,9 +222,12 @@ def _recover(
     assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
     with progress(engine.name, progressbar) as report:
         solution = engine.condition(form, thetas=thetas, options=options, report=report)
-    if length < wanted:
-        status = f"interrupted after {length} of {wanted} draws a chain; {solution.status}"
-        solution = replace(solution, converged=False, status=status)
+    wrong = _apart(posterior, names)
+    if told is not None and length < told.draws:
+        wrong = [f"interrupted after {length} of {told.draws} draws a chain", *wrong]
+    why = [told.why] if told is not None and told.why else []
+    status = "; ".join([*wrong, *why, solution.status])
+    solution = replace(solution, converged=solution.converged and not wrong, status=status)
     warn_unless_converged(engine, solution)
     each = step if draws is None else draws
     settings = {"hyper": "sample", "latent": list(form.form.latent_names), "chains": chains}
@@ -254,3 +243,21 @@ def _recover(
         given={name: np.repeat(values, each, axis=1) for name, values in kept.items()},
         others={name: compat.group(idata, name) for name in compat.group_names(idata)},
     )
+
+
+class _Told(NamedTuple):
+    """What a fit knows of its chains: draws of each that were asked for, and why there are chains."""
+
+    draws: int
+    why: str
+
+
+def _apart(posterior: Any, names: Sequence[str]) -> list[str]:
+    """Say which hyperparameter's chains disagree most, if any do so clearly; of few draws nothing is said."""
+    if posterior.sizes["draw"] < _TESTABLE or posterior.sizes["chain"] < 2:
+        return []
+    worst = {name: compat.largest_rhat(posterior[name].transpose("chain", "draw", ...).to_numpy()) for name in names}
+    name = max(worst, key=worst.__getitem__)
+    if worst[name] < _APART:
+        return []
+    return [f"chains of {name} disagree (R-hat {worst[name]:.2f}): sample longer, with draws= and sample_kwargs="]

@@ -109,6 +109,15 @@ def container(draws):
     return make_container({"posterior": to_dataset(draws, coords={}, dims={}, sample_dims=("chain", "draw"))})
 
 
+def test_chains_that_disagree_are_told(model, monkeypatch):
+    scale = np.exp(np.random.default_rng(3).normal(0.0, 0.3, size=(2, 100, 2)))
+    scale[1, :, 1] *= 3.0
+    monkeypatch.setattr(pm, "sample", lambda draws, **options: container({"scale": scale}))
+    with pytest.warns(pmep.ConvergenceWarning, match=r"chains of scale disagree \(R-hat [1-3]\.\d+\): sample longer"):
+        found = pmep.fit(model=model, hyper="sample", draws=100, chains=2, progressbar=False)
+    assert not bool(group(found, "fit")["converged"])
+
+
 def test_refusals(model):
     with pytest.raises(ValueError, match="has no option 'sweeps'"):
         pmep.marginalize(model, sweeps=3)

@@ -91,8 +91,8 @@ class EngineEntry:
     takes_form : callable
         Whether it can work with a form, its sites aside; by default it can with any.
     choose_hyper : callable
-        ``choose_hyper(compiled form, options) -> (str, Status)``: the treatment that ``hyper="auto"`` stands for, and
-        why it is another than the best, if it is.
+        ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment that ``hyper="auto"`` stands
+        for, of which ``"sample"`` is one where `chains` may be run, and why it is another than the best, if it is.
     """
 
     name: str
@@ -106,7 +106,7 @@ class EngineEntry:
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
-    choose_hyper: Callable[[Any, dict[str, Any]], tuple[str, Status]] = lambda form, options: ("optimize", _FINE)
+    choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _FINE)
 
 
 _ENGINES: dict[tuple[str, type], EngineEntry] = {}

@@ -6,7 +6,7 @@ Sizes are counted, not timed, so that a result does not depend on the machine.
 from pymc_ep.engines.base import Status
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 
-__all__ = ["MOST_DIMENSIONS", "most_draws", "most_fits", "why_not_integrated"]
+__all__ = ["MOST_DIMENSIONS", "choose", "most_draws", "most_fits"]
 
 MOST_DIMENSIONS = 25
 """Hyperparameters beyond which too few points are left to cover the posterior."""
@@ -14,6 +14,8 @@ _OPERATIONS, _SWEEPS = 2e12, 10.0
 """Floating-point operations that the fits may take, minutes in all, and sweeps of a fit."""
 _LEAST_FITS, _MOST_FITS = (10, 6), (60, 25)
 """Fits, in all and for each hyperparameter, below which nothing can be said, and beyond which little is gained."""
+_SAMPLED = 5e4
+"""Fits that a thousand draws by NUTS take, with as many before them, to an order of magnitude."""
 _MOST_UNKNOWNS = 6000
 """Values and gradients that an emulator takes: their matrix is factorised in each round, in seconds at that size."""
 _LEAST_DRAWS, _MOST_DRAWS = 50, 1000
@@ -43,19 +45,25 @@ def most_draws(form: CompiledLatentGaussian) -> int:
     return int(max(affordable, _LEAST_DRAWS))
 
 
-def why_not_integrated(form: CompiledLatentGaussian) -> Status:
-    """Say why hyperparameters are not integrated over by default, and whether their mode may do; empty if they are."""
+def choose(form: CompiledLatentGaussian, *, chains: bool) -> tuple[str, Status]:
+    """Return what becomes of hyperparameters by default, and why they are not integrated over, if they are not.
+
+    `chains` says whether they may be sampled.
+    """
     p, least = form.start.size, _least_fits(form)
     if p > MOST_DIMENSIONS:
-        return Status(
+        many = f"{p} hyperparameters are too many for an emulator of the evidence"
+        if chains and _SAMPLED * _operations(form) < _OPERATIONS:
+            return "sample", Status(True, f"{many}: they are sampled by NUTS on it")
+        return "optimize", Status(
             False,
-            f"{p} hyperparameters are too many to be integrated over: they are at their mode, with a Gaussian about "
-            f"it; sample them with hyper='sample', or take hyper='optimize' if a mode will do",
+            f"{many}: they are at their mode, with a Gaussian about it; sample them with hyper='sample', or take "
+            f"hyper='optimize' if a mode will do",
         )
     if least * _operations(form) > _OPERATIONS:
-        return Status(
+        return "optimize", Status(
             True,
             f"hyperparameters at their mode, with a Gaussian about it, as fits of this size are dear; "
             f"hyper='integrate' makes {least} of them or more",
         )
-    return Status(True, "")
+    return "integrate", Status(True, "")

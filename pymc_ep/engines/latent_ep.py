@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.engines.base import EngineEntry, Status, check_whole, register_engine
 from pymc_ep.engines.bounded_sites import FactorSites
-from pymc_ep.engines.budget import why_not_integrated
+from pymc_ep.engines.budget import choose
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.evidence import Evidence, evidence_of
 from pymc_ep.engines.evidence_op import EvidenceOp
@@ -104,11 +104,11 @@ def solve(
     return replace(solution, status=solution.status + told_of_states(factors, found.at.theta))
 
 
-def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any]) -> tuple[str, Status]:
+def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Integrate over hyperparameters where that can be; trees and averages over grids are learned at a mode."""
-    at_mode = options.get("translations", 1) > 1 or has_trees(form)
-    why = Status(True, "") if at_mode else why_not_integrated(form)
-    return ("optimize" if at_mode or why.sentence or not form.start.size else "integrate"), why
+    if options.get("translations", 1) > 1 or has_trees(form) or not form.start.size:
+        return "optimize", Status(True, "")
+    return choose(form, chains=chains)
 
 
 def _options(form: CompiledLatentGaussian) -> dict[str, Any]:

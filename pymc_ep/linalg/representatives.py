@@ -5,6 +5,9 @@ from scipy.spatial import cKDTree
 
 __all__ = ["nearest", "stratified"]
 
+_SETS = 32
+"""Sets of draws of which the best is taken."""
+
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return the index of the centre, of (k, p), nearest to each of the points, (m, p)."""
@@ -16,24 +19,46 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
     Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
     draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
+    Of several such sets that is taken whose means and variances are nearest to those of the points (Morgan and Rubin
+    2012), as those of far cells vary.
     """
-    chosen: list[int] = []
+    cells: list[np.ndarray] = []
+    shares: list[np.ndarray] = []
     waiting = [(np.arange(len(points)), weights / weights.sum(), count)]
     while waiting:
-        here, share, cells = waiting.pop()
-        if cells == 1:
-            chosen.append(int(here[np.searchsorted(np.cumsum(share), rng.random() * share.sum())]))
+        here, share, parts = waiting.pop()
+        if parts == 1:
+            cells.append(here)
+            shares.append(share)
             continue
         part = points[here]
         spread = share @ (part - share @ part / share.sum()) ** 2
         order = np.argsort(part[:, np.argmax(spread)], kind="stable")
         here, share = here[order], share[order]
         before = np.cumsum(share)
-        cut = before[-1] * (cells // 2) / cells
+        cut = before[-1] * (parts // 2) / parts
         k = int(np.searchsorted(before, cut))
         # The point at the cut belongs to both sides.
         left, right = share[: k + 1].copy(), share[k:].copy()
         right[0] = before[k] - cut
         left[-1] -= right[0]
-        waiting += [(here[: k + 1], left, cells // 2), (here[k:], right, cells - cells // 2)]
-    return np.array(chosen)
+        waiting += [(here[: k + 1], left, parts // 2), (here[k:], right, parts - parts // 2)]
+    sets = _one_of_each(shares, rng)
+    chosen = np.concatenate(cells)[sets]
+    mean = weights @ points / weights.sum()
+    white = (points - mean) / np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
+    moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
+    spread = moments.std(axis=0)
+    off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)
+    return chosen[np.argmin((off**2).sum(axis=(1, 2)))]
+
+
+def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Return positions in the joined cells, (set, cell), of one of each drawn by their shares."""
+    ends = np.cumsum([len(share) for share in shares])
+    starts = ends - [len(share) for share in shares]
+    totals = np.array([share.sum() for share in shares])
+    before = np.concatenate([[0.0], np.cumsum(totals)[:-1]])
+    within = np.cumsum(np.concatenate(shares))
+    drawn = np.searchsorted(within, before + rng.random((_SETS, len(shares))) * totals)
+    return np.clip(drawn, starts, ends - 1)

@@ -7,7 +7,7 @@ import scipy.stats
 from scipy.special import logsumexp
 
 import pymc_ep as pmep
-from pymc_ep.compat import group
+from pymc_ep.compat import group, make_container, to_dataset
 from pymc_ep.engines import budget
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -79,6 +79,26 @@ def test_too_many_hyperparameters_are_at_their_mode_and_it_says_so():
     assert not bool(group(idata, "fit")["converged"])
     asked = pmep.fit(model=many(26), hyper="optimize", draws=0, progressbar=False)
     assert bool(group(asked, "fit")["converged"])
+
+
+def test_too_many_hyperparameters_are_sampled_where_draws_are_wanted(monkeypatch):
+    """By fewer draws than those of whoever asks for chains."""
+    asked = {}
+
+    def sample(draws, **options):
+        asked.update(options, draws=draws)
+        scale = np.exp(0.2 * np.random.default_rng(2).normal(size=(2, draws, 26)))
+        data = to_dataset({"scale": scale}, coords={}, dims={}, sample_dims=("chain", "draw"))
+        return make_container({"posterior": data})
+
+    monkeypatch.setattr(pm, "sample", sample)
+    idata = pmep.fit(model=many(26), chains=2, random_seed=1, progressbar=False)
+    assert (asked["draws"], asked["tune"], asked["chains"]) == (250, 500, 2)
+    assert group(idata, "fit").attrs["status"].startswith("26 hyperparameters are too many for an emulator")
+    assert bool(group(idata, "fit")["converged"])
+    assert group(idata, "posterior")["scale"].shape == (2, 250, 26)
+    pmep.fit(model=many(26), hyper="sample", chains=2, random_seed=1, progressbar=False)
+    assert asked["draws"] == 1000
 
 
 def test_dear_fits_are_at_the_mode_and_it_says_so(monkeypatch):
