@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 
 __all__ = [
     "GPY",
@@ -21,6 +23,7 @@ __all__ = [
     "hyper_modes",
     "markdown_table",
     "mean_se",
+    "prepare_compilers",
     "processor",
     "run_elsewhere",
     "run_module",
@@ -145,6 +148,12 @@ def run_elsewhere(python: str, driver: str, inputs: Iterable[dict[str, np.ndarra
             lines = out.read().split("\n")
     answers = [line for line in lines if line.startswith("[")]
     return json.loads(answers[-1]) if answers else []
+
+
+def prepare_compilers() -> None:
+    """Build what PyTensor builds once for an installation, whatever is run: its C thunk loop and helper modules."""
+    x = pt.vector()
+    pytensor.function([x], x + 1.0)(np.ones(2))
 
 
 def run_module(module: str, options: Sequence[str], limit: float, *, cold: bool = True) -> str:

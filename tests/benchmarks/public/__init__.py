@@ -2,9 +2,9 @@
 
 from importlib import import_module
 
-from tests.benchmarks.public.base import FOLDERS, MODELS, PublicModel, reference_draws
+from tests.benchmarks.public.base import FOLDERS, MODELS, PublicModel
 
-__all__ = ["FOLDERS", "MODELS", "PublicModel", "reference_draws"]
+__all__ = ["FOLDERS", "MODELS", "PublicModel"]
 
 for _name in (
     "bambi_docs",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ __all__ = [
     "data_table",
     "public",
     "r_table",
-    "reference_draws",
     "rethinking_table",
     "stan_data",
     "stan_example",
@@ -48,8 +46,6 @@ class PublicModel:
         Book, documentation or collection.
     build : callable
         Returns the `pymc.Model`; priors are the source's.
-    reference : str, optional
-        Name of the posterior in posteriordb that has reference draws.
     obstacle : str
         Why the model is not latent Gaussian, in a few words; empty where it is.
     simulated : bool
@@ -59,7 +55,6 @@ class PublicModel:
     name: str
     source: str
     build: Callable[[], pm.Model]
-    reference: str | None = None
     obstacle: str = ""
     simulated: bool = False
 
@@ -95,18 +90,6 @@ def stan_data(name: str) -> dict[str, Any]:
     """Return the data of a posteriordb posterior, lists as arrays."""
     stored = _zipped_json(_folder("posteriordb") / "posterior_database" / "data" / "data" / f"{name}.json.zip")
     return {k: np.array(v) if isinstance(v, list) else v for k, v in stored.items()}
-
-
-def reference_draws(name: str) -> dict[str, np.ndarray]:
-    """Return posteriordb's reference draws by parameter, ``"beta[0]"``, counted from zero; (chain, draw) each."""
-    folder = _folder("posteriordb") / "posterior_database" / "reference_posteriors" / "draws" / "draws"
-    chains = _zipped_json(folder / f"{name}.json.zip")
-    return {_from_zero(key): np.array([chain[key] for chain in chains]) for key in chains[0]}
-
-
-def _from_zero(key: str) -> str:
-    """``beta[1,2]`` as Stan counts becomes ``beta[0,1]``."""
-    return re.sub(r"\d+(?=[,\]])", lambda found: str(int(found[0]) - 1), key)
 
 
 def r_table(name: str) -> pd.DataFrame:

@@ -10,9 +10,9 @@ import xarray as xr
 
 import pymc_ep as pmep
 from pymc_ep.recognise import compiled_form
+from tests.benchmarks._common import prepare_compilers
 from tests.benchmarks.public.base import MODELS
 from tests.benchmarks.public.references import QUANTILES, likelihood_summary
-from tests.benchmarks.public.worker import prepare_compilers
 
 __all__ = ["measure_fit", "verdict"]
 

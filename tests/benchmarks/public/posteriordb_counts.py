@@ -69,7 +69,7 @@ def dogs() -> pm.Model:
     return model
 
 
-@public("gp_pois_regr", SOURCE, reference="gp_pois_regr-gp_pois_regr")
+@public("gp_pois_regr", SOURCE)
 def gp_pois_regr() -> pm.Model:
     d = stan_data("gp_pois_regr")
     with pm.Model() as model:
@@ -82,7 +82,7 @@ def gp_pois_regr() -> pm.Model:
     return model
 
 
-@public("gp_regr", SOURCE, reference="gp_pois_regr-gp_regr", obstacle="no latent variable left")
+@public("gp_regr", SOURCE)
 def gp_regr() -> pm.Model:
     d = stan_data("gp_pois_regr")
     with pm.Model() as model:
@@ -239,7 +239,7 @@ def irt_2pl() -> pm.Model:
     return model
 
 
-@public("low_dim_gauss_mix", SOURCE, reference="low_dim_gauss_mix-low_dim_gauss_mix", obstacle="mixture")
+@public("low_dim_gauss_mix", SOURCE, obstacle="mixture")
 def low_dim_gauss_mix() -> pm.Model:
     d = stan_data("low_dim_gauss_mix")
     with pm.Model() as model:

@@ -11,7 +11,7 @@ __all__: list[str] = []
 SOURCE = "posteriordb"
 
 
-@public("eight_schools_centered", SOURCE, reference="eight_schools-eight_schools_noncentered")
+@public("eight_schools_centered", SOURCE)
 def eight_schools_centered() -> pm.Model:
     d = stan_data("eight_schools")
     with pm.Model() as model:
@@ -22,7 +22,7 @@ def eight_schools_centered() -> pm.Model:
     return model
 
 
-@public("eight_schools_noncentered", SOURCE, reference="eight_schools-eight_schools_noncentered")
+@public("eight_schools_noncentered", SOURCE)
 def eight_schools_noncentered() -> pm.Model:
     d = stan_data("eight_schools")
     with pm.Model() as model:

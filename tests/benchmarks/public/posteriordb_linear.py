@@ -26,63 +26,63 @@ def _kidscore(data: dict[str, Any], *columns: np.ndarray) -> pm.Model:
     return _linear(data["kid_score"], list(columns), pm.HalfCauchy, beta=2.5)
 
 
-@public("kidscore_momiq", SOURCE, reference="kidiq-kidscore_momiq")
+@public("kidscore_momiq", SOURCE)
 def kidscore_momiq() -> pm.Model:
     d = stan_data("kidiq")
     return _kidscore(d, d["mom_iq"])
 
 
-@public("kidscore_momhsiq", SOURCE, reference="kidiq-kidscore_momhsiq")
+@public("kidscore_momhsiq", SOURCE)
 def kidscore_momhsiq() -> pm.Model:
     d = stan_data("kidiq")
     return _kidscore(d, d["mom_hs"], d["mom_iq"])
 
 
-@public("kidscore_interaction", SOURCE, reference="kidiq-kidscore_interaction")
+@public("kidscore_interaction", SOURCE)
 def kidscore_interaction() -> pm.Model:
     d = stan_data("kidiq")
     return _kidscore(d, d["mom_hs"], d["mom_iq"], d["mom_hs"] * d["mom_iq"])
 
 
-@public("kidscore_mom_work", SOURCE, reference="kidiq_with_mom_work-kidscore_mom_work")
+@public("kidscore_mom_work", SOURCE)
 def kidscore_mom_work() -> pm.Model:
     d = stan_data("kidiq_with_mom_work")
     return _linear(d["kid_score"], [1.0 * (d["mom_work"] == level) for level in (2, 3, 4)])
 
 
-@public("earn_height", SOURCE, reference="earnings-earn_height")
+@public("earn_height", SOURCE)
 def earn_height() -> pm.Model:
     d = stan_data("earnings")
     return _linear(d["earn"], [d["height"]])
 
 
-@public("logearn_height", SOURCE, reference="earnings-logearn_height")
+@public("logearn_height", SOURCE)
 def logearn_height() -> pm.Model:
     d = stan_data("earnings")
     return _linear(np.log(d["earn"]), [d["height"]])
 
 
-@public("logearn_interaction_z", SOURCE, reference="earnings-logearn_interaction_z")
+@public("logearn_interaction_z", SOURCE)
 def logearn_interaction_z() -> pm.Model:
     d = stan_data("earnings")
     z = (d["height"] - d["height"].mean()) / d["height"].std(ddof=1)
     return _linear(np.log(d["earn"]), [z, d["male"], z * d["male"]])
 
 
-@public("mesquite", SOURCE, reference="mesquite-mesquite")
+@public("mesquite", SOURCE)
 def mesquite() -> pm.Model:
     d = stan_data("mesquite")
     names = ("diam1", "diam2", "canopy_height", "total_height", "density", "group")
     return _linear(d["weight"], [d[name] for name in names])
 
 
-@public("logmesquite_logvolume", SOURCE, reference="mesquite-logmesquite_logvolume")
+@public("logmesquite_logvolume", SOURCE)
 def logmesquite_logvolume() -> pm.Model:
     d = stan_data("mesquite")
     return _linear(np.log(d["weight"]), [np.log(d["diam1"] * d["diam2"] * d["canopy_height"])])
 
 
-@public("logmesquite_logvas", SOURCE, reference="mesquite-logmesquite_logvas")
+@public("logmesquite_logvas", SOURCE)
 def logmesquite_logvas() -> pm.Model:
     d = stan_data("mesquite")
     area = d["diam1"] * d["diam2"]
@@ -96,12 +96,12 @@ def _nes(year: int) -> pm.Model:
     return _linear(d["partyid7"], [d["real_ideo"], d["race_adj"], *ages, d["educ1"], d["gender"], d["income"]])
 
 
-@public("nes1980", SOURCE, reference="nes1980-nes")
+@public("nes1980", SOURCE)
 def nes1980() -> pm.Model:
     return _nes(1980)
 
 
-@public("nes2000", SOURCE, reference="nes2000-nes")
+@public("nes2000", SOURCE)
 def nes2000() -> pm.Model:
     return _nes(2000)
 
@@ -112,7 +112,7 @@ def sesame_one_pred_a() -> pm.Model:
     return _linear(d["watched"], [d["encouraged"]])
 
 
-@public("kilpisjarvi", SOURCE, reference="kilpisjarvi_mod-kilpisjarvi")
+@public("kilpisjarvi", SOURCE)
 def kilpisjarvi() -> pm.Model:
     d = stan_data("kilpisjarvi_mod")
     with pm.Model() as model:
@@ -132,17 +132,17 @@ def _blr(name: str) -> pm.Model:
     return model
 
 
-@public("sblrc_blr", SOURCE, reference="sblrc-blr")
+@public("sblrc_blr", SOURCE)
 def sblrc_blr() -> pm.Model:
     return _blr("sblrc")
 
 
-@public("sblri_blr", SOURCE, reference="sblri-blr")
+@public("sblri_blr", SOURCE)
 def sblri_blr() -> pm.Model:
     return _blr("sblri")
 
 
-@public("arK", SOURCE, reference="arK-arK")
+@public("arK", SOURCE)
 def ar_k() -> pm.Model:
     d = stan_data("arK")
     y, order = d["y"], d["K"]
@@ -155,7 +155,7 @@ def ar_k() -> pm.Model:
     return model
 
 
-@public("diamonds", SOURCE, reference="diamonds-diamonds")
+@public("diamonds", SOURCE)
 def diamonds() -> pm.Model:
     d = stan_data("diamonds")
     centred = d["X"][:, 1:] - d["X"][:, 1:].mean(axis=0)

@@ -23,10 +23,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from tests.benchmarks._common import PAGES, run_module
+from tests.benchmarks._common import PAGES, prepare_compilers, run_module
 from tests.benchmarks.public.base import MODELS
 from tests.benchmarks.public.noncentred import noncentred_twin
-from tests.benchmarks.public.worker import prepare_compilers
 
 __all__ = ["QUANTILES", "REFERENCES", "likelihood_summary", "load_references", "summaries"]
 
