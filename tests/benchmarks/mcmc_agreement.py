@@ -363,8 +363,9 @@ RANDOM_TEXT = """\
 
 The quickstart's model and priors; `level` integrated out with `f`. "Default" is `pmep.fit` as it stands, 4,000 draws.
 "On a grid" integrates the evidence of EP over 19 x 15 length scales and amplitudes: what remains there is EP's own
-error, which the default corrects in the hyperparameters. Reference: 32 chains of 4,000 rounds of five elliptical slices and one Metropolis step of (ell, amp). Mean
-(sd); `ell` and `amp` in logs, because the tail of `ell` is so long that its variance hardly exists:
+error, which the default corrects in the hyperparameters. Reference: 32 chains of 4,000 rounds of five elliptical slices
+and one Metropolis step of (ell, amp). Mean (sd); `ell` and `amp` in logs, because the tail of `ell` is so long that its
+variance hardly exists:
 """
 TIME_TEXT = """\
 ## Time
