@@ -23,12 +23,10 @@ from pymc_ep.calls import (
     warn_unless_converged,
 )
 from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
-from pymc_ep.forms.bilinear import Bilinear
 from pymc_ep.forms.digest import digest
 from pymc_ep.marginal import sample
-from pymc_ep.recognise import bilinear_sites, compiled_form, field_sites, site_names
+from pymc_ep.recognise import compiled_form, forms
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
-from pymc_ep.sites import sites
 
 __all__ = ["explain", "fit", "supported"]
 
@@ -202,16 +200,14 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
 
 def supported() -> str:
     """Return the table of distributions, links, sites, methods and treatments of hyperparameters, as text."""
+    # Forms share likelihoods, and a method that solves several forms is one method.
+    table: dict[tuple[str, str, str], dict[str, str]] = {}
+    for entry in forms():
+        for distribution, link, name, site in entry.rows():
+            methods = table.setdefault((distribution, link, name), {})
+            for engine in engines():
+                if engine.form is entry.form and engine.takes(site):
+                    methods.setdefault(engine.name, ", ".join(engine.hyper))
     rows = [("distribution", "link", "site", "method", "hyper")]
-    # An engine that solves several forms is one method.
-    methods = {e.name: e for e in reversed(engines())}
-    for distribution, link, name in site_names():
-        able = [e for e in reversed(methods.values()) if e.takes(sites().get(name))]
-        rows += [(distribution, link, name, e.name, ", ".join(e.hyper)) for e in able]
-    for distribution, potentials, site in field_sites():
-        able = [e for e in reversed(methods.values()) if e.takes(site)]
-        rows += [(distribution, "of its prior", potentials, e.name, ", ".join(e.hyper)) for e in able]
-    for distribution, link, cells in bilinear_sites():
-        able = [e for e in engines() if e.form is Bilinear and e.takes(cells)]
-        rows += [(distribution, link, cells.name, e.name, ", ".join(e.hyper)) for e in able]
+    rows += [(*what, method, hyper) for what, methods in table.items() for method, hyper in methods.items()]
     return printed(rows, header=True)

@@ -321,6 +321,17 @@ def test_start_point_has_every_free_variable(counts_model, counts_fit):
     }
 
 
+def test_a_model_that_has_been_predicted_from_has_its_data_once():
+    """PyMC 5.28 puts observed variables into the model's list again when it draws from their predictive."""
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("f", 2.0, 0.5, shape=3)), observed=[4, 0, 7])
+    first = pmep.fit(model=model, draws=20, random_seed=1, progressbar=False)
+    pm.sample_posterior_predictive(first, model=model, random_seed=2, progressbar=False)
+    again = pmep.fit(model=model, draws=20, random_seed=1, progressbar=False)
+    np.testing.assert_allclose(again["fit"]["log_evidence"], first["fit"]["log_evidence"], rtol=1e-12)
+    assert len(model.observed_RVs) == 1
+
+
 def test_supported_lists_every_site():
     table = pmep.supported()
     for name in sites():

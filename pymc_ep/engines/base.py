@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pymc_ep.exceptions import did_you_mean
+from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.sites.base import Site
 
 __all__ = [
@@ -133,9 +133,15 @@ def get_engine(name: str | None, form: Any) -> EngineEntry:
     ------
     ValueError
         Lists the methods there are for the form.
+    UnsupportedModelError
+        Where there are none.
     """
     kind = type(form)
     fitting = [e for e in _ENGINES.values() if e.form is kind]
+    if not fitting:
+        raise UnsupportedModelError(
+            f"The model is of the form {kind.__name__}, for which no method is registered; register_engine adds one."
+        )
     if name is None:
         # Where none can, the first says what it lacks.
         return (able_engines(form) or fitting)[0]

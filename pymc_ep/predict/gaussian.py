@@ -18,15 +18,12 @@ from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.other_data import OfOtherData, exchanged, made_of
 from pymc_ep.forms.posterior import LatentPosterior, Moments
+from pymc_ep.forms.protocols import CompiledForm
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.recognise import compiled_form
 from pymc_ep.results import fit_group, fit_state, model_dims, posterior_moments, settings
 
 __all__ = ["bilinear_posterior_of", "posterior_of", "predictor_moments_of", "single_posterior_of"]
-
-
-_BILINEAR = tuple(engine.name for engine in engines() if engine.form is Bilinear)
-"""Methods of bilinear models."""
 
 
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> LatentPosterior | PosteriorMixture:
@@ -65,13 +62,8 @@ def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) ->
     """Rebuild the posterior of a fit whose data are those of the model."""
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
-    if isinstance(form, CompiledBilinear):
-        names = ", ".join(map(repr, form.form.latent_names))
-        raise UnsupportedModelError(
-            f"The predictors of {form.form.cells.name!r} are inner products of {names}, which are not Gaussian, so "
-            f"that they have no Gaussian predictions and no sites; use the moments in the group 'fit', "
-            f"pm.sample_posterior_predictive, or log_predictive and diagnostics.predictive_pit of new cells."
-        )
+    if not isinstance(form, CompiledLatentGaussian):
+        raise UnsupportedModelError(_why_not_gaussian(form))
     engine = get_engine(fit_group(idata).attrs["method"], form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:
@@ -86,6 +78,21 @@ def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) ->
         present["prior_variance"] = np.asarray(prior.gaussian.variances())
     _require_unchanged(state, present)
     return posterior
+
+
+def _why_not_gaussian(form: CompiledForm) -> str:
+    names = ", ".join(map(repr, form.form.latent_names))
+    observed = ", ".join(repr(group.name) for group in form.form.groups)
+    if isinstance(form, CompiledBilinear):
+        return (
+            f"The predictors of {observed} are inner products of {names}, which are not Gaussian, so that they have no "
+            f"Gaussian predictions and no sites; use the moments in the group 'fit', pm.sample_posterior_predictive, "
+            f"or log_predictive and diagnostics.predictive_pit of new cells."
+        )
+    return (
+        f"The model of {observed} is of the form {type(form.form).__name__}, whose posterior of {names} has no sites "
+        f"and no Gaussian predictions; use the draws and moments of the fit, or pm.sample_posterior_predictive."
+    )
 
 
 def _require_unchanged(state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> None:
@@ -108,8 +115,10 @@ def bilinear_posterior_of(idata: Any, model: pm.Model) -> tuple[CompiledBilinear
     ValueError
         Where the model's matrices, priors or data are no longer those of the fit.
     """
-    latent = settings(idata)["latent"]
-    form = compiled_form(model, latent) if fit_group(idata).attrs["method"] in _BILINEAR else None
+    method = fit_group(idata).attrs["method"]
+    if not any(engine.form is Bilinear for engine in engines() if engine.name == method):
+        return None
+    form = compiled_form(model, settings(idata)["latent"])
     if not isinstance(form, CompiledBilinear):
         return None
     state = fit_state(idata)

@@ -7,24 +7,13 @@ from weakref import WeakKeyDictionary
 import pytensor
 from pymc import Model
 
-from pymc_ep.forms.bilinear import Bilinear
-from pymc_ep.forms.compiled import CompiledLatentGaussian
-from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
-from pymc_ep.forms.latent_gaussian import LatentGaussian
-from pymc_ep.forms.sparse_linear import SparseLinear
+from pymc_ep.compat import restore_observed
 from pymc_ep.recognise.readable import require_readable
-from pymc_ep.recognise.registry import recognise
+from pymc_ep.recognise.registry import entry_of, recognise
 
 __all__ = ["compiled_form"]
 
 _COMPILED: WeakKeyDictionary = WeakKeyDictionary()
-_FUNCTIONS = {
-    LatentGaussian: CompiledLatentGaussian,
-    SparseLinear: CompiledSparseLinear,
-    Bilinear: CompiledBilinear,
-}
-"""What holds the compiled functions of each form."""
 
 
 def compiled_form(
@@ -32,7 +21,7 @@ def compiled_form(
     latent: Sequence[str] | None = None,
     compile_kwargs: dict[str, Any] | None = None,
     wanted: Sequence[str] = (),
-) -> CompiledLatentGaussian:
+) -> Any:
     """Recognise and compile a model.
 
     Parameters
@@ -47,7 +36,7 @@ def compiled_form(
 
     Returns
     -------
-    CompiledLatentGaussian
+    pymc_ep.forms.protocols.CompiledForm
         The same one for equal arguments until a variable is added to the model. New data in shared variables
         need no new one.
 
@@ -56,6 +45,7 @@ def compiled_form(
     UnsupportedModelError
         As the recognisers, and `require_readable`.
     """
+    restore_observed(model)
     require_readable(model)
     known = _COMPILED.setdefault(model, {})
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
@@ -72,11 +62,12 @@ def compiled_form(
     with pytensor.config.change_flags(cxx=""):
         point = model.initial_point()
         form = known[key][0].form if key in known else recognise(model, names, wanted)
+    entry = entry_of(form)
     values = [point[v.name] for v in form.hyper_values]
     if key in known:
         compiled = known[key][0]
         compiled.restart(values)
     else:
-        compiled = _FUNCTIONS[type(form)](form, values, compile_kwargs)
+        compiled = entry.compiled(form, values, compile_kwargs)
     known[key] = (compiled, start)
     return compiled

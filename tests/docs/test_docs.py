@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pymc_ep.recognise import families
+from pymc_ep.engines import base as engine_registry
+from pymc_ep.recognise import families, registry
 from pymc_ep.sites import base
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +34,12 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _registries():
     """What a page registers is gone after it."""
-    before = [(registry, dict(registry)) for registry in (base._REGISTRY, families._FAMILIES)]
+    everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, engine_registry._ENGINES)
+    before = [(entries, dict(entries)) for entries in everything]
     yield
-    for registry, entries in before:
-        registry.clear()
-        registry.update(entries)
+    for now, entries in before:
+        now.clear()
+        now.update(entries)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))], ids=name)

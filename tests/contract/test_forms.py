@@ -1,0 +1,104 @@
+"""What an outsider registers does what the house's own forms and methods do: the page about it, all the way through."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.diagnostics import diagnose
+from pymc_ep.engines import base, engines
+from pymc_ep.recognise import forms, registry
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding_a_form.md"
+COUNTS = np.array([4, 0, 7])
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """The page's form and method, registered for one test."""
+    monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
+    monkeypatch.setattr(base, "_ENGINES", dict(base._ENGINES))
+    before = pmep.supported()
+    namespace = {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    return namespace | {"before": before}
+
+
+def counts():
+    with pm.Model(coords={"site": list("abc")}) as model:
+        pm.Poisson("y", pm.Gamma("rate", 2.0, 0.5, dims="site"), observed=COUNTS, dims="site")
+    return model
+
+
+def test_a_foreign_form_from_explaining_to_predicting(toy, tmp_path):
+    model = counts()
+    assert "counts of rates with gamma priors" in pmep.explain(model)
+    assert "conjugate" in pmep.explain(model)
+    found = pmep.fit(model=model, draws=500, random_seed=1, progressbar=False)
+    fit = group(found, "fit")
+    assert fit.attrs["method"] == "conjugate"
+    np.testing.assert_allclose(found["posterior_mean"]["rate"], (2.0 + COUNTS) / 1.5)
+    np.testing.assert_allclose(found["posterior_sd"]["rate"], np.sqrt(2.0 + COUNTS) / 1.5)
+    draws = group(found, "posterior")["rate"]
+    assert draws.dims == ("chain", "draw", "site")
+    np.testing.assert_allclose(draws.mean(("chain", "draw")), (2.0 + COUNTS) / 1.5, rtol=0.1)
+    path = str(tmp_path / "found.nc")
+    found.to_netcdf(path)
+    again = az.from_netcdf(path)
+    predicted = pm.sample_posterior_predictive(again, model=model, random_seed=2, progressbar=False)
+    np.testing.assert_allclose(
+        group(predicted, "posterior_predictive")["y"].mean(("chain", "draw")), (2.0 + COUNTS) / 1.5, rtol=0.15
+    )
+    for refused in (lambda: pmep.predict(again, model, var_names=["rate"]), lambda: diagnose(again, model=model)):
+        with pytest.raises(pmep.UnsupportedModelError, match="of 'y' is of the form GammaPoisson, whose posterior of"):
+            refused()
+    with pytest.raises(ValueError, match=r"method='ep' does not exist for this model \(GammaPoisson\); use one of: 'conj"):
+        pmep.fit("ep", model=model)
+
+
+def test_a_foreign_method_has_rows_of_its_own_alone(toy):
+    rows = [row for row in pmep.supported().rows if "conjugate" in row]
+    assert rows == [("Poisson", "its rate is a Gamma", "conjugate", "conjugate", "fixed")]
+    assert [row for row in pmep.supported().rows if row not in rows] == list(toy["before"].rows)
+
+
+def test_a_form_without_a_method_is_refused(toy, monkeypatch):
+    monkeypatch.setattr(base, "_ENGINES", {k: e for k, e in base._ENGINES.items() if e.name != "conjugate"})
+    with pytest.raises(pmep.UnsupportedModelError, match="of the form GammaPoisson, for which no method is registered"):
+        pmep.fit(model=counts())
+
+
+def test_what_was_never_registered_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
+    pmep.register_form(int, lambda model, latent, wanted: "a form", lambda *arguments: None)
+    with pytest.raises(pmep.UnsupportedModelError, match="returned a str, which is not registered"):
+        pmep.fit(model=counts())
+    with pytest.raises(ValueError, match="A form int is registered already"):
+        pmep.register_form(int, None, lambda *arguments: None)
+
+
+def test_every_form_has_a_method_and_rows():
+    for entry in forms():
+        assert [engine for engine in engines() if engine.form is entry.form]
+        assert entry.rows()
+
+
+def test_a_second_method_of_matrices_is_one_of_theirs(monkeypatch):
+    """Recommendations come from the posterior of a fit, whatever its method is called."""
+    own = next(engine for engine in engines() if engine.name == "vg")
+    monkeypatch.setattr(base, "_ENGINES", dict(base._ENGINES))
+    pmep.register_engine(replace(own, name="another"))
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, 0.0, 1.0, shape=(4, 2)) for name in "VU")
+        pmep.BilinearPoisson("y", V, U, [0, 1, 2, 3, 0], [1, 0, 3, 2, 2], observed=rng.poisson(2.0, 5))
+    results = [pmep.fit(method, model=model, random_seed=1, progressbar=False) for method in ("vg", "another")]
+    first, second = (pmep.recommend(found, model, V=[0, 1], n=2) for found in results)
+    assert first.equals(second)
