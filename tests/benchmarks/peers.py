@@ -1,6 +1,6 @@
 """The default fit beside what else a PyMC user has: NUTS, ADVI and Laplace's approximation, on three small models.
 
-    python -m tests.benchmarks.peers [--reference-draws 10000]
+    python -m tests.benchmarks.peers [--reference-draws 5000]
 
 Each method runs with its defaults in this process, twice: the first time compiles, the second is called warm. Errors
 are against a long NUTS run. Needs nutpie and pymc-extras; writes docs/benchmarks/peers.md. Five minutes.
@@ -48,8 +48,8 @@ def seeds() -> pm.Model:
 
 
 def coal() -> pm.Model:
-    """Coal mining disasters, 100 bins of 111 years: a Gaussian process in the log of the rate."""
-    counts, edges = np.histogram(pmep.datasets.load_coal(), bins=100)
+    """Coal mining disasters, 40 bins of 111 years: a Gaussian process in the log of the rate."""
+    counts, edges = np.histogram(pmep.datasets.load_coal(), bins=40)
     years = (edges[:-1] + edges[1:]) / 2
     with pm.Model() as model:
         ell, amp = pm.InverseGamma("ell", mu=15, sigma=15), pm.HalfNormal("amp", 2)
@@ -127,7 +127,7 @@ def measure(build: Callable[[], pm.Model], names: tuple[str, ...], draws: int) -
 def main() -> None:
     """Measure all and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference-draws", type=int, default=10_000)
+    parser.add_argument("--reference-draws", type=int, default=5_000)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")

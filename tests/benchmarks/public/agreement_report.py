@@ -76,7 +76,7 @@ def _targets(rows: Rows, references: Rows) -> str:
     ]
     cells = [[text, target, among(judged, test), among(new, test)] for text, target, test in lines]
     for k, (text, target) in enumerate((("cold", "4"), ("warm", "5"))):
-        found = [f"{median(r[k] for r in ratios):.2g}" if ratios else "not measured", ""]
+        found = [f"{median(r[k] for r in ratios):.2g}, {len(ratios)} models" if ratios else "not measured", ""]
         cells.append([f"nutpie's time over the fit's, {text}, median", target, *found])
     return markdown_table(["", "target", "all models", "of them never fitted before"], cells)
 
@@ -163,6 +163,7 @@ that the source simulates, or that were simulated here by its formula. The summa
 A mean is right within 0.1 sd of the reference, and wrong beyond 0.25 sd; so is a 5, 50 or 95% quantile beyond 0.6 sd.
 Two Monte Carlo errors of both sides are allowed on top. A fit has warned if it raised a `ConvergenceWarning` or has
 `converged` false. nutpie's times are for 4000 effective draws of the slowest parameter, as many as the fit returns.
+Where they are given, nutpie and the fit ran one after the other on an idle machine; the other fits ran beside other work.
 """
 COLUMNS = """\
 p: hyperparameters. Errors: the greatest over all scalars, latent values included, in sds of the reference. Fits:
