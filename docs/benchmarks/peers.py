@@ -142,7 +142,8 @@ def main() -> None:
         f"Each method as it comes, four times {DRAWS} draws, against a long NUTS run (four chains of "
         f"{arguments.reference_draws} draws, acceptance 0.99), over all elements of the variables "
         f"a user would look at. NUTS's own error is that of its draws. Effects are written non-centred, which "
-        f"suits NUTS. R-INLA is not in this table, as no R was at hand.\n"
+        f"suits NUTS. First calls compile, with caches that other models have filled. R-INLA is not in this table, as "
+        f"no R was at hand.\n"
     )
     print(write_page("peers", [title, text, markdown_table(head, rows)]))
 
