@@ -299,9 +299,10 @@ def coefficient_results(
 
 def _left_out_of_draws(found: Integral) -> np.ndarray:
     """Return log p(y_i | y_-i), (n,), over the draws of the hyperparameters, interpolated between the fits."""
-    spline = Spline(
-        np.array([point.theta for point in found.points]), np.array([point.log_predictive for point in found.points])
-    )
+    known = np.array([point.log_predictive for point in found.points])
+    # As deviance residuals, which are smoother than log densities far out.
+    highest = known.max(axis=0) + 1.0
+    residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
     rows, weights = found.places, found.place_weights
     if len(rows) * len(found.points[0].log_predictive) > _MOST_PREDICTIVE:
         rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
@@ -310,7 +311,8 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
     rows, log_weights = rows[counting], np.log(weights[counting])
     count = -(-len(rows) // _ROWS)
     parts = zip(np.array_split(rows, count), np.array_split(log_weights, count))
-    return -logsumexp([logsumexp(share[:, None] - spline(part), axis=0) for part, share in parts], axis=0)
+    inverses = (share[:, None] + residuals(part) ** 2 - highest for part, share in parts)
+    return -logsumexp([logsumexp(part, axis=0) for part in inverses], axis=0)
 
 
 def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
