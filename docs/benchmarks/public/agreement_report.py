@@ -92,7 +92,8 @@ def _treatments(rows: dict[str, Rows], references: Rows) -> str:
         cells.append([f"`{hyper}`", *(str(counts[k]) for k in ("right", "off", "wrong")), str(silent)])
         cells[-1] += [f"{fits:.0f}", f"{warm:.2g}"]
     head = ["", "right", "off", "wrong", "silently", "fits, median", "warm seconds, median"]
-    return f"On the {len(shared)} models that all of them fit.\n\n" + markdown_table(head, cells)
+    text = f"On the {len(shared)} models that all of them fit. {EARLIER if 'grid and design' in rows else ''}\n\n"
+    return text + markdown_table(head, cells)
 
 
 def _starred(name: str) -> str:
@@ -165,6 +166,11 @@ Two Monte Carlo errors of both sides are allowed on top. A fit has warned if it 
 `converged` false. nutpie's times are for 4000 effective draws of the slowest parameter, as many as the fit returns.
 Where they are given, nutpie and the fit ran one after the other on an idle machine; other fits ran beside other work.
 """
+EARLIER = (
+    '"Grid and design" is what this package integrated by before it had an emulator: fits on a grid of up to three '
+    "hyperparameters, at the points of a composite design of more. Latent variables were averaged over those points and "
+    "moved between them, where they now have a posterior at each of 1,000 draws: this is what takes longer."
+)
 COLUMNS = """\
 p: hyperparameters. Errors: the greatest over all scalars, latent values included, in sds of the reference. Fits:
 evaluations of the evidence. Seconds.
