@@ -167,9 +167,9 @@ Two Monte Carlo errors of both sides are allowed on top. A fit has warned if it 
 Where they are given, nutpie and the fit ran one after the other on an idle machine; other fits ran beside other work.
 """
 EARLIER = (
-    '"Grid and design" is what this package integrated by before it had an emulator: fits on a grid of up to three '
-    "hyperparameters, at the points of a composite design of more. Latent variables were averaged over those points and "
-    "moved between them, where they now have a posterior at each of 1,000 draws: this is what takes longer."
+    '"Grid and design" is what this package integrated by before it had an emulator: fits on grids of up to three '
+    "hyperparameters, at the points of a composite design of more. Latent variables were averaged over those and moved "
+    "between them, where they now have a posterior at each of 1,000 draws: this is what takes longer."
 )
 COLUMNS = """\
 p: hyperparameters. Errors: the greatest over all scalars, latent values included, in sds of the reference. Fits:
