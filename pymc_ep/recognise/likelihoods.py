@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from pymc import Model
+from pymc.distributions.distribution import PartialObservedRV
+from pymc.distributions.multivariate import ZeroSumNormalRV
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -22,12 +24,28 @@ __all__ = ["entering_elsewhere", "find_site", "require_univariate"]
 
 def require_univariate(rv: TensorVariable) -> None:
     """Raise where the values of an observed variable are not independent given its parameters."""
-    if rv.owner.op.ndim_supp:
+    if not rv.owner.op.ndim_supp:
+        return
+    if isinstance(rv.owner.op, PartialObservedRV):
         raise UnsupportedModelError(
-            f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}, whose values "
-            f"depend on each other given its parameters, so that it has no site for each value, and it is no Gaussian. "
-            f"Write it as a distribution of single values; pymc_ep.supported() lists those there are."
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on those that are "
+            f"seen. Observe it as a shorter vector without them."
         )
+    found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
+    if isinstance(rv.owner.op, ZeroSumNormalRV):
+        raise UnsupportedModelError(
+            f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
+            f"MvNormal."
+        )
+    if gaussian_of(rv):
+        raise UnsupportedModelError(
+            f"{found}, which is known as a latent variable only. Give it to the mean of a pm.Normal, or observe an "
+            f"MvNormal with its covariance."
+        )
+    raise UnsupportedModelError(
+        f"{found}, whose values depend on each other given its parameters, so that it has no site for each value, and "
+        f"it is no Gaussian. Write it as a distribution of single values; pymc_ep.supported() lists those there are."
+    )
 
 
 def find_site(

@@ -60,7 +60,13 @@ def test_its_predictions_are_joint():
     with model:
         drawn = pm.sample_posterior_predictive(found, random_seed=2, progressbar=False)
     values = group(drawn, "posterior_predictive")["y"].values.reshape(-1, 25)
-    np.testing.assert_allclose(np.corrcoef(values[:, 3], values[:, 4])[0, 1], 0.95, atol=0.03)
+    design = np.column_stack([np.ones(25), X])
+    posterior = np.linalg.inv(np.eye(2) / 4.0 + design.T @ np.linalg.solve(COVARIANCE, design))
+    mean = design @ posterior @ (design.T @ np.linalg.solve(COVARIANCE, Y) + 0.3 / 4.0)
+    predictive = COVARIANCE + design @ posterior @ design.T
+    sd = np.sqrt(np.diagonal(predictive))
+    np.testing.assert_allclose(values.mean(axis=0), mean, atol=0.08 * sd.max())
+    np.testing.assert_allclose(np.cov(values.T) / np.outer(sd, sd), predictive / np.outer(sd, sd), atol=0.1)
 
 
 def quadrature(model, grids):
@@ -118,11 +124,75 @@ def test_hyperparameters_alone(make):
         np.testing.assert_allclose(float(found["posterior_sd"][name]), sd, rtol=0.03)
 
 
+def test_nearly_singular_covariances():
+    """A walk whose start is uncertain, a nearly noiseless process, and two values that are all but the same."""
+    steps = 0.05 * np.random.default_rng(0).normal(size=60)
+    with pm.Model() as walk:
+        s = pm.HalfNormal("s", 1.0)
+        start = pm.Normal.dist(0.0, 100.0)
+        pm.GaussianRandomWalk("y", sigma=s, init_dist=start, observed=np.cumsum(steps))
+    found = pmep.fit(model=walk, draws=0, **QUIET)
+    logs = np.linspace(-4.0, -1.5, 2000)
+    density = stats.norm.logpdf(steps[1:, None], 0.0, np.exp(logs)).sum(axis=0)
+    density += stats.halfnorm.logpdf(np.exp(logs)) + logs + stats.norm.logpdf(steps[0], 0.0, 100.0)
+    weight = np.exp(density - logsumexp(density))
+    np.testing.assert_allclose(
+        found["fit"]["log_evidence"], logsumexp(density) + np.log(logs[1] - logs[0]), atol=0.01
+    )
+    np.testing.assert_allclose(found["posterior_mean"]["s"], weight @ np.exp(logs), rtol=2e-3)
+    smooth = 2500.0 * np.exp(-0.5 * (X[:, None] - X) ** 2) + 1e-4 * np.eye(25)
+    twins = np.array([[1.0, 1.0 - 1e-7], [1.0 - 1e-7, 1.0]])
+    for covariance, y in ((smooth, 50.0 * np.sin(X)), (twins, np.array([0.3, 0.3]))):
+        with pm.Model() as model:
+            pm.MvNormal("y", pm.Normal("level", 0.0, 1.0) * np.ones(len(y)), cov=covariance, observed=y)
+        expected = stats.multivariate_normal(np.zeros(len(y)), covariance + 1.0).logpdf(y)
+        found = pmep.fit(model=model, draws=0, **QUIET)
+        np.testing.assert_allclose(found["fit"]["log_evidence"], expected, rtol=1e-6)
+
+
+def test_rows_of_a_batch_and_new_data():
+    """Several observed vectors, with dims and covariates that change; evidence in closed form."""
+    covariance = np.array([[1.0, 0.5, 0.2], [0.5, 2.0, 0.3], [0.2, 0.3, 1.5]])
+    y = RNG.normal(size=(5, 3))
+    with pm.Model(coords={"row": range(5), "what": list("abc")}) as model:
+        x = pm.Data("x", np.arange(5.0))
+        b = pm.Normal("b", 0.0, 1.0, dims="what")
+        pm.MvNormal("y", b * x[:, None], cov=covariance, observed=y, dims=("row", "what"))
+    for values in (np.arange(5.0), np.linspace(-1.0, 1.0, 5)):
+        pm.set_data({"x": values}, model=model)
+        design = np.kron(values[:, None], np.eye(3))
+        total = np.kron(np.eye(5), covariance) + design @ design.T
+        expected = stats.multivariate_normal(np.zeros(15), total).logpdf(y.ravel())
+        found = pmep.fit(model=model, draws=10, **QUIET)
+        np.testing.assert_allclose(found["fit"]["log_evidence"], expected, atol=1e-6)
+
+
 def test_a_singular_covariance_is_refused_by_name():
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, 1.0)
         pm.MvNormal("y", level * np.ones(2), cov=np.ones((2, 2)), observed=[0.3, 0.4])
-    with pytest.raises(
-        pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"
-    ):
+    with pytest.raises(pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"):
+        pmep.fit(model=model, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("observe", "message"),
+    [
+        (lambda: pm.ZeroSumNormal("y", 1.0, observed=[1.0, -1.0]), "'y' has the distribution ZeroSumNormal.*no density"),
+        (
+            lambda: pm.CAR("y", np.zeros(2), W=np.array([[0, 1], [1, 0]]), alpha=0.5, tau=1.0, observed=[1.0, -1.0]),
+            "'y' has the distribution CAR, which is known as a latent variable only",
+        ),
+        (
+            lambda: pm.MvNormal("y", pm.Normal("m"), cov=np.eye(2), observed=np.array([1.0, np.nan])),
+            "'y' is a vector with missing values.*shorter vector",
+        ),
+    ],
+    ids=["sum", "areas", "missing"],
+)
+@pytest.mark.filterwarnings("ignore:Data in y contains missing values")
+def test_vectors_that_are_refused(observe, message):
+    with pm.Model() as model:
+        observe()
+    with pytest.raises(pmep.UnsupportedModelError, match=message):
         pmep.fit(model=model, **QUIET)
