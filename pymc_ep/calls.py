@@ -150,14 +150,17 @@ def hyper_start(
     for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
         if name in values and not np.all(np.isfinite(point[variable.name])):
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
-    values = np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
-    return form.from_values(values[None])[0]
+    unconstrained = np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+    return form.from_values(unconstrained[None])[0]
 
 
 def check_blas_cores(blas_cores: int | str | None) -> None:
     """Raise for a number of threads that there cannot be."""
-    whole = isinstance(blas_cores, int | np.integer) and not isinstance(blas_cores, bool)
-    if blas_cores not in ("auto", None) and not (whole and blas_cores >= 1):
+    if isinstance(blas_cores, int | np.integer) and not isinstance(blas_cores, bool):
+        possible = blas_cores >= 1
+    else:
+        possible = blas_cores in ("auto", None)
+    if not possible:
         raise ValueError(f"blas_cores={blas_cores!r} must be 'auto', None or a whole number of at least 1.")
 
 
@@ -187,7 +190,8 @@ class _Shown(Report):
     def __init__(self, name: str, stack: ExitStack):
         self._name, self._stack, self._began = name, stack, time.perf_counter()
         self._show: Callable[..., None] | None = None
-        self._phase, self._done, self._total = "", 0, None
+        self._phase, self._done = "", 0
+        self._total: int | None = None
         self._values: tuple[float, ...] = ()
 
     def __call__(self, objective: float, change: float) -> None:

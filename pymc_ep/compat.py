@@ -229,7 +229,8 @@ def to_dataset(
         event = values.shape[len(sample_dims) :]
         given = list(dims.get(name, ()))
         if skip_event_dims:
-            wrong = (i for i, (dim, n) in enumerate(zip(given, event)) if dim in coords and len(coords[dim]) != n)
+            known = ((i, dim, n) for i, (dim, n) in enumerate(zip(given, event)) if dim is not None and dim in coords)
+            wrong = (i for i, dim, n in known if len(coords[dim]) != n)
             given = given[: next(wrong, len(event))]
         own = (*sample_dims, *dim_names(name, len(event), given))
         arrays[name] = own, values
@@ -382,7 +383,11 @@ def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: boo
         Whether the values may be wrong.
     """
     n = pointwise.size
-    common = {"se": float(np.sqrt(n * pointwise.var())), "n_samples": n_samples, "n_data_points": n}
+    common: dict[str, float | str] = {
+        "se": float(np.sqrt(n * pointwise.var())),
+        "n_samples": n_samples,
+        "n_data_points": n,
+    }
     common |= {"scale": "log", "warning": warning}
     elpd = float(pointwise.sum())
     if PYMC_6:

@@ -29,6 +29,7 @@ def require_shape(name: str, observed: Shape, parameter: Shape, what: str = "pre
 
 def shape_error(name: str, observed: Shape, parameter: Shape, what: str = "predictor") -> InvalidDataError:
     """Return the error that names an observed variable and both shapes; see `require_shape`."""
+    # `None not in` tells mypy nothing of the numbers.
     same = None not in (*observed, *parameter) and math.prod(observed) == math.prod(parameter)  # type: ignore[arg-type]
     cure = (
         "Reshape one of them to the shape of the other (matrices and LinearOperators give flat output)"

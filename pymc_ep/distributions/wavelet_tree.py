@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
 from pymc.logprob.abstract import _logprob
@@ -121,7 +122,7 @@ def _wavelet_tree_logp(op: WaveletTreeRV, values: Any, *inputs: Any, **kwargs: A
     return total
 
 
-class _FlatScalingRV(type(pm.Flat.rv_op)):  # type: ignore[misc]
+class _FlatScalingRV(FlatRV):
     """Scaling coefficients without a prior."""
 
     name = "flat_scaling"

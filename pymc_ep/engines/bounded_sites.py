@@ -8,7 +8,7 @@ import numpy as np
 from pymc_ep.engines.ep_sweep import group_slices
 from pymc_ep.engines.requirements import require_bounds
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.values import Prior
+from pymc_ep.forms.values import FactorValues
 from pymc_ep.sites.bounds import Bounded
 
 __all__ = ["BoundedSites", "FactorSites"]
@@ -43,7 +43,7 @@ class FactorSites:
                 raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
 
-    def prior(self, theta: np.ndarray) -> Prior:
+    def prior(self, theta: np.ndarray) -> FactorValues:
         """Evaluate the form at `theta`, (p,), and raise for what is not finite or outside its domain."""
         prior = self.form.factors_at(theta)
         for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
@@ -71,7 +71,7 @@ class BoundedSites(FactorSites):
         require_bounds(form.form.factors)
         super().__init__(form)
 
-    def bounded(self, prior: Prior, eta: np.ndarray, z: np.ndarray) -> Bounded:
+    def bounded(self, prior: FactorValues, eta: np.ndarray, z: np.ndarray) -> Bounded:
         """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
         parts = [
             site.bounded(y, eta[here], z[here], *parameters)
@@ -82,7 +82,7 @@ class BoundedSites(FactorSites):
     def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
 
-        The objective is that of `Prior` and sites together: log prior, log excess and the sum of the values.
+        The objective is that of `FactorValues` and sites together: log prior, log excess and the sum of the values.
         """
         varying: Sequence[bool] = self.form.varying_parameters
 

@@ -21,7 +21,7 @@ from pymc_ep.engines.bounded_sites import BoundedSites
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver, Variances
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.forms.values import Prior
+from pymc_ep.forms.values import FactorValues
 from pymc_ep.linalg.anderson import anderson
 
 __all__ = ["DoubleLoop", "Start", "State"]
@@ -243,7 +243,7 @@ class DoubleLoop:
         spread = self.solver.variances(state.precision)
         return spread._replace(values=np.maximum(spread.values, _LEAST))
 
-    def _inner(self, problem: BoundedSites, prior: Prior, unknowns: np.ndarray, z: np.ndarray) -> Inner:
+    def _inner(self, problem: BoundedSites, prior: FactorValues, unknowns: np.ndarray, z: np.ndarray) -> Inner:
         inner = InnerProblem(
             self.linear.forward, self.linear.adjoint, prior.mean, lambda eta: problem.bounded(prior, eta, z)
         )

@@ -19,7 +19,7 @@ from pymc_ep.forms.average import PosteriorAverage
 from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import JointDraws, LatentPosterior, Moments, weighted_moments
-from pymc_ep.forms.values import Prior
+from pymc_ep.forms.values import FactorValues, Prior
 from pymc_ep.linalg.gaussian import GaussianPosterior
 from pymc_ep.linalg.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
@@ -278,7 +278,7 @@ def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
 def coefficient_results(
     form: CompiledLatentGaussian,
     observed: Sequence[np.ndarray],
-    prior: Prior,
+    prior: Prior | FactorValues,
     told_by: Callable[..., dict[str, Any]],
     mean: np.ndarray,
     sd: np.ndarray | None,

@@ -19,7 +19,7 @@ from pymc_ep.engines.dsb import Start
 from pymc_ep.engines.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.precision_solvers import PrecisionSolver
 from pymc_ep.engines.tree_states import of_states, trees
-from pymc_ep.forms.values import Prior
+from pymc_ep.forms.values import FactorValues
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
@@ -83,7 +83,7 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
 
 
 def _under_gaussians(
-    sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: Prior, ridge: np.ndarray
+    sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: FactorValues, ridge: np.ndarray
 ) -> Inner:
     """Return the mean of the unknowns, and the Gaussians of all sites there.
 
@@ -117,7 +117,7 @@ def _ridge(sites: FactorSites, of_data: float) -> np.ndarray:
     return _RIDGE * of_data * ridge
 
 
-def _likely(sites: BoundedSites, prior: Prior, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
+def _likely(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
     """Return the expected precision of each mixture given the data, (n,); NaN where there is none.
 
     With s and z the moments of a coefficient in the interpolation and r the precision of its potential there, the data

@@ -167,11 +167,11 @@ class VariationalGaussian(BoundAscent):
 
         def taken_apart(at: np.ndarray) -> tuple[Sides, np.ndarray]:
             left, right, theta = np.split(at, ends)
-            sides = (
+            new_left, new_right = (
                 unpacked(one.reshape(part.shape), own, type(state.left))
                 for one, part, own in zip((left, right), parts, points)
             )
-            return tuple(sides), theta if learns else state.theta  # type: ignore[return-value]
+            return (new_left, new_right), theta if learns else state.theta
 
         def evaluate(_: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             try:

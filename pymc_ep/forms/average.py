@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.mixture import PosteriorMixture, mixed_moments
@@ -70,7 +71,7 @@ class PosteriorAverage:
         self.parts = tuple(parts)
 
     @property
-    def form(self) -> CompiledSparseLinear:
+    def form(self) -> CompiledLatentGaussian:
         """The form on the grid of the model."""
         return self.parts[0].form
 

@@ -107,7 +107,7 @@ class BilinearPosterior:
             f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
             density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
         log_p = density.sum(axis=1) + prior.left.log_density(sides[0]) + prior.right.log_density(sides[1])
-        log_q = sum(_log_density(rows, normal) for rows, normal in zip(both, normals))
+        log_q = sum((_log_density(rows, normal) for rows, normal in zip(both, normals)), start=np.zeros(size))
         of_cells = density.reshape(size, *self.form.observed()[0].shape)
         return JointDraws(out, {self.form.form.cells.name: of_cells}, log_p, log_q)
 

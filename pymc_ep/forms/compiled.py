@@ -6,7 +6,7 @@ data of every length.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pytensor
@@ -20,16 +20,18 @@ from pymc_ep.compat import numpy_mode
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.forms.designs import Design, DesignMatrix
 from pymc_ep.forms.latent_gaussian import AffineVariable, LatentGaussian, SiteGroup
-from pymc_ep.forms.moments import scale_of, variances_of
+from pymc_ep.forms.moments import variances_of
 from pymc_ep.forms.rows import RowFunctions
 from pymc_ep.forms.solvers import Solver, choose_solver
-from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
+from pymc_ep.forms.values import AffineMoments, FactorValues, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.gaussian import GaussianPrior
 from pymc_ep.linalg.namespace import to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["CompiledLatentGaussian", "aside"]
+
+Built = TypeVar("Built")
 
 
 class CompiledLatentGaussian(RowFunctions):
@@ -60,7 +62,7 @@ class CompiledLatentGaussian(RowFunctions):
         if self._jax or self._chosen_mode is None:
             self._kwargs["mode"] = numpy_mode()
         self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.factors]
-        self._solver_functions: dict[tuple, Callable[..., Any]] = {}
+        self._solver_functions: dict[tuple, Any] = {}
         self.restart(hyper_start)
         self.solve_in("auto")
         self._parameter_functions: dict[str, Callable[..., Any]] = {}
@@ -69,7 +71,7 @@ class CompiledLatentGaussian(RowFunctions):
         """Pickle the form alone: another process compiles its own functions."""
         return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
-    def twin(self) -> "CompiledLatentGaussian":
+    def twin(self) -> Self:
         """Return another one with the same compiled functions whose solver and shapes may change on their own."""
         twin = object.__new__(type(self))
         twin.__dict__ = dict(self.__dict__)
@@ -82,8 +84,12 @@ class CompiledLatentGaussian(RowFunctions):
         flat = [b.name for b in self.form.blocks if b.flat]
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat)
         order = observations if self.solver.name == "observations" else coefficients
-        self.work = float(observations) * order**2
+        self._work = float(observations) * order**2
+
+    @property
+    def work(self) -> float:
         """Multiplications of the largest product of matrices in a fit, as far as counting goes."""
+        return self._work
 
     def observed(self) -> list[np.ndarray]:
         """Return the present observations of each factor, in the shapes the model gives them."""
@@ -97,13 +103,18 @@ class CompiledLatentGaussian(RowFunctions):
         InvalidDataError
             Where the observations, which may have been exchanged, are of another shape than their predictor.
         """
+        factors, arrays = self._factors(theta)
+        return Prior(factors.mean, self._gaussian(theta, arrays), *factors[1:])
+
+    def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
+        """Evaluate all of `prior` but for its `gaussian`, and the arrays that this is made of."""
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
         self._require_shapes(theta, len(mean))
         left = iter(rest)
         split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
         if self._jax:
             mean, left = to_jax(mean), map(to_jax, left)
-        return Prior(mean, self._gaussian(theta, list(left)), split, float(log_prior), float(log_excess))
+        return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
         """Raise unless there are as many observations as predictors; both may change with shared data."""
@@ -124,7 +135,8 @@ class CompiledLatentGaussian(RowFunctions):
         def elsewhere() -> np.ndarray:
             return self._prior(*self.unpack(aside(theta)))[-2]
 
-        return self._maps.varying_prior(*arrays, elsewhere)
+        rows, precision = arrays
+        return self._maps.varying_prior(rows, precision, elsewhere)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return sites to start from, where the prior alone is not proper; None where it is."""
@@ -226,12 +238,6 @@ class CompiledLatentGaussian(RowFunctions):
         return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
 
     @cached_property
-    def varying(self) -> tuple[bool, ...]:
-        """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
-        hyper = set(self.form.hyper_values)
-        return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
-
-    @cached_property
     def independent(self) -> tuple[bool, ...]:
         """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
@@ -259,8 +265,8 @@ class CompiledLatentGaussian(RowFunctions):
         outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
         return self._function(self.form.hyper_values, outputs)
 
-    def _for_solver(self, what: Any, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return a function that depends on the solver, compiled once for each."""
+    def _for_solver(self, what: Any, build: Callable[[], Built]) -> Built:
+        """Return functions that depend on the solver, compiled once for each."""
         key = (self.solver.name, self._design() is None, what)
         if key not in self._solver_functions:
             self._solver_functions[key] = build()
@@ -350,11 +356,6 @@ class CompiledLatentGaussian(RowFunctions):
     def _coefficients(self) -> Callable[..., Any]:
         sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
         return self._function(self.form.hyper_values, self.form.at_zero_noise(pt.stack(sizes)))
-
-    @cached_property
-    def _noise_shapes(self) -> Callable[..., Any]:
-        shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
-        return self._function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
 
 
 def aside(theta: np.ndarray) -> np.ndarray:

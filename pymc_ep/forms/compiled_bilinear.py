@@ -142,7 +142,8 @@ class CompiledBilinear(HyperFunctions):
             ) from error
         self.require_numbers(prior.offset, prior.parameters)
         self._require_rates(cells.y, prior.offset)
-        means, variances = (self.split(prior.left[k], prior.right[k]) for k in range(2))
+        means = self.split(prior.left.mean, prior.right.mean)
+        variances = self.split(prior.left.variance, prior.right.variance)
         for one in self.form.entries:
             _require(f"{one.name!r} has the prior mean", means[one.name], "real")
             if one.covariance is None and not one.flat:
@@ -268,7 +269,7 @@ class CompiledBilinear(HyperFunctions):
     def _joined(matrix: MatrixPrior, bias: MatrixPrior | None) -> MatrixPrior:
         if bias is None:
             return matrix
-        mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias))
+        mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias[:2]))
         return matrix._replace(mean=mean, variance=variance)
 
     def _function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from pymc_ep.forms.compiled import CompiledLatentGaussian, aside
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.linear_predictors import LinearPredictors
 from pymc_ep.forms.sparse_linear import SparseLinear
-from pymc_ep.forms.values import AffineMoments, NoiseMoments, Prior
+from pymc_ep.forms.values import AffineMoments, FactorValues, NoiseMoments, Prior
 from pymc_ep.linalg.coefficients import FactorPrior
 from pymc_ep.linalg.flat import FlatPrior
 from pymc_ep.linalg.namespace import to_jax
@@ -56,7 +56,8 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         """Accept the one solver there is: ``"auto"``."""
         if solver != "auto":
             raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
-        self.solver = _SparseSolver()
+        # The methods that would ask for more of a `Solver` are all overridden.
+        self.solver = _SparseSolver()  # type: ignore[assignment]
 
     @property
     def work(self) -> float:
@@ -91,7 +92,7 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         other.linear = self.linear.with_maps(other.form)
         return other
 
-    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+    def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
         """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.
 
         Each is the Gaussian that its factor alone suggests for the predictor.
@@ -115,15 +116,13 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         factors = self.factors_at(theta)
         if self._jax:
             flat = to_jax(np.zeros(self.linear.size))
-            return factors._replace(gaussian=FactorPrior(self.linear.rows_on_jax, flat))
-        return factors._replace(gaussian=FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1]))
+            return Prior(factors.mean, FactorPrior(self.linear.rows_on_jax, flat), *factors[1:])
+        flat_prior = FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1])
+        return Prior(factors.mean, flat_prior, *factors[1:])
 
-    def factors_at(self, theta: np.ndarray) -> Prior:
+    def factors_at(self, theta: np.ndarray) -> FactorValues:
         """Evaluate all of `prior` but for its `gaussian`, which needs the entries of the linear map."""
-        return super().prior(theta)
-
-    def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> None:
-        return None
+        return self._factors(theta)[0]
 
     @property
     def _arrays(self) -> list[TensorVariable]:

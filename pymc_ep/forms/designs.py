@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 import scipy.sparse
+from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -120,7 +121,7 @@ class Design:
         Takes inputs and outputs, returns the function.
     """
 
-    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Callable[..., Any]]):
+    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Function]):
         self._form = form
         self._compile = compile_function
         self._data: list[Any] | None = None
@@ -143,7 +144,7 @@ class Design:
         return [self._form.at_zero_noise(push(units, eta, b)) for units, b in zip(self._units, self._form.blocks)]
 
     @cached_property
-    def _evaluate(self) -> Callable[..., Any] | None:
+    def _evaluate(self) -> Function | None:
         """The maps as a function of rows for each block; None where hyperparameters take part."""
         hyper = self._form.hyper_values
         function = self._compile([*hyper, *self._units], self._graphs)
@@ -185,7 +186,7 @@ class Design:
         elsewhere : callable
             Returns R at other hyperparameters: a zero there and here is one by structure.
         """
-        if not is_sparse(np.count_nonzero(rows), *rows.shape):
+        if not is_sparse(int(np.count_nonzero(rows)), *rows.shape):
             return FactorPrior(rows, precision)
         if self._pattern is None or self._pattern.shape != rows.shape:
             self._pattern = Pattern(elsewhere())

@@ -189,7 +189,9 @@ class LatentGaussian(Hyperparameters):
     @cached_property
     def _zeros(self) -> dict[TensorVariable, TensorVariable]:
         zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in self.blocks}
-        return zeros | {b.origin: pt.zeros(b.origin_shape, dtype=b.origin.dtype) for b in self.blocks if b.origin_shape}
+        return zeros | {
+            b.origin: pt.zeros(b.origin_shape, dtype=b.origin.dtype) for b in self.blocks if b.origin is not None
+        }
 
     def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:
         """Set all noise to zero: the prior mean of an affine expression; any other use of noise is its shape."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 import scipy.sparse
+from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Reshape
@@ -62,7 +63,7 @@ class LinearPredictors:
         self,
         form: SparseLinear,
         shapes: Sequence[tuple[int, ...]],
-        compile_function: Callable[..., Callable[..., Any]],
+        compile_function: Callable[..., Function],
         theta: Callable[[], Sequence[np.ndarray]],
         noise: Callable[[], Sequence[np.ndarray]],
     ):
@@ -88,7 +89,8 @@ class LinearPredictors:
 
     def adjoint(self, v: np.ndarray) -> np.ndarray:
         """Return D^T v, (N,), for v (n,)."""
-        return sum(rows.adjoint(part) for rows, part in zip(self._rows, np.split(v, self._factor_ends[:-1])))
+        parts = zip(self._rows, np.split(v, self._factor_ends[:-1]))
+        return sum((rows.adjoint(part) for rows, part in parts), start=np.zeros(self.size))
 
     @property
     def matrix(self) -> scipy.sparse.csr_array:
@@ -176,15 +178,17 @@ class LinearPredictors:
 
         def root(shift: float) -> Product:
             function = linear_map.function_of_normal(weights, lambda value: (1.0 + value / shift) ** -0.5)
+            assert function is not None, "a map that has one function of these weights has all"
             return lambda vector: function(vector.reshape(linear_map.input_shape)).ravel()
 
         return root
 
     def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
         """Return the sum of the diagonals of some factors' precisions, (N,)."""
-        return sum(
+        diagonals = (
             np.full(self.size, w.mean()) if part.squares is None else part.squares @ w for part, w in zip(rows, factors)
         )
+        return sum(diagonals, start=np.zeros(self.size))
 
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
@@ -321,7 +325,9 @@ class LinearPredictors:
         forward, adjoint = self._products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
-            return self._placed(linear_map.squared_adjoint(v.reshape(linear_map.output_shape)), block)
+            out = linear_map.squared_adjoint(v.reshape(linear_map.output_shape))
+            assert out is not None, "a map that has a squared adjoint has it for all vectors"
+            return self._placed(out, block)
 
         squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
         # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.

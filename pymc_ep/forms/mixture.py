@@ -30,8 +30,11 @@ def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str
     known = list(parts)
     out = {}
     for name in known[0][1]:
-        mean = sum(weight * found[name].mean for weight, found in known)
-        spread = sum(weight * (found[name].sd ** 2 + (found[name].mean - mean) ** 2) for weight, found in known)
+        zero = np.zeros_like(known[0][1][name].mean)
+        mean = sum((weight * found[name].mean for weight, found in known), start=zero)
+        spread = sum(
+            (weight * (found[name].sd ** 2 + (found[name].mean - mean) ** 2) for weight, found in known), start=zero
+        )
         out[name] = Moments(mean, np.sqrt(spread))
     return out
 
@@ -105,7 +108,7 @@ class PosteriorMixture:
         for posterior in self._components(range(len(self.thetas))):
             yield weight, posterior
 
-    def _components(self, index: Sequence[int]) -> Iterator[LatentPosterior]:
+    def _components(self, index: Iterable[int]) -> Iterator[LatentPosterior]:
         for k in index:
             if k in self._kept:
                 yield self._kept[k]

@@ -80,6 +80,7 @@ def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVa
     """Return Cov(x, eta) of an affine variable x, (size of x, n)."""
     eta = form.predictor
     if variable.block is not None:
+        assert variable.block.factor is not None, "a block with an origin has a factor"
         return form.at_zero_noise(push(variable.block.factor.T, eta, variable.block))
     return form.at_zero_noise(_covariance(form, variable.expression, eta))
 

@@ -6,7 +6,7 @@ the same for a fit just made and for one read back from disk.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.forms.densities import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.values import NoiseMoments, Prior
-from pymc_ep.linalg.gaussian import GaussianPosterior
+from pymc_ep.linalg.gaussian import CoordinatePrior, GaussianPosterior
 from pymc_ep.linalg.namespace import on_host
 
 __all__ = ["JointDraws", "LatentPosterior", "Moments", "weighted_moments"]
@@ -299,7 +299,9 @@ class LatentPosterior:
             ratio = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
             ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
         else:
-            ratio = posterior.log_ratio(still.coordinates, np.asarray(prior.gaussian.precision))
+            # The posterior has told of which kind the prior is.
+            gaussian = cast(CoordinatePrior, prior.gaussian)
+            ratio = posterior.log_ratio(still.coordinates, np.asarray(gaussian.precision))
         log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(still.priors, still.noise))
         if not len(self.directions):
             return log_q
@@ -307,7 +309,7 @@ class LatentPosterior:
 
     def _noise_slopes(self) -> list[NoiseDraws]:
         """Return, for each direction and block, the derivatives of the posterior means of its draws."""
-        slopes = []
+        slopes: list[NoiseDraws] = []
         for step, low, high in self._moved:
             ends = [
                 [[c @ posterior.coordinates for c in _crosses(block)] for block in self.form.noise_moments(theta)]

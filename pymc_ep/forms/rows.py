@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 
 from pymc_ep.forms.hyperparameters import HyperFunctions
 from pymc_ep.forms.latent_gaussian import LatentGaussian
@@ -21,9 +23,7 @@ class RowFunctions(HyperFunctions):
 
     form: LatentGaussian
     sites: list[CompiledSite]
-    varying: tuple[bool, ...]
     observed: Callable[[], list[np.ndarray]]
-    _noise_shapes: Callable[..., Any]
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
         """Return all predictors, (s, n), at one theta for rows of noise."""
@@ -112,6 +112,17 @@ class RowFunctions(HyperFunctions):
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = self._noise_shapes(*self.unpack(theta))
         return [w.reshape(len(w), *(int(n) for n in shape)) for w, shape in zip(noise, shapes)]
+
+    @cached_property
+    def varying(self) -> tuple[bool, ...]:
+        """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
+
+    @cached_property
+    def _noise_shapes(self) -> Callable[..., Any]:
+        shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
+        return self._function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
 
     @cached_property
     def _scales(self) -> Callable[..., Any]:

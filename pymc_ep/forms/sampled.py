@@ -8,7 +8,7 @@ import numpy as np
 from pymc_ep.forms.compiled_sparse import CompiledSparseLinear
 from pymc_ep.forms.latent_gaussian import AffineVariable
 from pymc_ep.forms.posterior import JointDraws, Moments
-from pymc_ep.forms.values import Prior
+from pymc_ep.forms.values import FactorValues
 
 __all__ = ["SampledPosterior"]
 
@@ -41,7 +41,7 @@ class SampledPosterior:
         self._draw, self._samples = draw, samples
 
     @cached_property
-    def mode(self) -> tuple[np.ndarray, Prior, None]:
+    def mode(self) -> tuple[np.ndarray, FactorValues, None]:
         """Hyperparameters and the form there."""
         return self.theta, self.form.factors_at(self.theta), None
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_ep.linalg.gaussian import GaussianPrior
 
-__all__ = ["AffineMoments", "NoiseMoments", "Prior"]
+__all__ = ["AffineMoments", "FactorValues", "NoiseMoments", "Prior"]
 
 
 class Prior(NamedTuple):
@@ -28,6 +28,15 @@ class Prior(NamedTuple):
 
     mean: Any
     gaussian: GaussianPrior
+    parameters: tuple[tuple[Any, ...], ...]
+    log_prior: float
+    log_excess: float
+
+
+class FactorValues(NamedTuple):
+    """The fields of a `Prior` but for its `gaussian`, which may be costly to form, or impossible."""
+
+    mean: Any
     parameters: tuple[tuple[Any, ...], ...]
     log_prior: float
     log_excess: float

@@ -107,7 +107,7 @@ def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
     return "".join(lines)
 
 
-def jit_body(functions: Sequence[FunctionType], jit: Callable[[FunctionType], Any]) -> Any:
+def jit_body(functions: Sequence[Callable[..., Any]], jit: Callable[[Callable[..., Any]], Any]) -> Any:
     """Compile a body, given callees first, and return the compiled last function.
 
     A compiled function can call only compiled ones, so each is rebound to a namespace that holds the

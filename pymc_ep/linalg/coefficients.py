@@ -11,7 +11,7 @@ long as B is positive definite.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -60,7 +60,10 @@ class CoefficientPosterior(NamedTuple):
     coordinates: Any
     whitener: Any
 
-    drawn_from_prior = False
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """The coefficients are drawn by themselves."""
+        return False
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p)."""

@@ -18,7 +18,7 @@ positive ones, as the downdate with D = (-Pi)^{1/2}: M = I - D V D must stay pos
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -76,7 +76,10 @@ class DensePosterior(NamedTuple):
     whitener: Any
     downdate: Any
 
-    drawn_from_prior = True
+    @property
+    def drawn_from_prior(self) -> Literal[True]:
+        """Draws are draws of the prior, moved by `draw_coordinates`."""
+        return True
 
     @property
     def coordinates(self) -> Any:

@@ -9,7 +9,7 @@ where d_i is a row of D: `pymc_ep.linalg.coefficients` with every coefficient fl
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -68,7 +68,10 @@ class FlatPosterior(NamedTuple):
     design: scipy.sparse.csr_array | LinearOperator
     factor: PrecisionFactor
 
-    drawn_from_prior = False
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """The unknowns are drawn by themselves."""
+        return False
 
     def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.

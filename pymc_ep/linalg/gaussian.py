@@ -5,19 +5,19 @@ prior that made it; both are NamedTuples of arrays, so that JAX can trace them.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from pymc_ep.exceptions import first_index
 
-__all__ = ["ROUNDING", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
+__all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
 
 ROUNDING = 4 * np.finfo(float).eps
 """What rounding may make of a number, relative to the largest it is computed from."""
 
 
-class GaussianPosterior(Protocol):
+class _Posterior(Protocol):
     """Posterior of n predictors under Gaussian sites exp(b f - pi f^2 / 2)."""
 
     @property
@@ -48,15 +48,40 @@ class GaussianPosterior(Protocol):
     def coordinates(self) -> Any:
         """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
 
-    @property
-    def drawn_from_prior(self) -> bool:
-        """Whether draws are draws of the prior that are moved, rather than draws of the coordinates alone."""
-
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
 
     def _replace(self, **fields: Any) -> Any:
         """Return a copy with other fields, as NamedTuples do."""
+
+
+class _DrawnFromPrior(_Posterior, Protocol):
+    """A posterior whose draws are draws of the prior that are moved."""
+
+    @property
+    def drawn_from_prior(self) -> Literal[True]:
+        """Tells this kind from the other."""
+
+    def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return by how much to move each coordinate, (s, c), for prior draws of the predictors about m0, (s, n)."""
+
+
+class _DrawnByItself(_Posterior, Protocol):
+    """A posterior whose coordinates are drawn by themselves."""
+
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """Tells this kind from the other."""
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of the coordinates, (size, c)."""
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of coordinates, (s, c), independent under the prior."""
+
+
+GaussianPosterior = _DrawnFromPrior | _DrawnByItself
+"""Either kind of posterior, which `drawn_from_prior` tells apart."""
 
 
 class GaussianPrior(Protocol):
@@ -95,11 +120,19 @@ class GaussianPrior(Protocol):
         Without ``columns`` it returns whole rows, (k, n).
         """
 
-    def cotangent(self, posterior: Any, precision: Any) -> np.ndarray:
-        """Return the derivative of log Z in the prior's own array."""
+    def cotangent(self, posterior: Any, precision: Any) -> np.ndarray | None:
+        """Return the derivative of log Z in the prior's own array; None where that is constant."""
 
     def __iter__(self) -> Any:
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
+
+
+class CoordinatePrior(GaussianPrior, Protocol):
+    """A prior with independent coordinates, whose posterior is not `drawn_from_prior`."""
+
+    @property
+    def precision(self) -> Any:
+        """Prior precisions of the coordinates, (c,)."""
 
 
 def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:

@@ -78,7 +78,8 @@ def known_smooth_nodes(
     with np.errstate(invalid="ignore", over="ignore"):
         slopes = power * log_density(mean + sd * np.array([[-1.0], [1.0]]), y, *parameters)[1]
         tried = np.flatnonzero(_is_narrow(slopes, sd))
-        rules, rest = [], np.ones(len(y), dtype=bool)
+        rules: list[tuple[np.ndarray, TiltedNodes]] = []
+        rest = np.ones(len(y), dtype=bool)
         if tried.size:
             part = [array[tried] for array in (y, mean, variance, power, *parameters)]
             _take(rules, rest, tried, *_nodes_about(log_density, _NARROW, part[1], sd[tried], *part))
@@ -98,7 +99,8 @@ def seen_smooth_nodes(
     Arguments are those of `scan.scanned_nodes`, which is for the sites that are left.
     """
     arrays = (y, mean, variance, power, *parameters)
-    rules, rest = [], np.ones(len(y), dtype=bool)
+    rules: list[tuple[np.ndarray, TiltedNodes]] = []
+    rest = np.ones(len(y), dtype=bool)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
         seen, log_t, slope = surveyed(log_density, *arrays, also=_rule(_NARROW)[0])
         sd = np.sqrt(variance)

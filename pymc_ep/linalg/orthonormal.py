@@ -73,13 +73,14 @@ def joined(parts: Sequence[Basis]) -> Basis | None:
         return np.concatenate([part.forward(x) for part in parts])
 
     def adjoint(v: np.ndarray) -> np.ndarray:
-        return sum(part.adjoint(own) for part, own in zip(parts, np.split(v, ends[:-1])))
+        return sum((part.adjoint(own) for part, own in zip(parts, np.split(v, ends[:-1]))), start=np.zeros(()))
+
+    squared = [part.squared_adjoint for part in parts if part.squared_adjoint is not None]
 
     def squared_adjoint(v: np.ndarray) -> np.ndarray:
-        return sum(part.squared_adjoint(own) for part, own in zip(parts, np.split(v, ends[:-1])))
+        return sum((of_part(own) for of_part, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(()))
 
-    known = all(part.squared_adjoint is not None for part in parts)
-    return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if known else None)
+    return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
 
 
 class Orthonormal:
@@ -217,11 +218,13 @@ class OrthonormalFactor:
 
     @cached_property
     def _of_unknowns(self) -> np.ndarray:
-        inside = self._basis.squared_adjoint(1.0 / self._totals)
+        squared_adjoint = self._basis.squared_adjoint
+        assert squared_adjoint is not None, "this algebra is planned for bases that have it"
+        inside = squared_adjoint(1.0 / self._totals)
         if not self._beside:
             return inside
         # By rounding alone could a row of an orthonormal matrix be longer than 1.
-        left = np.maximum(1.0 - self._basis.squared_adjoint(np.ones(self._basis.size)), 0.0)
+        left = np.maximum(1.0 - squared_adjoint(np.ones(self._basis.size)), 0.0)
         return inside + left / self._common
 
     def _function(self, of: Product, x: np.ndarray) -> np.ndarray:

@@ -120,7 +120,8 @@ class TiltedNodes(NamedTuple):
     jump: Any = None
 
 
-LogDensity = Callable[..., tuple[Any, Any]]
+LogDensity = Callable[..., Sequence[Any]]
+"""``log_density(f, y, *parameters)`` returns log t and its derivative in f."""
 
 
 def tilted_nodes(
@@ -164,7 +165,7 @@ def tilted_nodes(
     """
     xp = namespace(mean, variance, y)
 
-    def density(f):
+    def density(f: Any) -> Sequence[Any]:
         return log_density(f, y, *parameters)
 
     if log_concave:
@@ -324,14 +325,14 @@ def _mode(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> A
     low = xp.zeros_like(mean)
     part = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
 
-    def loss(low, high, rise_low, rise_high):
+    def loss(low: Any, high: Any, rise_low: Any, rise_high: Any) -> Any:
         return xp.minimum(rise_low, rise_high) * (high - low)
 
-    def cond(state):
+    def cond(state: tuple[Any, ...]) -> Any:
         *bracket, count = state
         return xp.any(loss(*bracket) > _MODE_LOSS) & (count < _MAX_SEARCH)
 
-    def body(state):
+    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
         low, high, rise_low, rise_high, count = state
         start = xp.maximum(low, deviation / 8)
         ratio = high / start
@@ -360,7 +361,7 @@ def _edges(
     """
     way = np.array([-1.0, 1.0])[:, None]
 
-    def drop(distance):
+    def drop(distance: Any) -> tuple[Any, Any]:
         """Drop at distances of shape (2, n), and its derivative."""
         offset = way * distance
         log_t, slope = density(centre + offset)
@@ -368,11 +369,11 @@ def _edges(
         growth = way * ((offset + centre - mean) / variance - power * slope)
         return xp.where(xp.isnan(fall), np.inf, fall), growth
 
-    def cond(state):
+    def cond(state: tuple[Any, ...]) -> Any:
         _, _, drop_high, _, count = state
         return xp.any(drop_high > _WIDE_DROP) & (count < _MAX_SEARCH)
 
-    def body(state):
+    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
         low, high, drop_high, growth_high, count = state
         step = xp.log(drop_high / _AIM_DROP) * drop_high / (high * growth_high)
         point = high * xp.exp(-step)

@@ -246,7 +246,9 @@ def _last_coefficients(nodes: int) -> np.ndarray:
     return (basis * weight[:, None]).T * (2 * np.arange(nodes - _TAIL_COEFFICIENTS, nodes) + 1)[:, None]
 
 
-def _halved(panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, evaluate: Callable) -> tuple[Panels, list]:
+def _halved(
+    panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, evaluate: Callable
+) -> tuple[Panels, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Replace the rough panels by their halves, keeping the values of the others."""
     half = panels.width[rough] / 2
     left = np.concatenate([panels.left[rough], panels.left[rough] + half])
@@ -256,6 +258,9 @@ def _halved(panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, eva
     width = np.concatenate([panels.width[~rough], half, half])
     site = np.concatenate([panels.site[~rough], site])
     order = np.lexsort((left, site))
-    joined = [np.concatenate([old[:, ~rough], part], axis=1)[:, order] for old, part in zip(values, new, strict=True)]
+    offset, log_t, slope = (
+        np.concatenate([old[:, ~rough], part], axis=1)[:, order] for old, part in zip(values, new, strict=True)
+    )
     site = site[order]
-    return Panels(left[order], width[order], site, np.searchsorted(site, np.arange(len(panels.first)))), joined
+    joined = Panels(left[order], width[order], site, np.searchsorted(site, np.arange(len(panels.first))))
+    return joined, (offset, log_t, slope)

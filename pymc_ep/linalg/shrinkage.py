@@ -103,7 +103,7 @@ def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right
     return Shrunk(np.sqrt(gamma * ratio), np.sqrt(gamma / ratio), none, none)
 
 
-def _plus_root(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _plus_root(a: np.ndarray | float, b: np.ndarray) -> np.ndarray:
     """Return a + sqrt(a^2 + b) for b > 0, which does not cancel for a < 0."""
     root = np.sqrt(a**2 + b)
     return np.where(a > 0, a + root, b / (root - np.minimum(a, 0.0)))

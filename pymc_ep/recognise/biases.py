@@ -80,7 +80,10 @@ def _require_own_index(
         if any(same_index(without_casts(index), own) for own in products.indices):
             continue
         for matrix, own in zip(products.matrices, products.indices):
-            if not depends_on([index, own], model.basic_RVs) and np.array_equal(*evaluated([index, own])):
+            if depends_on([index, own], model.basic_RVs):
+                continue
+            here, there = evaluated([index, own])
+            if np.array_equal(here, there):
                 raise UnsupportedModelError(
                     f"{vector.name!r} is taken at the indices at which {matrix.name!r} is, but these are two "
                     f"variables, so that it cannot be told whether {vector.name!r} is a bias of its rows. Take both at "

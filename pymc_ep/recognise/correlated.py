@@ -35,6 +35,7 @@ def is_correlated(rv: TensorVariable) -> bool:
 def correlated_parameters(rv: TensorVariable) -> list[TensorVariable]:
     """Return mean and covariance, (n,) and (n, n) of the ravelled values, as graphs of the model's variables."""
     gaussian, (shape,) = gaussian_of(rv), infer_shape([rv], (), ())
+    assert gaussian is not None, "asked of correlated variables, which are Gaussian"
     mean = pt.zeros(()) if gaussian.mean is None else gaussian.mean(shape)
     return [pt.broadcast_to(mean, shape).astype("float64"), gaussian.covariance(shape).astype("float64")]
 

@@ -5,7 +5,7 @@ affine predictor and compared with each known link. PyMC and PyTensor write the 
 differently on either stack; its values stay the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,6 +96,10 @@ class Family:
     def link(self, name: str) -> Link:
         """Return a link by the name it has in this family."""
         return self.own_links.get(name) or LINKS[name]
+
+    def site_parameters(self, parameters: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return the site's parameters from those of the distribution."""
+        return [p(*parameters) if callable(p) else parameters[p] for p in self.parameters.values()]
 
 
 _FAMILIES: dict[type, Family] = {}

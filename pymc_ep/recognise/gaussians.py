@@ -83,21 +83,21 @@ def _flat(rv: TensorVariable) -> Gaussian:
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
 
-    def log_excess(shape: Shape) -> TensorVariable:
-        return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
+    return Gaussian(None, identity, identity, (), _flat_excess, flat=True)
 
-    return Gaussian(None, identity, identity, (), log_excess, flat=True)
+
+def _flat_excess(shape: Shape) -> TensorVariable:
+    return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
 
 
 def _sparse_field(rv: TensorVariable) -> Gaussian:
     """Leave out the potentials, which are sites."""
-    flat = _flat(rv)
     parameters = parameters_of(rv)
 
     def log_excess(shape: Shape) -> TensorVariable:
-        return flat.log_excess(shape) + rv.owner.op.log_excess(parameters)
+        return _flat_excess(shape) + rv.owner.op.log_excess(parameters)
 
-    return replace(flat, barred=tuple(parameters), log_excess=log_excess)
+    return replace(_flat(rv), barred=tuple(parameters), log_excess=log_excess)
 
 
 def _wavelet_tree(rv: TensorVariable) -> Gaussian:
@@ -182,10 +182,9 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
         return summed.reshape((pt.prod(shape), -1))
 
     def root(shape: Shape) -> TensorVariable:
-        factors = [pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1)]
-        return pt.cumsum(independent(*factors, shape).reshape((-1, *shape)), axis=len(shape) - 1).reshape(
-            (pt.prod(shape), -1)
-        )
+        first_root, step_root = (pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1))
+        rows = independent(first_root, step_root, shape).reshape((-1, *shape))
+        return pt.cumsum(rows, axis=len(shape) - 1).reshape((pt.prod(shape), -1))
 
     return Gaussian(mean, covariance, root, (c0, c1))
 

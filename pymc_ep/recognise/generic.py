@@ -83,8 +83,8 @@ def find_generic(
 
     def logp(y: Any, eta: Any, *values: Any) -> Any:
         if log_scale:
-            ends = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
-            return log_scale_density(*ends, y, eta)
+            at_zero, at_one = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
+            return log_scale_density(at_zero, at_one, y, eta)
         y = pt.as_tensor(y).astype("int64") if discrete else y
         return pymc_logp(rebuilder(node, parameters, eta, values), y, warn_rvs=False)
 

@@ -42,7 +42,7 @@ def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | 
     )
 
 
-def value_depends_on(expression, variables: Sequence) -> bool:
+def value_depends_on(expression: TensorVariable, variables: Sequence) -> bool:
     """As `depends_on`, but a path through a shape alone does not count."""
     targets, seen, stack = set(variables), set(), [expression]
     while stack:

@@ -84,8 +84,8 @@ def _summed(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]
     product = without_casts(node.inputs[0])
     if not _is(product, Mul) or len(product.owner.inputs) != 2:
         return None
-    parts = [taken(part) for part in product.owner.inputs]
-    return None if any(part is None for part in parts) else parts  # type: ignore[return-value]
+    parts = [found for part in product.owner.inputs if (found := taken(part)) is not None]
+    return parts if len(parts) == 2 else None
 
 
 def _selected(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:

@@ -135,10 +135,13 @@ def _candidates(
         candidates = kept
 
 
-def _graphs_without_latents(relevant, candidates) -> list[TensorVariable]:
-    graphs = []
+def _graphs_without_latents(
+    relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    graphs: list[TensorVariable] = []
     for rv in relevant:
-        graphs += gaussian_of(rv).barred if rv in candidates else parameters_of(rv)
+        gaussian = gaussian_of(rv) if rv in candidates else None
+        graphs += parameters_of(rv) if gaussian is None else gaussian.barred
     return graphs
 
 
@@ -385,7 +388,7 @@ def _absorb(
     return blocks, outputs
 
 
-def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper) -> AffineTest:
+def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper: Sequence[TensorVariable]) -> AffineTest:
     """Return the affine test at PyMC's initial point."""
     start = model.initial_point()
     point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}

@@ -119,8 +119,9 @@ def entering_elsewhere(
     if isinstance(rv.owner.op, CategoricalRV):
         return set()
     if is_correlated(rv):
-        barred = gaussian_of(rv).barred
-        return {c for c in candidates if depends_on(barred, [c], blockers=model.basic_RVs)}
+        gaussian = gaussian_of(rv)
+        assert gaussian is not None, "correlated variables are Gaussian"
+        return {c for c in candidates if depends_on(gaussian.barred, [c], blockers=model.basic_RVs)}
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
     start = model.initial_point() if len(set().union(*reached)) > 1 else {}
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]

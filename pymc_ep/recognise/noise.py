@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytensor.tensor as pt
 from pymc import Model
 from pytensor.compile.builders import infer_shape
+from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import applys_between
@@ -16,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import Cholesky
 from pymc_ep.forms.latent_gaussian import NoiseBlock
-from pymc_ep.recognise.gaussians import gaussian_of
+from pymc_ep.recognise.gaussians import Gaussian, gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_views
 
 __all__ = ["NoiseGraphs", "absorb_factor"]
@@ -41,7 +42,7 @@ class NoiseGraphs:
         self.model = model
         self.latents = list(latents)
         self.noise = {rv: rv.type(name=f"{rv.name}_noise") for rv in self.latents}
-        self._gaussians = {rv: gaussian_of(rv) for rv in self.latents}
+        self._gaussians = {rv: _latent_gaussian(rv) for rv in self.latents}
         self._shapes = {rv: infer_shape([rv], (), ())[0] for rv in self.latents}
         self._in_noise: dict = {}
         for rv in self.latents:
@@ -63,10 +64,10 @@ class NoiseGraphs:
         graph = self([mean(self._shapes[rv])])[0]
         return noise if _is_constant_zero(graph) else pt.add(graph.astype(noise.dtype), noise)
 
-    def _by_values(self, expressions) -> list[TensorVariable]:
+    def _by_values(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         return self.model.replace_rvs_by_values(list(expressions))
 
-    def _replace(self, expressions) -> list[TensorVariable]:
+    def _replace(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         return graph_replace(list(expressions), self._in_noise, strict=False) if self._in_noise else list(expressions)
 
     def blocks(self) -> list[NoiseBlock]:
@@ -96,6 +97,12 @@ class NoiseGraphs:
             return False
         mean, sigma = op.dist_params(rv.owner)
         return _is_constant_zero(mean) and _constant(sigma) == 1
+
+
+def _latent_gaussian(rv: TensorVariable) -> Gaussian:
+    gaussian = gaussian_of(rv)
+    assert gaussian is not None, "latent variables are Gaussian"
+    return gaussian
 
 
 def _constant(variable: TensorVariable) -> float | None:
@@ -146,7 +153,7 @@ def absorb_factor(
     return absorbed, replacement
 
 
-def _only_product(v: TensorVariable, nodes) -> tuple[TensorVariable | None, bool]:
+def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVariable | None, bool]:
     """Follow v, through at most one new axis, to the one matrix product that uses it."""
     users = [n for n in nodes if v in n.inputs]
     column = False

@@ -53,6 +53,7 @@ def ordered_site(name: str, cutpoints: int) -> Site:
         return two.logp(y, eta, *around(y, cuts, pt.switch))
 
     def knots(y: Any, *cuts: Any) -> Sequence[Any]:
+        assert two.knots is not None, "ordered sites have knots"
         return two.knots(y, *around(y, cuts, namespace(y).where))
 
     def in_order(y: np.ndarray, *cuts: np.ndarray) -> np.ndarray:
@@ -124,8 +125,8 @@ def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine:
     rng = np.random.default_rng(1)
     noise = list(affine.noise)
     function = affine.compile(spread, noise)
-    draws = [[rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2)]
-    if not np.allclose(*(function(*draw) for draw in draws), rtol=1e-9, atol=1e-9):
+    one, other = ([rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2))
+    if not np.allclose(function(*one), function(*other), rtol=1e-9, atol=1e-9):
         raise NotAffineError(
             "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Leave those "
             "of the cutpoints out of latent=[...], so that they become hyperparameters."

@@ -39,7 +39,9 @@ def with_potentials(
         return form
     for group in form.groups:
         _require_signed(group)
-    blocks, potentials, maps = [], [], []
+    blocks: list[NoiseBlock] = []
+    potentials: list[SiteGroup] = []
+    maps: list[tuple[int, LinearMap] | None] = []
     for rv, block in zip(latents, form.blocks):
         _require_observed(rv, block, form)
         if isinstance(rv.owner.op, tuple(_FIELDS)):
@@ -110,15 +112,17 @@ def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iter
             sites.append(site)
             parameters += found
         if probabilities:
-            sites = [tree_mixture(*sites, forest)]
+            low, high = sites
+            sites = [tree_mixture(low, high, forest)]
             parameters += each_probability(forest, probabilities)
         coefficients = apply_operator(component.linear_map, block.noise).ravel()
         yield _potential(name, sites[0], coefficients, parameters, forest.size), component.linear_map
 
 
 def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
-    family, own = family_of(potential), parameters_of(potential)
-    return get_site(family.links["identity"]), [own[i] for i in family.parameters.values()]
+    family = family_of(potential)
+    assert family is not None, "fields take potentials that have sites only"
+    return get_site(family.links["identity"]), family.site_parameters(parameters_of(potential))
 
 
 def field_sites() -> list[tuple[str, str, Site]]:

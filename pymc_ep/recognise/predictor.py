@@ -137,7 +137,7 @@ def find_predictor(
     """
     parameter = parameters[family.predictor]
     require_latent(name, [parameter], affine)
-    own = [p(*parameters) if callable(p) else parameters[p] for p in family.parameters.values()]
+    own = family.site_parameters(parameters)
     chain = dominators([parameter], affine.noise)
     nearest = None
     for place, current in enumerate(chain):
@@ -185,20 +185,23 @@ def _behind_link(
     parameter, current = chain[0], chain[-1]
     arguments = _arguments(current, affine)
     target = _values(parameter, current, arguments, affine)
-    fixed = [_fixed_value(p, current, arguments, affine) for p in own]
-    if target is None or any(p is None for p in fixed):
+    found = [_fixed_value(p, current, arguments, affine) for p in own]
+    fixed = [value for value in found if value is not None]
+    if target is None or len(fixed) < len(found):
         return None
     eta = _with_selections(chain)
     if not affine(eta):
         return None
     values = _values(eta, current, arguments, affine)
-    for name in family.links if values is not None else ():
+    if values is None:
+        return None
+    for name in family.links:
         link = family.link(name)
         if _explains(link, values, fixed, target):
             return (eta if link.sign > 0 else -eta), name
         if link.forward is None:
             continue
-        offset = _offset(parameter, current, link, own, affine)
+        offset = _offset(parameter, current, link.forward, own, affine)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())
         if np.all(np.isfinite(shift)) and _explains(link, values, fixed, target, shift):
@@ -218,13 +221,13 @@ def _with_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
 def _offset(
     parameter: TensorVariable,
     current: TensorVariable,
-    link: Link,
+    forward: Callable[..., TensorVariable],
     own: Sequence[TensorVariable],
     affine: AffineTest,
 ) -> TensorVariable:
-    """Return the argument of the link where the predictor is zero."""
+    """Return the argument of the link, the inverse of `forward`, where the predictor is zero."""
     at_zero = graph_replace([parameter], {current: pt.zeros_like(current)}, strict=False)[0]
-    return link.forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
+    return forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
 
 
 def _explains(

@@ -77,7 +77,9 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
     if isinstance(op, SymbolicRandomVariable):
         return type(op).rv_op(*parameters)
     inputs = _inputs(node, parameters)
-    inputs[_size_position(node)] = NoneConst
+    size = _size_position(node)
+    assert size is not None, "an Op that holds no graph of its own has a size among its inputs"
+    inputs[size] = NoneConst
     return op.make_node(*inputs).default_output()
 
 

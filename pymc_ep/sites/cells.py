@@ -135,32 +135,34 @@ class PoissonCells:
     spread = "log_mean_exp"
     domain = "count"
 
-    def bounded(self, y, mean, spread, *, anchor=None):
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
         """See `CellSite`."""
         rate = np.exp(spread)
         found = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
         return _with_tangent(found, mean, anchor, no_zeros) if self.truncated else found
 
-    def log_density(self, y, f):
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         out = y * f - np.exp(f) - gammaln(y + 1)
         return out + no_zeros(f)[0] if self.truncated else out
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return log_or_none(y)
 
-    def slopes(self, y, f):
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         rate = np.exp(f)
         return y - rate + (no_zeros(f)[1] if self.truncated else 0.0), rate
 
-    def above(self, y, f):
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         out = gammainc(y + 1, np.exp(f))
         return at_most_one(out, no_zeros(f)[0]) if self.truncated else out
 
-    def first_bad(self, y):
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """See `CellSite`."""
         return _counts(y, int(self.truncated))
 
@@ -187,7 +189,9 @@ class NegativeBinomialCells:
     spread = "variance"
     domain = "count"
 
-    def bounded(self, y, mean, spread, alpha, *, anchor=None):
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, alpha: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
         """See `CellSite`."""
         found = _parabola(
             mean - np.log(alpha), spread, None if anchor is None else (anchor[0] - np.log(alpha), anchor[1])
@@ -198,32 +202,32 @@ class NegativeBinomialCells:
         bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
         return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
 
-    def log_density(self, y, f, alpha):
+    def log_density(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         x = f - np.log(alpha)
         out = y * x - (alpha + y) * np.logaddexp(0.0, x) + log_binomial(y, alpha)
         return out + no_zeros_dispersed(f, alpha)[0] if self.truncated else out
 
-    def peak(self, y, alpha):
+    def peak(self, y: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return log_or_none(y)
 
-    def slopes(self, y, f, alpha):
+    def slopes(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         part = expit(f - np.log(alpha))
         first = y - (alpha + y) * part + (no_zeros_dispersed(f, alpha)[1] if self.truncated else 0.0)
         return first, (alpha + y) * part * (1 - part)
 
-    def above(self, y, f, alpha):
+    def above(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         out = betainc(y + 1, alpha, expit(f - np.log(alpha)))
         return at_most_one(out, no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
 
-    def curvature(self, y, alpha):
+    def curvature(self, y: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
         return (alpha + y) / 4, np.full(y.shape, 0.25)
 
-    def first_bad(self, y):
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """See `CellSite`."""
         return _counts(y, int(self.truncated))
 
@@ -237,33 +241,35 @@ class BernoulliCells:
     spread = "variance"
     domain = "binary"
 
-    def bounded(self, y, mean, spread, *, anchor=None):
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
         """See `CellSite`."""
         found = _parabola(mean, spread, anchor)
         return CellBound(y * mean - found.value, y - found.of_mean, -found.of_spread)
 
-    def log_density(self, y, f):
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return y * f - np.logaddexp(0.0, f)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return np.where(y > 0, np.inf, -np.inf)
 
-    def slopes(self, y, f):
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         part = expit(f)
         return y - part, part * (1 - part)
 
-    def above(self, y, f):
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return np.where(y < 1, expit(f), 0.0)
 
-    def curvature(self, y):
+    def curvature(self, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`."""
         return (np.full(y.shape, 0.25),)
 
-    def first_bad(self, y):
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """See `CellSite`."""
         bad = ~((y == 0) | (y == 1))
         return (int(np.argmax(bad)), "0 or 1") if bad.any() else None
@@ -278,7 +284,9 @@ class SoftplusPoissonCells:
     spread = "variance"
     domain = "count"
 
-    def bounded(self, y, mean, spread, *, anchor=None):
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
         """See `CellSite`."""
         rate, parabola = (
             _parabola(mean, spread, anchor),
@@ -290,29 +298,29 @@ class SoftplusPoissonCells:
         value = y * log_rate - rate.value - gammaln(y + 1)
         return CellBound(value, y * (slope - bend * step) - rate.of_mean, -y * bend / 2 - rate.of_spread)
 
-    def log_density(self, y, f):
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         rate, log_rate, *_ = softplus(f)
         return y * log_rate - rate - gammaln(y + 1)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return y + log_or_none(-np.expm1(-y))
 
-    def slopes(self, y, f):
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         _, _, part, slope = softplus(f)
         return y * slope - part, part * (1 - part) - y * log_softplus_bends(f)[0]
 
-    def above(self, y, f):
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return gammainc(y + 1, np.logaddexp(0.0, f))
 
-    def curvature(self, y):
+    def curvature(self, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`."""
         return (softplus_curvature(y),)
 
-    def first_bad(self, y):
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """See `CellSite`."""
         return _counts(y, 0)
 
@@ -326,34 +334,36 @@ class NormalCells:
     spread = "variance"
     domain = "real"
 
-    def bounded(self, y, mean, spread, sigma, *, anchor=None):
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, sigma: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
         """See `CellSite`."""
         precision, second = sigma**-2.0, (y - mean) ** 2 + spread
         value = -0.5 * (np.log(2 * np.pi) + precision * second) - np.log(sigma)
         of_sigma = (precision * second - 1) / sigma
         return CellBound(value, precision * (y - mean), -0.5 * precision, (of_sigma,))
 
-    def log_density(self, y, f, sigma):
+    def log_density(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return -0.5 * (np.log(2 * np.pi) + ((y - f) / sigma) ** 2) - np.log(sigma)
 
-    def peak(self, y, sigma):
+    def peak(self, y: np.ndarray, sigma: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return y
 
-    def slopes(self, y, f, sigma):
+    def slopes(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `CellSite`."""
         return (y - f) / sigma**2, sigma**-2.0
 
-    def above(self, y, f, sigma):
+    def above(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> np.ndarray:
         """See `CellSite`."""
         return ndtr((f - y) / sigma)
 
-    def curvature(self, y, sigma):
+    def curvature(self, y: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`."""
         return sigma**-2.0, -2 * sigma**-3.0
 
-    def first_bad(self, y):
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
         """See `CellSite`."""
         bad = ~np.isfinite(y)
         return (int(np.argmax(bad)), "finite numbers") if bad.any() else None

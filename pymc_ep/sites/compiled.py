@@ -89,6 +89,9 @@ class CompiledSite(BoundFunctions):
         self._mode = mode
         self._log_density_functions: dict[tuple, Callable[..., Any]] = {}
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
+        self._closed: Callable[..., Sequence[Any]] = self._by_closed_form
+        self._quadrature: Callable[..., Sequence[Any]] = self._by_quadrature
+        self._quadrature_gradient: Callable[..., Sequence[Any]] = self._gradient_by_quadrature
         if self._jax and site.scanned:
             # The rounds of a search depend in number on the values.
             from pymc_ep.sites.compiled_jax import on_host
@@ -209,11 +212,11 @@ class CompiledSite(BoundFunctions):
             from pymc_ep.sites.compiled_jax import flatten
 
             return flatten(*arrays)
-        arrays = [np.asarray(array, dtype=np.float64) for array in arrays]
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        doubles = [np.asarray(array, dtype=np.float64) for array in arrays]
+        shape = np.broadcast_shapes(*(array.shape for array in doubles))
         return shape, [
             np.ascontiguousarray(array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1)
-            for array in arrays
+            for array in doubles
         ]
 
     # Graphs of vectors, compiled on first use.
@@ -268,6 +271,7 @@ class CompiledSite(BoundFunctions):
         return pt.broadcast_to(self.site.logp(y, eta, *parameters, **self.options), eta.shape)
 
     def _tilted_graph(self) -> tuple[list[Any], Tilted]:
+        assert self.site.tilted is not None, "called for closed forms only"
         inputs = self._vectors("y", "mean", "variance", "power")
         return inputs, self.site.tilted(*inputs, **self.options)
 
@@ -281,7 +285,7 @@ class CompiledSite(BoundFunctions):
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
 
-    def _closed(self, *arrays: Any) -> Sequence[Any]:
+    def _by_closed_form(self, *arrays: Any) -> Sequence[Any]:
         return self._closed_function(*arrays)
 
     @cached_property
@@ -310,11 +314,11 @@ class CompiledSite(BoundFunctions):
     def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
         return moments_from_nodes(rule, log_concave=self.site.log_concave)
 
-    def _quadrature(self, *arrays: Any) -> Sequence[Any]:
+    def _by_quadrature(self, *arrays: Any) -> Sequence[Any]:
         pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
         return _gathered(pieces, len(arrays[0]))
 
-    def _quadrature_gradient(self, *arrays: Any) -> Sequence[Any]:
+    def _gradient_by_quadrature(self, *arrays: Any) -> Sequence[Any]:
         pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
         return _gathered(pieces, len(arrays[0]))
 

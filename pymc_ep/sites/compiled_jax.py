@@ -43,6 +43,6 @@ def on_host(function: Callable[..., Sequence[Any]], count: int) -> Callable[...,
 
 def flatten(*arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
     """Return the common shape, and the arguments as double vectors of that size."""
-    arrays = [jnp.asarray(array, dtype=jnp.float64) for array in arrays]
-    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
-    return shape, [jnp.broadcast_to(array, shape).reshape(-1) for array in arrays]
+    doubles = [jnp.asarray(array, dtype=jnp.float64) for array in arrays]
+    shape = jnp.broadcast_shapes(*(array.shape for array in doubles))
+    return shape, [jnp.broadcast_to(array, shape).reshape(-1) for array in doubles]

@@ -26,7 +26,7 @@ _TINY = np.exp(_FAR)
 """Below that f, log(1 + e^f) is e^f to rounding."""
 
 
-def softplus(f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return l = log(1 + e^f), log l, dl/df and d log l / df, where e^f may be all that is left of l, or less."""
     small = np.exp(-np.abs(f))
     rate = np.maximum(f, 0.0) + np.log1p(small)
@@ -35,7 +35,7 @@ def softplus(f: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return rate, np.where(far, f, np.log(seen)), of_rate, np.where(far, 1.0, of_rate / seen)
 
 
-def log_softplus_bends(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Return the second and third derivatives of log log(1 + e^f)."""
     _, _, p, slope = softplus(f)
     second = -slope * (slope + p - 1)

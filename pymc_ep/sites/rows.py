@@ -27,8 +27,8 @@ def by_rows(compiled_for: Callable[[Shapes], Callable[..., Any]], y: Any, eta: A
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     rows, columns = (shape[0], shape[1:]) if len(shape) > 1 else (1, shape)
     matrix = rows, int(np.prod(columns))
-    y, eta, *parameters = (np.broadcast_to(array, shape).reshape(matrix) for array in arrays)
-    y, *others = (_told_once(array) for array in (y, *parameters))
+    y, eta, *others = (np.broadcast_to(array, shape).reshape(matrix) for array in arrays)
+    y, *others = (_told_once(array) for array in (y, *others))
     arrays = [y, eta, *others]
     lengths = tuple((1 if len(a) == 1 else None, 1 if a.shape[1] == 1 else None) for a in arrays)
     evaluate = compiled_for((lengths[0], (None, None), *lengths[2:]))

@@ -10,7 +10,7 @@ finite values that mean nothing, so that all r_d are looked at. Pairs are taken 
 entries as there are pairs times columns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -111,7 +111,9 @@ def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.n
 def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_log: np.ndarray) -> Rows:
     """Return the derivatives in the own moments, (I, K), of the sum of E f and log E e^f with weights, (n,) each."""
 
-    def derivatives(m, a, n, b, weight, weight_log):
+    def derivatives(
+        m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         r = 1.0 - a * b
         g = (n + b * m) / r
         return weight * n + weight_log * g, 0.5 * weight_log * (b / r + g**2)
@@ -132,13 +134,22 @@ def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarr
 def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_variance: np.ndarray) -> Rows:
     """Return the derivatives in the own moments, (I, K), of the sum of E f and Var f with weights, (n,) each."""
 
-    def derivatives(m, a, n, b, weight, weight_variance):
+    def derivatives(
+        m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         return weight * n + 2.0 * weight_variance * b * m, weight_variance * (n**2 + b)
 
     return _summed(pairs, own, other, of_mean, of_variance, derivatives)
 
 
-def _summed(pairs, own, other, first, second, derivatives) -> Rows:
+def _summed(
+    pairs: Pairs,
+    own: Rows,
+    other: Rows,
+    first: np.ndarray,
+    second: np.ndarray,
+    derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
+) -> Rows:
     """Add up derivatives of pairs over own rows."""
     out = Rows(np.zeros_like(own.mean), np.zeros_like(own.variance))
     for here, i, j in _chunks(pairs):

@@ -13,7 +13,7 @@ inverse of A or B, so that either may be singular). Weighted by e^f, the row u h
 and the derivatives of log E e^f are h in m and (H + h h^T) / 2 in A.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.n
     for here, i, j in _chunks(pairs, own):
         m, n = own.mean[i], other.mean[j]
         tilted, _, roots, _, rotated = _weighted(own, other, i, j)
-        proper = (roots > 0.0).all(axis=1)
+        proper = np.all(roots > 0.0, axis=1)
         roots = np.where(proper[:, None], roots, 1.0)
         out[here] = _dot(m, n)
         log_mean = out[here] + 0.5 * (_dot(m, tilted - n) + (rotated**2 / roots - np.log(roots)).sum(axis=1))
@@ -99,7 +99,9 @@ def log_mean_exp_pullback(
 ) -> FullRows:
     """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each."""
 
-    def derivatives(i, j, weight, weight_log):
+    def derivatives(
+        i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         tilted, across, roots, axes, rotated = _weighted(own, other, i, j)
         z = (axes.swapaxes(1, 2) @ across) / np.sqrt(roots)[:, :, None]
         h = tilted + np.einsum("cl,clk->ck", rotated / np.sqrt(roots), z)
@@ -125,7 +127,9 @@ def variance_pullback(
 ) -> FullRows:
     """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
 
-    def derivatives(i, j, weight, weight_variance):
+    def derivatives(
+        i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         n, b = other.mean[j], other.covariance[j]
         in_mean = weight[:, None] * n + 2.0 * weight_variance[:, None] * np.einsum("ckl,cl->ck", b, own.mean[i])
         return in_mean, weight_variance[:, None, None] * (_outer(n) + b)
@@ -151,7 +155,13 @@ def _outer(rows: np.ndarray) -> np.ndarray:
     return rows[:, :, None] * rows[:, None, :]
 
 
-def _summed(pairs, own, first, second, derivatives) -> FullRows:
+def _summed(
+    pairs: Pairs,
+    own: FactoredRows,
+    first: np.ndarray,
+    second: np.ndarray,
+    derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
+) -> FullRows:
     """Add up derivatives of pairs over own rows."""
     out = FullRows(np.zeros_like(own.mean), np.zeros_like(own.factor))
     for here, i, j in _chunks(pairs, own):

@@ -67,7 +67,16 @@ def negative_log_site(y: jax.Array, f: jax.Array, difference: jax.Array) -> jax.
     return jnp.where(small, plain, deviance + stirling + HALF_LOG_TWO_PI + 0.5 * jnp.log(y))
 
 
-def saddle(y, mean, variance, power, root, mode, size, sums) -> Moments:
+def saddle(
+    y: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    power: jax.Array,
+    root: jax.Array,
+    mode: jax.Array,
+    size: jax.Array,
+    sums: tuple[jax.Array, ...],
+) -> Moments:
     """Saddle-point series about the mode, for N >= 100."""
     sd = jnp.sqrt(variance)
     a = power * y
@@ -95,13 +104,23 @@ def saddle(y, mean, variance, power, root, mode, size, sums) -> Moments:
     )
 
 
-def log_prefactor(y, mean, variance, power) -> jax.Array:
+def log_prefactor(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array) -> jax.Array:
     """log Z - log J_a."""
     constant = HALF_LOG_TWO_PI + power * gammaln(y + 1.0)
     return -0.5 * mean * (mean / variance) + 0.5 * power * y * jnp.log(variance) - constant
 
 
-def backward(y, mean, variance, power, kappa, steps, mode, size, sums) -> Moments:
+def backward(
+    y: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    power: jax.Array,
+    kappa: jax.Array,
+    steps: jax.Array,
+    mode: jax.Array,
+    size: jax.Array,
+    sums: tuple[jax.Array, ...],
+) -> Moments:
     """Run the recursion down from order a + `steps`, to which `mode`, `size` and `sums` belong; kappa >= 0."""
     sd = jnp.sqrt(variance)
     order = power * y + steps
@@ -111,7 +130,7 @@ def backward(y, mean, variance, power, kappa, steps, mode, size, sums) -> Moment
     ratio = mode * (1.0 + mean_sum)
     chunk = 10  # one logarithm for so many factors
 
-    def body(block, state):
+    def body(block: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         ratio, following, log_j = state
         product = jnp.ones_like(ratio)
         for j in range(chunk):
@@ -133,7 +152,7 @@ def backward(y, mean, variance, power, kappa, steps, mode, size, sums) -> Moment
     )
 
 
-def power_series(y, mean, variance, power, kappa) -> Moments:
+def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
     """J_a and a J_(a-1) by their series in |kappa|, for kappa < 0."""
     sd = jnp.sqrt(variance)
     a = power * y
@@ -144,7 +163,7 @@ def power_series(y, mean, variance, power, kappa) -> Moments:
     even, odd = jnp.ones_like(a), drift * gamma_ratio
     lower_even, lower_odd = gamma_ratio, drift * a
 
-    def body(pair, state):
+    def body(pair: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         even, odd, lower_even, lower_odd, total, lower_total = state
         k = 2.0 * pair
         to_even = square / ((k + 1.0) * (k + 2.0))
@@ -170,7 +189,7 @@ def power_series(y, mean, variance, power, kappa) -> Moments:
     )
 
 
-def flat_zero(mean, variance, power, kappa) -> Moments:
+def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
     """y = 0 with t = 1 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
@@ -195,7 +214,7 @@ def flat_zero(mean, variance, power, kappa) -> Moments:
     )
 
 
-def cut_zero(mean, variance, power, kappa) -> Moments:
+def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
     """y = 0 with t = 0 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
@@ -215,7 +234,7 @@ def cut_zero(mean, variance, power, kappa) -> Moments:
 def _where_needed(regime: Callable[..., Moments], here: jax.Array, result: Moments, *arguments: jax.Array) -> Moments:
     """Replace `result` by the regime's where `here`; skip the regime when that is nowhere."""
 
-    def replaced(operands):
+    def replaced(operands: tuple[Moments, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
         result, arguments = operands
         new = regime(*arguments)
         return tuple(jnp.where(here, n, old) for n, old in zip(new, result, strict=True))

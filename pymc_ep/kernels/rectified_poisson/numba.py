@@ -19,7 +19,7 @@ def numba_rectified_poisson(op: RectifiedPoisson, node: Any, **kwargs: Any) -> t
     zero_mass = op.zero_mass
 
     @jit
-    def rectified_poisson(y, mean, variance, power):
+    def rectified_poisson(y: float, mean: float, variance: float, power: float) -> body.Moments:
         return compiled(np.float64(y), np.float64(mean), np.float64(variance), np.float64(power), zero_mass)
 
     return rectified_poisson, op.numba_cache_key(__file__)

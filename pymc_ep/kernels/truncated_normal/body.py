@@ -23,7 +23,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 
-def gaussian(k):
+def gaussian(k: float) -> float:
     """exp(-k^2 / 2); the square is split, since its rounding alone would cost k^2 / 2 units in the last place."""
     if abs(k) > 40.0:
         return 0.0
@@ -31,7 +31,7 @@ def gaussian(k):
     return math.exp(-0.5 * high * high) * math.exp(-0.5 * (k - high) * (k + high))
 
 
-def truncated_normal(k):
+def truncated_normal(k: float) -> tuple[float, float, float, float]:
     """Return log mass, hazard, mean and variance; nan for a k that is not finite."""
     if not math.isfinite(k):
         return math.nan, math.nan, math.nan, math.nan

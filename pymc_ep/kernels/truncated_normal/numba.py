@@ -18,7 +18,7 @@ def numba_truncated_normal(op: TruncatedNormal, node: Any, **kwargs: Any) -> tup
     compiled = jit_body(body.FUNCTIONS, jit)
 
     @jit
-    def truncated_normal(k):
+    def truncated_normal(k: float) -> tuple[float, float, float, float]:
         return compiled(np.float64(k))
 
     return truncated_normal, op.numba_cache_key(__file__)

@@ -1,5 +1,6 @@
 """Normal distribution with its lower part cut off: mass, hazard, mean and variance, accurate in both tails."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ __all__ = ["C_SOURCE", "C_TABLES", "OUTPUTS", "TruncatedNormal", "truncated_norm
 
 OUTPUTS = ("log_mass", "hazard", "truncated_mean", "truncated_variance")
 C_SOURCE = Path(__file__).with_name("body.c")
-C_TABLES = {
+C_TABLES: dict[str, Sequence[float] | float] = {
     "PYMC_EP_SCALE": float(coefficients.SCALE),
     "PYMC_EP_SCALED_MEAN": coefficients.SCALED_MEAN,
     "PYMC_EP_SCALED_VARIANCE": coefficients.SCALED_VARIANCE,
