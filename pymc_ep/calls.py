@@ -82,7 +82,7 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
     if not sample_kwargs:
         return
     if hyper != "sample":
-        raise ValueError(f"sample_kwargs= is for hyper='sample'; hyper={hyper!r} runs no chains.")
+        raise ValueError(f"sample_kwargs= is for hyper='sample', and this fit has hyper={hyper!r}, without chains.")
     own = sorted({"draws", "chains", "random_seed", "progressbar", "blas_cores"}.intersection(sample_kwargs))
     if own:
         raise ValueError(f"sample_kwargs= has {own[0]!r}, which is an argument of fit() itself: give it there.")

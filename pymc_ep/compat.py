@@ -330,7 +330,7 @@ def restore_observed(model: pm.Model) -> None:
     """
     unique = list(dict.fromkeys(model.observed_RVs))
     if len(unique) < len(model.observed_RVs):
-        list.__setitem__(model.observed_RVs, slice(None), unique)  # its own method is removed
+        list.__setitem__(model.observed_RVs, slice(None), unique)  # PyMC's own `__setitem__` raises
 
 
 def largest_rhat(draws: np.ndarray) -> float:
@@ -339,13 +339,15 @@ def largest_rhat(draws: np.ndarray) -> float:
     Parameters
     ----------
     draws : ndarray, (chain, draw, ...)
-        Of two chains at least; elements that are constant do not count.
+        Of two chains at least. Elements that are the same in all of them do not count; infinite is that of one which
+        does not move in some chain, or is not a number.
     """
     from arviz import rhat
 
     elements = np.moveaxis(draws.reshape(*draws.shape[:2], -1), 2, 0)
-    moving = elements[np.ptp(elements, axis=(1, 2)) > 0]
-    return max((float(rhat(element)) for element in moving), default=0.0)
+    varied = elements[~(np.ptp(elements, axis=(1, 2)) == 0)]
+    stuck = ~(np.ptp(varied, axis=2) > 0).all(axis=1)
+    return max((np.inf if still else float(rhat(element)) for element, still in zip(varied, stuck)), default=0.0)
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:

@@ -30,7 +30,7 @@ from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 
 __all__ = ["explain", "fit", "supported"]
 
-_FEW_DRAWS, _FEW_STEPS = 250, {"tune": 500}
+_FEW_DRAWS = {"draws": 250, "tune": 500}
 """Draws of each chain, and steps before them, where nobody has asked for chains: minutes, and effective draws enough
 for means."""
 
@@ -139,16 +139,17 @@ def fit(
     form = compiled_form(model, latent, compile_kwargs)
     engine = get_engine(method, form.form)
     check_options(engine, hyper, options, inspect.signature(fit).parameters)
-    check_sample_kwargs(hyper, sample_kwargs)
     why = None
     if hyper == "auto":
         hyper, why = engine.choose_hyper(form, options, chains=draws != 0 and checkpoint is None)
+    check_sample_kwargs(hyper, sample_kwargs)
     if hyper == "sample":
         if draws == 0 or checkpoint is not None:
             raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
-        length = draws or (1000 if why is None else _FEW_DRAWS)
-        arguments = {"draws": length, "chains": chains, "random_seed": random_seed, "progressbar": progressbar}
-        arguments |= {"blas_cores": blas_cores, **(sample_kwargs or ({} if why is None else _FEW_STEPS))}
+        arguments: dict[str, Any] = {"draws": 1000} if why is None else dict(_FEW_DRAWS)
+        arguments |= ({} if draws is None else {"draws": draws}) | (sample_kwargs or {})
+        arguments |= {"chains": chains, "random_seed": random_seed, "progressbar": progressbar}
+        arguments |= {"blas_cores": blas_cores}
         return sample(model, form, engine, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)

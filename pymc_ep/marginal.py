@@ -29,7 +29,7 @@ __all__ = ["marginalize", "recover", "sample"]
 
 _MOST_FITS = 500
 _APART, _TESTABLE = 1.05, 100
-"""R-hat from which on chains disagree, and draws of each that it needs to be no accident."""
+"""Least R-hat at which chains are said to disagree, and least draws of a chain for which it is computed."""
 
 
 def sample(
@@ -260,4 +260,5 @@ def _apart(posterior: Any, names: Sequence[str]) -> list[str]:
     name = max(worst, key=worst.__getitem__)
     if worst[name] < _APART:
         return []
-    return [f"chains of {name} disagree (R-hat {worst[name]:.2f}): sample longer, with draws= and sample_kwargs="]
+    what = f"disagree (R-hat {worst[name]:.2f})" if np.isfinite(worst[name]) else "do not move"
+    return [f"chains of {name} {what}: sample longer, with hyper='sample', draws= and sample_kwargs="]

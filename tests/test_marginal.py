@@ -109,11 +109,14 @@ def container(draws):
     return make_container({"posterior": to_dataset(draws, coords={}, dims={}, sample_dims=("chain", "draw"))})
 
 
-def test_chains_that_disagree_are_told(model, monkeypatch):
+@pytest.mark.parametrize(
+    ("second", "what"), [(3.0, r"disagree \(R-hat [1-3]\.\d+\)"), (0.0, "do not move")], ids=["apart", "stuck"]
+)
+def test_chains_that_disagree_are_told(model, monkeypatch, second, what):
     scale = np.exp(np.random.default_rng(3).normal(0.0, 0.3, size=(2, 100, 2)))
-    scale[1, :, 1] *= 3.0
+    scale[1, :, 1] = second * scale[1, :, 1] + (second == 0)
     monkeypatch.setattr(pm, "sample", lambda draws, **options: container({"scale": scale}))
-    with pytest.warns(pmep.ConvergenceWarning, match=r"chains of scale disagree \(R-hat [1-3]\.\d+\): sample longer"):
+    with pytest.warns(pmep.ConvergenceWarning, match=f"chains of scale {what}: sample longer, with hyper='sample'"):
         found = pmep.fit(model=model, hyper="sample", draws=100, chains=2, progressbar=False)
     assert not bool(group(found, "fit")["converged"])
 
@@ -135,7 +138,7 @@ def test_refusals(model):
         pmep.recover(container({"scale": np.ones((1, 3, 2))}), model, max_fits=0)
     with pytest.raises(ValueError, match="takes no checkpoint"):
         pmep.fit(model=model, hyper="sample", checkpoint="here.npz")
-    with pytest.raises(ValueError, match="hyper='auto' runs no chains"):
+    with pytest.raises(ValueError, match="this fit has hyper='integrate', without chains"):
         pmep.fit(model=model, sample_kwargs={"tune": 5})
     with pytest.raises(ValueError, match=r"'chains', which is an argument of fit\(\) itself"):
         pmep.fit(model=model, hyper="sample", sample_kwargs={"chains": 2})

@@ -63,6 +63,7 @@ def test_every_heading_of_the_api_page_exists():
 
 def test_version_is_that_of_the_distribution():
     assert pymc_ep.__version__ == version("pymc-ep")
+    assert f"version: {pymc_ep.__version__}\n" in (PACKAGE.parent / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("library", ["jax", "numba"])

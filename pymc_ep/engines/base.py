@@ -92,7 +92,7 @@ class EngineEntry:
         Whether it can work with a form, its sites aside; by default it can with any.
     choose_hyper : callable
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment that ``hyper="auto"`` stands
-        for, of which ``"sample"`` is one where `chains` may be run, and why it is another than the best, if it is.
+        for, and why that is not the best one. It may be ``"sample"`` only if `chains` is true.
     """
 
     name: str

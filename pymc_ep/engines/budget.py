@@ -55,10 +55,11 @@ def choose(form: CompiledLatentGaussian, *, chains: bool) -> tuple[str, Status]:
         many = f"{p} hyperparameters are too many for an emulator of the evidence"
         if chains and _SAMPLED * _operations(form) < _OPERATIONS:
             return "sample", Status(True, f"{many}: they are sampled by NUTS on it")
+        without = "" if chains else ", with draws and without checkpoint="
         return "optimize", Status(
             False,
-            f"{many}: they are at their mode, with a Gaussian about it; sample them with hyper='sample', or take "
-            f"hyper='optimize' if a mode will do",
+            f"{many}: they are at their mode, with a Gaussian about it; sample them with hyper='sample'{without}, or "
+            f"take hyper='optimize' if a mode will do",
         )
     if least * _operations(form) > _OPERATIONS:
         return "optimize", Status(

@@ -110,10 +110,13 @@ class FixedTerm:
         The observed variable.
     log_density : TensorVariable
         Of each observation, in terms of hyperparameters.
+    joint : bool
+        Whether that is one of several values together, as of a vector.
     """
 
     name: str
     log_density: TensorVariable
+    joint: bool = False
 
 
 @dataclass(frozen=True)

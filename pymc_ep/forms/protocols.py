@@ -65,7 +65,7 @@ class CompiledForm(Protocol):
 
     @property
     def work(self) -> float:
-        """See above."""
+        """Multiplications of the dearest step of a fit."""
 
     def observed(self) -> Sequence[np.ndarray]:
         """Return the present observations, an array for each of `form.groups`."""

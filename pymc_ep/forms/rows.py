@@ -72,7 +72,8 @@ class RowFunctions(HyperFunctions):
         """
         if not by_factor:
             return {}
-        fixed = zip(self.form.fixed, self._fixed_rows(*self._unpack_rows(theta)))
+        terms = [term for term in self.form.fixed if not term.joint]
+        fixed = zip(terms, self._fixed_rows(*self._unpack_rows(theta)))
         rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
         return {group.name: by_factor[group.name] for group in self.form.groups if not group.correlated} | rows
 
@@ -151,7 +152,7 @@ class RowFunctions(HyperFunctions):
     @cached_property
     def _fixed_rows(self) -> Callable[..., Any]:
         rows = self._row_variables(self.form.hyper_values)
-        outputs = [term.log_density for term in self.form.fixed]
+        outputs = [term.log_density for term in self.form.fixed if not term.joint]
         return self._function(rows.values(), [batch(v, rows) if rows else v[None] for v in outputs])
 
     @cached_property

@@ -19,8 +19,8 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
     Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
     draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
-    Of several such sets that is taken whose means and variances are nearest to those of the points (Morgan and Rubin
-    2012), as those of far cells vary.
+    Of 32 such sets the one is returned whose means and variances are nearest to those of all points (Morgan and Rubin
+    2012).
     """
     cells: list[np.ndarray] = []
     shares: list[np.ndarray] = []
@@ -46,7 +46,8 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     sets = _one_of_each(shares, rng)
     chosen = np.concatenate(cells)[sets]
     mean = weights @ points / weights.sum()
-    white = (points - mean) / np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
+    sd = np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
+    white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
     moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
     spread = moments.std(axis=0)
     off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)

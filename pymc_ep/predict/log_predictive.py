@@ -75,7 +75,7 @@ def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
         if groups[name].correlated:
             raise UnsupportedModelError(
                 f"{name!r} is a vector of correlated values, whose prediction is joint: use "
-                f"pm.sample_posterior_predictive(idata, var_names=[...]) of it, or of gp.conditional."
+                f"pm.sample_posterior_predictive(idata, var_names=[{name!r}]), or predict() of a gp.conditional."
             )
     return [groups[name] for name in names]
 

@@ -20,8 +20,8 @@ from pymc_ep.sites.base import get_site
 __all__ = ["correlated_group", "correlated_parameters", "is_correlated"]
 
 _SHARE = 1e-3
-"""s^2 over the least variance of a value given those before it. The least eigenvalue may be smaller than that variance: a
-quarter of it in a random walk, down to 1 / (1 + sum |rho|)^2 in an autoregression; what is smaller still is refused."""
+"""s^2 over the least variance of a value given those before it. The least eigenvalue may be smaller than that variance,
+a quarter of it in a random walk, 1 / (1 + sum |rho|)^2 in an autoregression; what is smaller than s^2 is refused."""
 
 
 def is_correlated(rv: TensorVariable) -> bool:

@@ -322,7 +322,7 @@ def _fixed(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
             f"{rv.name!r} has the log density {at_start[index]}{at_index(index)} at the model's initial point. Correct "
             f"that observation, or give the variables that its distribution depends on other initial values."
         )
-    return FixedTerm(rv.name, density)
+    return FixedTerm(rv.name, density, joint=rv.owner.op.ndim_supp > 0)
 
 
 def _unseen(

@@ -104,7 +104,8 @@ def entering_elsewhere(
     """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
 
     The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
-    scale or a shape; of equals in that which a registered site takes, or else in the first but for weights.
+    scale or a shape; of equals in that which a registered site takes,
+    then in that of fewest dimensions (a mixture's components before its weights), then in the first.
 
     Parameters
     ----------

@@ -157,8 +157,10 @@ def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVari
     """Follow v, through at most one new axis, to the one matrix product that uses it."""
     users = [n for n in nodes if v in n.inputs]
     column = False
-    if len(users) == 1 and users[0].outputs[0].ndim == 2 and users[0].outputs[0].type.shape[1] == 1:
-        column, v = True, users[0].outputs[0]
+    # A user may be a distribution, whose first output is a generator.
+    widened = users[0].outputs[0] if len(users) == 1 else None
+    if isinstance(widened, TensorVariable) and widened.ndim == 2 and widened.type.shape[1] == 1:
+        column, v = True, widened
         users = [n for n in nodes if v in n.inputs]
     if len(users) != 1:
         return None, column

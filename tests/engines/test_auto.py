@@ -81,6 +81,12 @@ def test_too_many_hyperparameters_are_at_their_mode_and_it_says_so():
     assert bool(group(asked, "fit")["converged"])
 
 
+def test_many_hyperparameters_of_dear_fits_are_at_their_mode(monkeypatch):
+    monkeypatch.setattr(budget, "_OPERATIONS", 1e5)
+    with pytest.warns(pmep.ConvergenceWarning, match="26 hyperparameters are too many.*at their mode"):
+        pmep.fit(model=many(26), draws=10, progressbar=False)
+
+
 def test_too_many_hyperparameters_are_sampled_where_draws_are_wanted(monkeypatch):
     """By fewer draws than those of whoever asks for chains."""
     asked = {}

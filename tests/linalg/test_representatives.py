@@ -30,3 +30,11 @@ def test_weights_are_frequencies():
     points = np.array([[0.0], [1.0], [2.0]])
     chosen = stratified(points, np.array([0.2, 0.0, 0.6]), 8, np.random.default_rng(2))
     np.testing.assert_array_equal(np.bincount(chosen, minlength=3), [2, 0, 6])
+
+
+def test_a_constant_coordinate_changes_nothing():
+    rng = np.random.default_rng(3)
+    points, weights = rng.normal(size=(200, 2)), np.full(200, 1 / 200)
+    widened = np.column_stack([points, np.ones(200)])
+    one, other = (stratified(p, weights, 20, np.random.default_rng(4)) for p in (points, widened))
+    np.testing.assert_array_equal(one, other)

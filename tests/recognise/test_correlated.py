@@ -136,9 +136,7 @@ def test_nearly_singular_covariances():
     density = stats.norm.logpdf(steps[1:, None], 0.0, np.exp(logs)).sum(axis=0)
     density += stats.halfnorm.logpdf(np.exp(logs)) + logs + stats.norm.logpdf(steps[0], 0.0, 100.0)
     weight = np.exp(density - logsumexp(density))
-    np.testing.assert_allclose(
-        found["fit"]["log_evidence"], logsumexp(density) + np.log(logs[1] - logs[0]), atol=0.01
-    )
+    np.testing.assert_allclose(found["fit"]["log_evidence"], logsumexp(density) + np.log(logs[1] - logs[0]), atol=0.01)
     np.testing.assert_allclose(found["posterior_mean"]["s"], weight @ np.exp(logs), rtol=2e-3)
     smooth = 2500.0 * np.exp(-0.5 * (X[:, None] - X) ** 2) + 1e-4 * np.eye(25)
     twins = np.array([[1.0, 1.0 - 1e-7], [1.0 - 1e-7, 1.0]])
@@ -171,14 +169,19 @@ def test_a_singular_covariance_is_refused_by_name():
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, 1.0)
         pm.MvNormal("y", level * np.ones(2), cov=np.ones((2, 2)), observed=[0.3, 0.4])
-    with pytest.raises(pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"):
+    with pytest.raises(
+        pmep.NumericalError, match=r"made by level, y, is not positive definite.*multiple of the identity"
+    ):
         pmep.fit(model=model, **QUIET)
 
 
 @pytest.mark.parametrize(
     ("observe", "message"),
     [
-        (lambda: pm.ZeroSumNormal("y", 1.0, observed=[1.0, -1.0]), "'y' has the distribution ZeroSumNormal.*no density"),
+        (
+            lambda: pm.ZeroSumNormal("y", 1.0, observed=[1.0, -1.0]),
+            "'y' has the distribution ZeroSumNormal.*no density",
+        ),
         (
             lambda: pm.CAR("y", np.zeros(2), W=np.array([[0, 1], [1, 0]]), alpha=0.5, tau=1.0, observed=[1.0, -1.0]),
             "'y' has the distribution CAR, which is known as a latent variable only",
@@ -196,3 +199,12 @@ def test_vectors_that_are_refused(observe, message):
         observe()
     with pytest.raises(pmep.UnsupportedModelError, match=message):
         pmep.fit(model=model, **QUIET)
+
+
+def test_a_vector_beside_latent_variables_has_no_log_likelihood():
+    with pm.Model(coords={"x": range(3)}) as model:
+        s, b = pm.HalfNormal("s", 1.0), pm.Normal("b", 0.0, 1.0, shape=4)
+        pm.MvNormal("z", np.zeros(3), cov=s**2 * np.eye(3), observed=[1.0, 2.0, 3.0], dims="x")
+        pm.Poisson("k", pm.math.exp(s * b), observed=[1, 2, 3, 4])
+    found = pmep.fit(model=model, hyper="optimize", draws=10, **QUIET)
+    assert list(group(found, "log_likelihood").data_vars) == ["k"]
