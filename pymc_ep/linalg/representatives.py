@@ -22,9 +22,23 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     Of 32 such sets the one is returned whose means and variances are nearest to those of all points (Morgan and Rubin
     2012).
     """
+    cells, shares = _cells(points, weights / weights.sum(), count)
+    sets = _one_of_each(shares, rng)
+    chosen = np.concatenate(cells)[sets]
+    mean = weights @ points / weights.sum()
+    sd = np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
+    white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
+    moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
+    spread = moments.std(axis=0)
+    off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)
+    return chosen[np.argmin((off**2).sum(axis=(1, 2)))]
+
+
+def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return cells of equal weight, each the indices of its points, and what weight of each point is in the cell."""
     cells: list[np.ndarray] = []
     shares: list[np.ndarray] = []
-    waiting = [(np.arange(len(points)), weights / weights.sum(), count)]
+    waiting = [(np.arange(len(points)), weights, count)]
     while waiting:
         here, share, parts = waiting.pop()
         if parts == 1:
@@ -43,15 +57,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
         right[0] = before[k] - cut
         left[-1] -= right[0]
         waiting += [(here[: k + 1], left, parts // 2), (here[k:], right, parts - parts // 2)]
-    sets = _one_of_each(shares, rng)
-    chosen = np.concatenate(cells)[sets]
-    mean = weights @ points / weights.sum()
-    sd = np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
-    white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
-    moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
-    spread = moments.std(axis=0)
-    off = np.divide(moments, spread, out=np.zeros_like(moments), where=spread > 0)
-    return chosen[np.argmin((off**2).sum(axis=(1, 2)))]
+    return cells, shares
 
 
 def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:

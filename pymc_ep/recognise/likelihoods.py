@@ -37,10 +37,11 @@ def require_univariate(rv: TensorVariable) -> None:
             f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
             f"MvNormal."
         )
-    if gaussian_of(rv):
+    if gaussian := gaussian_of(rv):
+        instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
         raise UnsupportedModelError(
-            f"{found}, which is known as a latent variable only. Give it to the mean of a pm.Normal, or observe an "
-            f"MvNormal with its covariance."
+            f"{found}, which is known as a latent variable only, as its values depend on each other. Give it to the "
+            f"mean of a pm.Normal{instead}."
         )
     raise UnsupportedModelError(
         f"{found}, whose values depend on each other given its parameters, so that it has no site for each value, and "
