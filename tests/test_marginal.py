@@ -176,7 +176,7 @@ def test_nuts_on_the_evidence():
         pm.Normal("y", f, SIGMA, observed=Y)
     marginal = pmep.marginalize(model)
     sampled = pm.sample(
-        150, tune=150, chains=2, cores=1, model=marginal, nuts_sampler="pymc", random_seed=5, progressbar=False
+        400, tune=300, chains=2, cores=1, model=marginal, nuts_sampler="pymc", random_seed=5, progressbar=False
     )
     logs = np.linspace(-6.0, 4.0, 500)
     eigenvalues, vectors = np.linalg.eigh(CORRELATION)
