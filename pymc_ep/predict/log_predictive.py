@@ -17,7 +17,7 @@ from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, predic
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
-__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations"]
+__all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations", "require_separate"]
 
 
 def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
@@ -72,12 +72,18 @@ def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
             raise UnsupportedModelError(
                 f"{name!r} is no likelihood with a site; these are {', '.join(groups) or 'none'}."
             )
-        if groups[name].correlated:
-            raise UnsupportedModelError(
-                f"{name!r} is a vector of correlated values, whose prediction is joint: use "
-                f"pm.sample_posterior_predictive(idata, var_names=[{name!r}]), or predict() of a gp.conditional."
-            )
+    require_separate(form, names)
     return [groups[name] for name in names]
+
+
+def require_separate(form: Any, names: Sequence[str]) -> None:
+    """Raise where one of the names is an observed vector, whose values have no predictions of their own."""
+    for group in form.groups:
+        if group.correlated and group.name in names:
+            raise UnsupportedModelError(
+                f"{group.name!r} is a vector of correlated values, whose prediction is joint: use "
+                f"pm.sample_posterior_predictive(idata, var_names=[{group.name!r}]), or predict() of a gp.conditional."
+            )
 
 
 class AtPredictor(NamedTuple):

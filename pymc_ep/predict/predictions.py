@@ -13,7 +13,7 @@ from pymc_ep.forms.mixture import PosteriorMixture
 from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.drawn_response import drawn_response
 from pymc_ep.predict.gaussian import posterior_of
-from pymc_ep.predict.log_predictive import at_predictor, likelihoods
+from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_separate
 from pymc_ep.predict.response import expected_response, observation_quantiles, predictor_quantiles
 from pymc_ep.results import labelled
 
@@ -89,6 +89,7 @@ def predict(
             for group in likelihoods(posterior.form.form, names)
         ]
         return xr.merge(parts, combine_attrs="drop_conflicts")
+    require_separate(posterior.form.form, names)
     affine = {v.name: v for v in posterior.form.form.affine}
     for name in names:
         if name not in affine:

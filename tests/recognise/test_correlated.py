@@ -56,6 +56,8 @@ def test_its_predictions_are_joint():
     with model, refused:
         pmep.predict(found, response=True)
     with refused:
+        pmep.predict(found, model, var_names=["y"])
+    with refused:
         pmep.log_predictive(found, model, {"y": Y})
     with model:
         drawn = pm.sample_posterior_predictive(found, random_seed=2, progressbar=False)
