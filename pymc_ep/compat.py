@@ -62,6 +62,20 @@ else:
     from pytensor.tensor.slinalg import Cholesky
 
 
+# PyMC
+
+
+def restore_observed(model: pm.Model) -> None:
+    """Take repeats out of a model's list of observed variables.
+
+    `pymc.sample_posterior_predictive` of PyMC 5.28 extends that list, in place, by the variables in the result's group
+    ``observed_data``: the model's density counts them twice from then on.
+    """
+    unique = list(dict.fromkeys(model.observed_RVs))
+    if len(unique) < len(model.observed_RVs):
+        list.__setitem__(model.observed_RVs, slice(None), unique)  # PyMC's own `__setitem__` raises
+
+
 # PyTensor
 
 
@@ -320,17 +334,6 @@ def progress(description: str, elapsed: float = 0.0) -> Iterator[Callable[..., N
 
 
 # Statistics
-
-
-def restore_observed(model: pm.Model) -> None:
-    """Take repeats out of a model's list of observed variables.
-
-    `pymc.sample_posterior_predictive` of PyMC 5.28 extends that list, in place, by the variables in the result's group
-    ``observed_data``: the model's density counts them twice from then on.
-    """
-    unique = list(dict.fromkeys(model.observed_RVs))
-    if len(unique) < len(model.observed_RVs):
-        list.__setitem__(model.observed_RVs, slice(None), unique)  # PyMC's own `__setitem__` raises
 
 
 def largest_rhat(draws: np.ndarray) -> float:

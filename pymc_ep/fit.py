@@ -148,8 +148,12 @@ def fit(
             raise ValueError("hyper='sample' needs draws of at least 1, and takes no checkpoint=.")
         arguments: dict[str, Any] = {"draws": 1000} if why is None else dict(_FEW_DRAWS)
         arguments |= ({} if draws is None else {"draws": draws}) | (sample_kwargs or {})
-        arguments |= {"chains": chains, "random_seed": random_seed, "progressbar": progressbar}
-        arguments |= {"blas_cores": blas_cores}
+        arguments |= {
+            "chains": chains,
+            "random_seed": random_seed,
+            "progressbar": progressbar,
+            "blas_cores": blas_cores,
+        }
         return sample(model, form, engine, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)

@@ -22,11 +22,12 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
     Of 32 such sets the one is returned whose means and variances are nearest to those of all points (Morgan and Rubin
     2012).
     """
-    cells, shares = _cells(points, weights / weights.sum(), count)
+    weights = weights / weights.sum()
+    cells, shares = _cells(points, weights, count)
     sets = _one_of_each(shares, rng)
     chosen = np.concatenate(cells)[sets]
-    mean = weights @ points / weights.sum()
-    sd = np.sqrt(weights @ (points - mean) ** 2 / weights.sum())
+    mean = weights @ points
+    sd = np.sqrt(weights @ (points - mean) ** 2)
     white = np.divide(points - mean, sd, out=np.zeros_like(points), where=np.ptp(points, axis=0) > 0)
     moments = np.stack([[white[own].mean(axis=0), (white[own] ** 2).mean(axis=0) - 1.0] for own in chosen])
     spread = moments.std(axis=0)

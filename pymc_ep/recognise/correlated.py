@@ -7,35 +7,33 @@ evidence, the posterior of all that m depends on, and the density of one value g
 from collections.abc import Sequence
 
 import pytensor.tensor as pt
-from pymc.distributions.multivariate import ZeroSumNormalRV
 from pytensor.compile.builders import infer_shape
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.forms.latent_gaussian import NoiseBlock, SiteGroup
-from pymc_ep.recognise.gaussians import gaussian_of
+from pymc_ep.recognise.gaussians import Gaussian, gaussian_of
 from pymc_ep.sites.base import get_site
 
-__all__ = ["correlated_group", "correlated_parameters", "is_correlated"]
+__all__ = ["correlated_gaussian", "correlated_group", "correlated_parameters"]
 
 _SHARE = 1e-3
 """s^2 over the least variance of a value given those before it. The least eigenvalue may be smaller than that variance,
 a quarter of it in a random walk, 1 / (1 + sum |rho|)^2 in an autoregression; what is smaller than s^2 is refused."""
 
 
-def is_correlated(rv: TensorVariable) -> bool:
-    """Whether an observed variable is a proper Gaussian whose values depend on each other given its parameters."""
-    if not rv.owner.op.ndim_supp or isinstance(rv.owner.op, ZeroSumNormalRV):
-        return False
-    gaussian = gaussian_of(rv)
-    return gaussian is not None and not gaussian.flat and gaussian.check is None
+def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
+    """Return how a variable whose values depend on each other is a proper Gaussian, or None where it is not."""
+    gaussian = gaussian_of(rv) if rv.owner.op.ndim_supp else None
+    if gaussian is None or gaussian.flat or gaussian.degenerate or gaussian.check is not None:
+        return None
+    return gaussian
 
 
-def correlated_parameters(rv: TensorVariable) -> list[TensorVariable]:
+def correlated_parameters(rv: TensorVariable, gaussian: Gaussian) -> list[TensorVariable]:
     """Return mean and covariance, (n,) and (n, n) of the ravelled values, as graphs of the model's variables."""
-    gaussian, (shape,) = gaussian_of(rv), infer_shape([rv], (), ())
-    assert gaussian is not None, "asked of correlated variables, which are Gaussian"
+    (shape,) = infer_shape([rv], (), ())
     mean = pt.zeros(()) if gaussian.mean is None else gaussian.mean(shape)
     return [pt.broadcast_to(mean, shape).astype("float64"), gaussian.covariance(shape).astype("float64")]
 

@@ -50,6 +50,8 @@ class Gaussian:
         Raises, given the variable's name, where the distribution is improper.
     flat : bool
         Whether it is the limit of ever wider Gaussians, with identities for covariance and root.
+    degenerate : bool
+        Whether its covariance is singular, so that it has no density as a vector.
     """
 
     mean: Callable[[Shape], TensorVariable] | None
@@ -59,6 +61,7 @@ class Gaussian:
     log_excess: Callable[[Shape], TensorVariable] | None = None
     check: Callable[[str], None] | None = None
     flat: bool = False
+    degenerate: bool = False
 
 
 def gaussian_of(rv: TensorVariable) -> Gaussian | None:
@@ -286,7 +289,7 @@ def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
 
         return graph
 
-    return Gaussian(None, centred(sigma**2), centred(sigma), (sigma,))
+    return Gaussian(None, centred(sigma**2), centred(sigma), (sigma,), degenerate=True)
 
 
 def _block_diagonal(stack: TensorVariable) -> TensorVariable:

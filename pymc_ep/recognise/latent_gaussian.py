@@ -13,7 +13,7 @@ from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
 from pymc_ep.forms.latent_gaussian import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
 from pymc_ep.recognise.constants import evaluate_constants
-from pymc_ep.recognise.correlated import correlated_group, correlated_parameters, is_correlated
+from pymc_ep.recognise.correlated import correlated_gaussian, correlated_group, correlated_parameters
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.graph import depends_on, without_casts
 from pymc_ep.recognise.hyperparameters import (
@@ -65,7 +65,7 @@ def recognise_latent_gaussian(
             behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
             chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
         return _first_that_fits(lambda registered: _build(model, relevant, chosen, wanted, registered_only=registered))
-    if not candidates and not any(is_correlated(rv) for rv in model.observed_RVs):
+    if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
             require_univariate(rv)
         raise UnsupportedModelError(_nothing_latent(model, relevant))
@@ -256,7 +256,10 @@ def _build(
     likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
     # One call for all graphs, so that what they share stays shared.
-    own_parameters = [correlated_parameters(rv) if is_correlated(rv) else parameters_of(rv) for rv in likelihoods]
+    vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
+    own_parameters = [
+        correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(likelihoods, vectors)
+    ]
     parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
     rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
@@ -271,14 +274,14 @@ def _build(
             )
     groups, fixed = [], []
     rest = iter(outputs)
-    for rv, given in zip(likelihoods, own_parameters):
+    for rv, vector, given in zip(likelihoods, vectors, own_parameters):
         own = [next(rest) for _ in given]
         # Where nothing is latent but noise of observed vectors, this is what their evidence comes from.
-        correlated = is_correlated(rv) and rv in model.observed_RVs
-        if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not (correlated and not latents):
+        alone = vector is not None and not latents
+        if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not alone:
             fixed.append(_fixed(model, rv, test))
             continue
-        if correlated:
+        if vector is not None:
             if not test(own[0]):
                 raise NotAffineError(f"The mean of the observed vector {rv.name!r} is not affine in latent variables.")
             block, group = correlated_group(rv.name, without_casts(model.rvs_to_values[rv]), own)

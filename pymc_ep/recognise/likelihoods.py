@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from pymc import Model
 from pymc.distributions.distribution import PartialObservedRV
-from pymc.distributions.multivariate import ZeroSumNormalRV
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.recognise.correlated import is_correlated
+from pymc_ep.recognise.correlated import correlated_gaussian
 from pymc_ep.recognise.families import family_of
 from pymc_ep.recognise.gaussians import gaussian_of
 from pymc_ep.recognise.generic import find_generic
@@ -32,12 +31,13 @@ def require_univariate(rv: TensorVariable) -> None:
             f"seen. Observe it as a shorter vector without them."
         )
     found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
-    if isinstance(rv.owner.op, ZeroSumNormalRV):
+    gaussian = gaussian_of(rv)
+    if gaussian is not None and gaussian.degenerate:
         raise UnsupportedModelError(
             f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
             f"MvNormal."
         )
-    if gaussian := gaussian_of(rv):
+    if gaussian is not None:
         instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
         raise UnsupportedModelError(
             f"{found}, which is known as a latent variable only, as its values depend on each other. Give it to the "
@@ -105,8 +105,8 @@ def entering_elsewhere(
     """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
 
     The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
-    scale or a shape; of equals in that which a registered site takes,
-    then in that of fewest dimensions (a mixture's components before its weights), then in the first.
+    scale or a shape; of equals in that which a registered site takes, then in that of fewest dimensions (a mixture's
+    components before its weights), then in the first.
 
     Parameters
     ----------
@@ -120,10 +120,8 @@ def entering_elsewhere(
     """
     if isinstance(rv.owner.op, CategoricalRV):
         return set()
-    if is_correlated(rv):
-        gaussian = gaussian_of(rv)
-        assert gaussian is not None, "correlated variables are Gaussian"
-        return {c for c in candidates if depends_on(gaussian.barred, [c], blockers=model.basic_RVs)}
+    if (vector := correlated_gaussian(rv)) is not None:
+        return {c for c in candidates if depends_on(vector.barred, [c], blockers=model.basic_RVs)}
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
     start = model.initial_point() if len(set().union(*reached)) > 1 else {}
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
