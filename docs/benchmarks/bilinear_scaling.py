@@ -123,7 +123,7 @@ def table(store: Store, kind: str, sizes: tuple[int, ...]) -> list[str]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Bilinear models: cost", NAME, "numba"), INTRODUCTION]
+    parts = [header("Factors and cells", NAME, "numba"), INTRODUCTION]
     parts += ["## Factors\n", f"{OF_FACTORS:,} cells.\n", *table(store, "factors", FACTORS)]
     parts += ["## Cells\n", f"{OF_CELLS} factors.\n", *table(store, "cells", CELLS)]
     lines = [

@@ -4,7 +4,7 @@
 
 The protocol of Ko and Seeger (2015): 191 explosions in 100 equal bins, a Gaussian process with squared-exponential
 covariance and constant mean, hyperparameters at the maximum of the EP evidence in each fold, 10 folds, 5 draws of the
-folds. Writes docs/benchmarks/coal_cv.md and takes about ten minutes.
+folds. Writes docs/benchmarks/links.md and takes about ten minutes.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def report(found: dict[str, dict[str, list[list[Fold]]]], seconds: float) -> lis
             hyper.append([bins, link, *ranges, str(other), str(failed), f"{time_of:.1f}"])
     head = ["", *LINKS]
     return [
-        header("Coal mining disasters: cross-validated predictive probability", "docs/benchmarks/coal_cv.py"),
+        header("Coal mining disasters", "docs/benchmarks/coal_cv.py"),
         INTRODUCTION,
         markdown_table(head, [*main, *PUBLISHED]),
         DIFFERENCES,

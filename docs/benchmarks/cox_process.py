@@ -5,7 +5,7 @@
 Counts of 3,604 trees in cells of a plot of 1000 m by 500 m, with elevation and slope as covariates beside a Gaussian
 process in the plane: 20 x 40 cells with the process as it is, 50 x 100 cells with a Hilbert-space approximation of it
 and, for the links of ``--exact``, once with the process itself. Needs the folder ``point-patterns`` under
-``PYMC_EP_DATA``. Writes docs/benchmarks/cox_process.md; about ten minutes.
+``PYMC_EP_DATA``. Writes docs/benchmarks/links.md; about ten minutes.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def grid_part(name: str, results: dict[str, Any]) -> list[str]:
 
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("A Cox process in the plane", NAME), INTRODUCTION]
+    parts = [header("Trees in the plane", NAME), INTRODUCTION]
     for name in results:
         parts += grid_part(name, results[name])
     return [*parts, *approximation_part(results), CONCLUSION]

@@ -379,7 +379,7 @@ def main() -> None:
                 )
     least = min(options.sizes)
     parts = [
-        header("One EP fit at fixed hyperparameters", "docs/benchmarks/ep_speed.py", "jax"),
+        header("One fit at fixed hyperparameters", "docs/benchmarks/ep_speed.py", "jax"),
         INTRODUCTION.format(threads=options.threads, load=f"{load:.1f} to {os.getloadavg()[0]:.1f}"),
         summary_table(timings),
         "Each likelihood and prior, factorisations: units of the whole fit.\n",

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.evidence_gradient [--sizes 100 500 1000 2000] [--threads 1]
 
 Times `Evidence.at` and `Evidence.gradient` from a cold and from a warm start on Poisson counts, and compares the
-gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/evidence_gradient.md.
+gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/ep_speed.md.
 Three minutes with the defaults.
 """
 

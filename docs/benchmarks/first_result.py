@@ -3,7 +3,7 @@
     python -m docs.benchmarks.first_result [--python PYTHON ...] [--repetitions 3]
 
 Runs the quickstart's model in fresh processes, with PyTensor's and Numba's caches in an empty folder (cold) and again
-in the same folder (warm), and writes docs/benchmarks/first_result.md. Two minutes for each interpreter.
+in the same folder (warm), and writes docs/benchmarks/ep_speed.md. Two minutes for each interpreter.
 """
 
 import argparse

@@ -301,7 +301,7 @@ def picture(results: dict[str, Any]) -> None:
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
     return [
-        header("NUTS on crops of a picture", NAME, "nutpie"),
+        header("Total variation and inpainting", NAME, "nutpie"),
         INTRODUCTION,
         TOTAL_VARIATION,
         table(results, ("gaussian", "rectified", "softplus", "tau")),

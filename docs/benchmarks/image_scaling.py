@@ -384,7 +384,7 @@ def main() -> None:
     for method in ("ep", "dsb") if "modes" in options.parts else ():
         for mode in MODES:
             store.get(f"modes/{method}/{mode}", lambda o=mode, m=method: measure_mode(o, m))
-    parts = [header("Images and the double loop: scaling", NAME), INTRODUCTION]
+    parts = [header("Total variation and Student-t potentials", NAME), INTRODUCTION]
     for part in (scaling_part, inpainting_part, dense_part, modes_part):
         parts += part(store)
     print(write_page("image_scaling", parts))

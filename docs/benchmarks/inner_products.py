@@ -2,7 +2,7 @@
 
     python -m docs.benchmarks.inner_products
 
-Needs JAX (the extra ``jax``) and a C compiler. Writes docs/benchmarks/inner_products.md.
+Needs JAX (the extra ``jax``) and a C compiler. Writes docs/benchmarks/bilinear_scaling.md.
 """
 
 import ctypes
@@ -159,7 +159,7 @@ def main() -> None:
     head = ["body", "ms", "over Numba's", "largest difference from NumPy, relative"]
     compiler = subprocess.run(["gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     introduction = INTRODUCTION.format(compiler=compiler, flags=" ".join(FLAGS[:4]))
-    title = "Inner products of Gaussian rows: bodies"
+    title = "Bodies of the inner products of Gaussian rows"
     print(
         write_page("inner_products", [header(title, NAME, "numba", "jax"), introduction, markdown_table(head, lines)])
     )

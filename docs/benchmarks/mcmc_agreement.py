@@ -4,7 +4,7 @@
 
 Hyperparameters fixed and random, three links. The references are elliptical slice sampling and annealed importance
 sampling in NumPy (tests/agreement/elliptical_slice.py), and NUTS for its time. Every part stores its figures in
-docs/benchmarks/mcmc_agreement.json, and docs/benchmarks/mcmc_agreement.md is written anew from what is there. All of
+docs/benchmarks/mcmc_agreement.json, and docs/benchmarks/when_it_works.md is written anew from what is there. All of
 it takes about half an hour.
 """
 
@@ -337,7 +337,7 @@ def report(stored: dict[str, dict[str, Any]]) -> list[str]:
     fixed, random, nuts = (
         {link: stored[part][link] for link in LINKS if link in stored.get(part, {})} for part in PARTS
     )
-    parts = [header("EP against long Markov chains", NAME), INTRODUCTION]
+    parts = [header("Coal mining disasters, very long chains", NAME), INTRODUCTION]
     parts += report_fixed(fixed) if fixed else []
     parts += report_random(random) if random else []
     parts += report_times(random, nuts) if nuts else []

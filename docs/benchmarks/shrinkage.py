@@ -163,7 +163,7 @@ def elsewhere() -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts, ratios = [header("Shrinkage of singular values", NAME, "numba"), INTRODUCTION], []
+    parts, ratios = [header("Shrinkage against modes", NAME, "numba"), INTRODUCTION], []
     for name in MATRICES:
         lines, gains = [], []
         for missing in MISSING:

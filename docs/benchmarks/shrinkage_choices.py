@@ -3,7 +3,7 @@
     python -m docs.benchmarks.shrinkage_choices [--page]
 
 Needs the folders ``melbourne-pedestrians`` and ``hetrec2011-lastfm-2k`` under ``PYMC_EP_DATA``. Rows that are done are
-kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage_choices.md.
+kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage.md.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def measured(name: str, missing: float, variant: str) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Shrinkage of singular values: choices", NAME, "numba"), INTRODUCTION]
+    parts = [header("Solvers and acceleration", NAME, "numba"), INTRODUCTION]
     for name, missing in CASES:
         rows = {variant: store.rows.get(f"{name}/{missing}/{variant}") for variant in VARIANTS}
         known = {variant: row for variant, row in rows.items() if row}

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.shrinkage_curvatures [--page]
 
 Needs the folders ``melbourne-pedestrians`` and ``hetrec2011-lastfm-2k`` under ``PYMC_EP_DATA``. Rows that are done are
-kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage_curvatures.md.
+kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage.md.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def measured(name: str, missing: float, how: str) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Shrinkage of singular values: curvatures", NAME, "numba"), INTRODUCTION]
+    parts = [header("Curvatures by row, column or cell", NAME, "numba"), INTRODUCTION]
     for name, missing in CASES:
         kinds = (CLOSED, *CURVATURES, LOCAL)
         known = {how: row for how in kinds if (row := store.rows.get(f"{name}/{missing}/{how}"))}

@@ -5,7 +5,7 @@
 The rate is a Gaussian process in time. Each link is fitted with a Hilbert-space approximation of the process in five
 folds, and once with the process itself, n = 3000, at the same hyperparameters; for the lights of ``--dense-search`` the
 exponential link's hyperparameters are sought with the process itself too. Needs the folder ``spike-counts`` under
-``PYMC_EP_DATA``. Writes docs/benchmarks/spike_train.md; a quarter of an hour.
+``PYMC_EP_DATA``. Writes docs/benchmarks/links.md; a quarter of an hour.
 """
 
 import argparse

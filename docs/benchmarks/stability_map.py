@@ -198,11 +198,12 @@ def processor() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
+HEADER = """\
+## Tilted moments of the rectified-linear Poisson site
+
+`python -m docs.benchmarks stability_map` wrote this on {date}; the script fixes all seeds. {versions}.
+"""
 INTRODUCTION = """\
-# Tilted moments of the rectified-linear Poisson site: accuracy and cost
-
-Written by `docs/benchmarks/stability_map.py` on {date}: {versions}.
-
 ![Digits by count and cavity variance, and time by count](stability_map.png)
 
 {cases} cavities: counts {counts}; variances 1e-6 to 1e6; means y, y/2 + 1, 2y + 3, 0, -1 and -3 s. The reference has
@@ -227,13 +228,12 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> str:
-    """Return the page."""
+def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> list[str]:
+    """Return the parts of the page."""
     modules = {"PyMC": pm, "PyTensor": pytensor, "NumPy": np, "SciPy": scipy, "Numba": numba, "JAX": jax}
     versions = ", ".join(f"{name} {module.__version__}" for name, module in modules.items())
+    made = f"{processor()}; Python {platform.python_version()}, {versions} (CPU)"
     introduction = INTRODUCTION.format(
-        date=date.today(),
-        versions=f"{processor()}, Python {platform.python_version()}, {versions} (CPU)",
         cases=next(iter(errors.values()))[..., 0].size,
         counts=", ".join(f"{y:g}" for y in COUNTS),
     )
@@ -245,26 +245,27 @@ def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> str:
         summary.append([name, f"{fails.mean():.0%}", f"{useless:.0%}", *worst])
         by_count.append([name, *(f"{share:.0%}" for share in fails.mean(axis=(1, 2)))])
     cost = [[name, *("-" if math.isnan(v) else f"{v:,.0f}" for v in values)] for name, values in times.items()]
-    return "\n".join(
-        [
-            introduction,
-            markdown_table(["method", "fails", "useless", "worst log Z", "worst mean", "worst variance"], summary),
-            "Share of failing cavities by count:\n",
-            markdown_table(["method", *(f"{y:g}" for y in COUNTS)], by_count),
-            TIMING,
-            markdown_table(["method", *(f"{y:g}" for y in TIMED_COUNTS)], cost),
-            NOTES,
-        ]
-    )
+    return [
+        HEADER.format(date=date.today(), versions=made),
+        introduction,
+        markdown_table(["method", "fails", "useless", "worst log Z", "worst mean", "worst variance"], summary),
+        "Share of failing cavities by count:\n",
+        markdown_table(["method", *(f"{y:g}" for y in COUNTS)], by_count),
+        TIMING,
+        markdown_table(["method", *(f"{y:g}" for y in TIMED_COUNTS)], cost),
+        NOTES,
+    ]
 
 
 def main() -> None:
+    from docs.benchmarks._common import write_page
+
     matplotlib.use("Agg")
     warnings.filterwarnings("ignore", category=integrate.IntegrationWarning)
     np.seterr(all="ignore")
     errors, times = error_map(), timings()
     draw_picture(errors, times)
-    TARGET.with_suffix(".md").write_text(report(errors, times))
+    print(write_page("stability_map", report(errors, times)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.translations [--images 37] [--rows ...] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``docs/benchmarks/rows``. Writes docs/benchmarks/translations.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/tree_tasks.md.
 """
 
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ def page(store: Store) -> list[str]:
     means = {key: float(np.mean([row["psnr"] for row in table[key].values()])) for key in OURS if table[key]}
     best = max(means, key=lambda key: means[key] if len(table[key]) == len(images) else -np.inf)
     return [
-        header("Wavelets on translated grids", NAME, "scikit-image", "PyWavelets"),
+        header("Translated grids", NAME, "scikit-image", "PyWavelets"),
         INTRODUCTION.format(count=len(images)),
         markdown_table(head, lines),
         f"- {shortfall(f'{best}: PSNR, dB below the target of {TARGET}', TARGET - means[best], 0.0, 2)}\n",

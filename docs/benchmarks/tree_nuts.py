@@ -3,7 +3,7 @@
     python -m docs.benchmarks.tree_nuts [--quick] [--cases ...] [--page]
 
 Needs scikit-image's picture of an astronaut. Rows that are done are kept in ``docs/benchmarks/rows``. Writes
-docs/benchmarks/tree_nuts.md.
+docs/benchmarks/image_nuts.md.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def page(rows: dict[str, Any]) -> list[str]:
                 verdicts += f"- {shortfall(f'{what}: distance of sd ratio from one, median', off, SD_ERROR)}\n"
     head = ["model", "", "error of means, sd", "sd ratio", "5 to 95%", "log evidence", "seconds"]
     return [
-        header("NUTS on wavelet trees", NAME),
+        header("Wavelet trees", NAME),
         INTRODUCTION,
         markdown_table(head, lines),
         verdicts,

@@ -4,7 +4,7 @@
 
 Denoising and inpainting with hyperparameters learned, every run in a process of its own, so that its peak memory is its
 own. Needs the folder ``images256`` under ``PYMC_EP_DATA``. Runs that are done are kept in ``docs/benchmarks/rows``.
-Writes docs/benchmarks/tree_scaling.md.
+Writes docs/benchmarks/image_scaling.md.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run_apart(task: str, size: int) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Wavelet trees: scaling", NAME, "PyWavelets"), INTRODUCTION]
+    parts = [header("Wavelet trees", NAME, "PyWavelets"), INTRODUCTION]
     for task in TASKS:
         sizes = [size for size in SIZES if f"{task}/{size}" in store.rows]
         rows = [store.rows[f"{task}/{size}"] for size in sizes]

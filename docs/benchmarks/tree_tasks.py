@@ -191,7 +191,7 @@ def page(store: Store) -> list[str]:
     """Return the parts of the page."""
     waves = tasks()["compressed sensing"].operator
     parts = [
-        header("Wavelet trees for deblurring and compressed sensing", NAME, "scikit-image", "PyLops", "PyWavelets"),
+        header("Deblurring and compressed sensing", NAME, "scikit-image", "PyLops", "PyWavelets"),
         INTRODUCTION.format(share=waves.output_shape[0] / SIDE**2),
     ]
     return [*parts, *(part for task in tasks() for part in task_part(store, task)), store.measured()]

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.tree_unions [--images 8] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``docs/benchmarks/rows``. Writes docs/benchmarks/tree_unions.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/tree_tasks.md.
 """
 
 import time
@@ -92,7 +92,7 @@ def page(store: Store) -> list[str]:
             ]
         )
     head = ["model", "pictures", "PSNR, dB", "over the tree (se)", "SSIM", "coverage", "seconds"]
-    parts = [header("Wavelet trees and differences together", NAME, "scikit-image", "PyWavelets"), INTRODUCTION]
+    parts = [header("Trees and differences together", NAME, "scikit-image", "PyWavelets"), INTRODUCTION]
     return [*parts, markdown_table(head, lines), store.measured()]
 
 

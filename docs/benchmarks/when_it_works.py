@@ -343,7 +343,7 @@ def summary(results: dict[str, Any]) -> str:
 
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("When it works", NAME, "nutpie"), INTRODUCTION, summary(results), COLUMNS]
+    parts = [header("Every likelihood in several settings", NAME, "nutpie"), INTRODUCTION, summary(results), COLUMNS]
     head = ["likelihood", "latents", "error of means, sd: median / worst", "sd ratio: least / median / greatest"]
     head += ["Monte Carlo error of mean / sd, sd", "R-hat, divergences", "Pareto k", "verdict"]
     for name in COMMON:
