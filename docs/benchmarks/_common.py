@@ -36,6 +36,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "benchmarks"
 """Folder of the pages that the scripts write."""
 PACKAGES = ("pymc", "pytensor", "arviz", "numpy", "scipy")
+EXPONENT = re.compile(r"\b\d(?:\.\d+)?e\+0[2-6]\b")
+"""What ``:.3g`` makes of 1,030; pages have 1030."""
 GPY = """
 import json, sys, time
 import numpy as np
@@ -136,7 +138,7 @@ def write_page(name: str, parts: Iterable[str]) -> Path:
         page.write_text(f"{title[1:]}\n\n{begin}\n{end}")
     before, _, after = page.read_text().partition(begin)
     _, _, after = after.partition(end)
-    body = "\n".join([*rest, made])
+    body = EXPONENT.sub(lambda figure: f"{float(figure[0]):.0f}", "\n".join([*rest, made]))
     if "<!-- end of " in before + after:
         body = f"{title}\n\n" + re.sub(r"^(#+ )", r"#\1", body, flags=re.MULTILINE)
     page.write_text(f"{before}{begin}\n{body}\n{end}{after}")

@@ -165,11 +165,14 @@ def main() -> None:
     )
 
 
-INTRODUCTION = f"""Values of E f and log E e^f and their pullback to the own rows, {CELLS:,} cells of {SHAPE[0]:,} x
-{SHAPE[1]:,}, {D} factors, independent entries; the least of {REPEATS} runs in turn, one thread of each. The package has
-the first two bodies. Numba comes with every PyTensor, so that C would never be the one that runs, and no engine of
-these models works on JAX's arrays; the others stand here to see what they would be worth. C: the same loops, gcc
-{{compiler}} {{flags}}. JAX: arrays of cells times factors, on the processor.
+INTRODUCTION = f"""\
+Values of E f and log E e^f and their pullback to the own rows, for {CELLS:,} cells of {SHAPE[0]:,} x {SHAPE[1]:,},
+{D} factors, independent entries. Times are the least of {REPEATS} runs in turn, one thread of each.
+
+- The package has the NumPy and the Numba body.
+- C: the same loops, gcc {{compiler}} {{flags}}. The package does without, as Numba comes with every PyTensor.
+- JAX: arrays of cells times factors, on the processor. The package does without, as no engine of these models works
+  on JAX's arrays.
 """
 
 

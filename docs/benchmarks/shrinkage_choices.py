@@ -150,11 +150,15 @@ def page(store: Store) -> list[str]:
 
 
 HEAD = ["pairs by", "seconds", "steps", "ms a step", "bound below the best, nats a cell"]
-INTRODUCTION = f"""`method="vbmf"` with rank {RANK} and scales held, to its own tolerance, or {STEPS} steps. Each step
-needs the leading singular vectors of the pseudo-data. Ours come from one step of a subspace iteration from those of the
-step before, exact ones only where the bound would not rise; the solvers of SciPy find exact ones in every step. "Not
-carried on" is without Nesterov's acceleration. Seconds are the processor's with one thread, those of modes to start
-from included.
+INTRODUCTION = f"""\
+`method="vbmf"` with rank {RANK} and scales held, to its own tolerance, or {STEPS} steps. Each step needs the leading
+singular vectors of the pseudo-data.
+
+- Ours: one step of a subspace iteration, from the vectors of the step before. Exact vectors only where the bound
+  would not rise.
+- "Not carried on": without Nesterov's acceleration.
+- ARPACK, LOBPCG: SciPy's solvers, which find exact vectors in every step.
+- Seconds are the processor's with one thread. They include those of modes to start from.
 """
 
 

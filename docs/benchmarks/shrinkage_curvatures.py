@@ -169,13 +169,17 @@ def page(store: Store) -> list[str]:
 
 
 HEAD = ["curvature of the pseudo-data", "bound, nats a cell", "loss of cells left out", "steps"]
-INTRODUCTION = f"""`method="vbmf"` bounds the log density of every cell by a parabola of one curvature, in all cells of
-the matrix whether observed or not; that is what makes its best posterior one of singular values. Curvatures that differ
-by row or column (Seeger and Bouchard 2012 leave them to future work), or none where nothing is observed, raise the
-bound but have no closed form, as rows and their prior no longer scale alike: here they are ascended row by row with
-full covariances, by dense arrays, from where the closed form ends. `method="vg"` ascends too, and its bounds of each
-cell follow the posterior. Rank {RANK}, scales held, the same model in every line, so that bounds on its evidence can be
-compared. Loss: mean negative log likelihood of the cells left out, at posterior means.
+INTRODUCTION = f"""\
+`method="vbmf"` bounds the log density of every cell by a parabola. All cells of the matrix have one curvature,
+whether observed or not. This is what makes its best posterior one of singular values.
+
+Two changes raise the bound: curvatures that differ by row or column, which Seeger and Bouchard (2012) leave to future
+work, and none where nothing is observed. Neither has a closed form, as rows and their prior no longer scale alike.
+Here they are ascended row by row, with full covariances and dense arrays, from where the closed form ends.
+`method="vg"` ascends too, and its bounds of each cell follow the posterior.
+
+Rank {RANK}, scales held. The model is the same in every line, so that bounds on its evidence compare. Loss: mean
+negative log likelihood of the cells left out, at posterior means.
 """
 
 

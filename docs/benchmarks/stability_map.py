@@ -206,19 +206,23 @@ HEADER = """\
 INTRODUCTION = """\
 ![Digits by count and cavity variance, and time by count](stability_map.png)
 
-{cases} cavities: counts {counts}; variances 1e-6 to 1e6; means y, y/2 + 1, 2y + 3, 0, -1 and -3 s. The reference has
-100 digits. A cavity fails when log Z is off by more than 1e-10 (of max(1, abs(log Z))), the mean by 1e-10 or the
-variance by 1e-8 relative (the mean of a zero count relative to the larger of its size and the standard deviation),
-and is useless when any is off by more than 1e-2.
+There are {cases} cavities: counts {counts}; variances 1e-6 to 1e6; means y, y/2 + 1, 2y + 3, 0, -1 and -3 s. The
+reference has 100 digits. A cavity fails when one of its errors is larger than these:
+
+- log Z: 1e-10 of max(1, abs(log Z)).
+- Mean: 1e-10 relative; of a zero count, relative to the larger of its size and the standard deviation.
+- Variance: 1e-8 relative.
+
+It is useless when any error is larger than 1e-2.
 """
 TIMING = """\
-Nanoseconds a site by count (cavity at the count, variance (y + 1) / 2; medians of 7, two shared cores, so that
-differences below a factor of two mean nothing):
+Nanoseconds a site by count. The cavity is at the count, with variance (y + 1) / 2. Figures are medians of 7 on two
+shared cores: differences below a factor of two mean nothing.
 """
 NOTES = """\
-The forward recursion is started with the scaled complementary error function; with 1 - Phi it fails more often. Its
-time is without that start, and its zero count, a closed form, is not timed. Quadrature is adaptive Gauss-Kronrod on
-(0, inf), once for each moment, in interpreted Python.
+- The forward recursion starts with the scaled complementary error function; with 1 - Phi it fails more often. Its
+  time is without that start, and its zero count, a closed form, is not timed.
+- Quadrature is adaptive Gauss-Kronrod on (0, inf), once for each moment, in interpreted Python.
 """
 
 
