@@ -89,7 +89,7 @@ def versions(*more: str) -> str:
 def header(title: str, script: str, *more: str) -> str:
     """Return the first part of a section: its heading, and when, where and with what versions it was written."""
     command = f"python -m docs.benchmarks {Path(script).stem}"
-    made = f"`{command}` wrote this on {date.today()}; the script fixes all seeds. {processor()}; {versions(*more)}.\n"
+    made = f"`{command}` wrote this on {date.today()}, with fixed seeds. {processor()}; {versions(*more)}.\n"
     return f"## {title}\n\n{made}"
 
 

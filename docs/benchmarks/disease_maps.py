@@ -272,8 +272,7 @@ def picture(result: dict[str, Any]) -> None:
 
 
 INTRODUCTION = """\
-Counts of deaths or cases are compared with their expected number. The log relative risk is a Gaussian field on the
-areas.
+Counts of deaths or cases are compared with their expected number.
 
 - Scotland: lip cancer, a conditional autoregression. The share of outdoor work is a covariate. Islands are joined to
   the nearest district.

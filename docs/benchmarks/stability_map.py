@@ -201,7 +201,7 @@ def processor() -> str:
 HEADER = """\
 ## Tilted moments of the rectified-linear Poisson site
 
-`python -m docs.benchmarks stability_map` wrote this on {date}; the script fixes all seeds. {versions}.
+`python -m docs.benchmarks stability_map` wrote this on {date}, with fixed seeds. {versions}.
 """
 INTRODUCTION = """\
 ![Digits by count and cavity variance, and time by count](stability_map.png)

@@ -158,8 +158,7 @@ def _refusals(rows: Rows) -> str:
 
 
 INTRODUCTION = """\
-Each model is written as its authors wrote it. A star marks simulated data, by the source or here by the source's
-formula.
+A star marks simulated data, by the source or here by the source's formula.
 
 - Right: a mean is within 0.1 sd of the reference.
 - Wrong: a mean is beyond 0.25 sd, or a 5, 50 or 95% quantile is beyond 0.6 sd.
