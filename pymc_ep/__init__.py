@@ -9,13 +9,14 @@ from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
 from pymc_ep.distributions.wavelet_tree import WaveletTree
-from pymc_ep.engines import register_engine
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
+from pymc_ep.forms import register_form, register_method
+from pymc_ep.forms.bilinear import fold_in, recommend
+from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
-from pymc_ep.predict import fold_in, log_predictive, predict, recommend, start_point
-from pymc_ep.recognise import register_family, register_form
+from pymc_ep.predict import log_predictive, predict, start_point
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
@@ -45,9 +46,9 @@ __all__ = [
     "predict",
     "recommend",
     "recover",
-    "register_engine",
     "register_family",
     "register_form",
+    "register_method",
     "register_site",
     "start_point",
     "supported",

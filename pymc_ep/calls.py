@@ -14,11 +14,11 @@ from pymc.initial_point import make_initial_point_fn
 from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
-from pymc_ep.engines import EngineEntry
+from pymc_ep.contracts.form import CompiledForm
+from pymc_ep.contracts.method import Method
+from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.report import Report
-from pymc_ep.engines.solution import Solution
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
-from pymc_ep.forms.compiled import CompiledLatentGaussian
 
 __all__ = [
     "blas_threads",
@@ -59,21 +59,21 @@ def check_seed(random_seed: Any) -> None:
         ) from error
 
 
-def check_options(engine: EngineEntry, hyper: str, options: dict[str, Any], arguments: Iterable[str] = ()) -> None:
+def check_options(method: Method, hyper: str, options: dict[str, Any], arguments: Iterable[str] = ()) -> None:
     """Raise for a treatment of the hyperparameters or an option that a method does not have.
 
     `arguments` are names that the call takes beside options, and that may have been meant.
     """
-    if hyper not in (offered := ("auto", *engine.hyper)):
+    if hyper not in (offered := ("auto", *method.hyper)):
         raise ValueError(
-            f"hyper={hyper!r} is not offered by method={engine.name!r}; use one of {', '.join(map(repr, offered))}."
+            f"hyper={hyper!r} is not offered by method={method.name!r}; use one of {', '.join(map(repr, offered))}."
             f"{did_you_mean(hyper, offered)}"
         )
-    unknown = sorted(set(options) - set(engine.options))
+    unknown = sorted(set(options) - set(method.options))
     if unknown:
         raise ValueError(
-            f"method={engine.name!r} has no option {unknown[0]!r}; its options are {', '.join(engine.options)}."
-            f"{did_you_mean(unknown[0], (*engine.options, *arguments))}"
+            f"method={method.name!r} has no option {unknown[0]!r}; its options are {', '.join(method.options)}."
+            f"{did_you_mean(unknown[0], (*method.options, *arguments))}"
         )
 
 
@@ -119,7 +119,7 @@ def printed(rows: Sequence[Sequence[str]], *, header: bool = False) -> Printed:
 
 
 def hyper_start(
-    model: pm.Model, form: CompiledLatentGaussian, values: dict[str, Any] | None, state: dict[str, np.ndarray] | None
+    model: pm.Model, form: CompiledForm, values: dict[str, Any] | None, state: dict[str, np.ndarray] | None
 ) -> np.ndarray:
     """Return the unconstrained hyperparameters to start from."""
     if state is not None:
@@ -215,9 +215,9 @@ class _Shown(Report):
             self._show(self._phase, self._done, self._total, *self._values)
 
 
-def warn_unless_converged(engine: EngineEntry, solution: Solution) -> None:
+def warn_unless_converged(method: Method, solution: Solution) -> None:
     """Warn the caller's caller of a fit that did not converge."""
     if not solution.converged:
         warnings.warn(
-            f"The fit by {engine.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3
+            f"The fit by {method.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3
         )

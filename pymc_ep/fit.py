@@ -1,4 +1,4 @@
-"""Fit a model: look up the form and the engine, run it, write the result. No mathematics here."""
+"""Fit a model: look up the form and the method, call it, write the result. No mathematics here."""
 
 import inspect
 import os
@@ -22,11 +22,12 @@ from pymc_ep.calls import (
     progress,
     warn_unless_converged,
 )
-from pymc_ep.engines import Checkpoint, able_engines, engines, get_engine
-from pymc_ep.forms.digest import digest
+from pymc_ep.contracts import Call
+from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
-from pymc_ep.recognise import compiled_form, forms
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
+from pymc_ep.results.fingerprint import digest
 
 __all__ = ["explain", "fit", "supported"]
 
@@ -137,11 +138,11 @@ def fit(
     check_numbers(draws, chains, random_seed)
     check_blas_cores(blas_cores)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = get_engine(method, form.form)
-    check_options(engine, hyper, options, inspect.signature(fit).parameters)
+    chosen = get_method(method, form.form)
+    check_options(chosen, hyper, options, inspect.signature(fit).parameters)
     why = None
     if hyper == "auto":
-        hyper, why = engine.choose_hyper(form, options, chains=draws != 0 and checkpoint is None)
+        hyper, why = chosen.choose_hyper(form, options, chains=draws != 0 and checkpoint is None)
     check_sample_kwargs(hyper, sample_kwargs)
     if hyper == "sample":
         if draws == 0 or checkpoint is not None:
@@ -154,27 +155,25 @@ def fit(
             "progressbar": progressbar,
             "blas_cores": blas_cores,
         }
-        return sample(model, form, engine, start, arguments, options, "" if why is None else why.sentence)
+        return sample(model, form, chosen, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
-    call = {"method": np.array(engine.name), "hyper=": np.array(hyper), "start": theta}
-    saved = Checkpoint(checkpoint, call | {"set of data": digest(*form.observed())})
+    of = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
+    saved = Checkpoint(checkpoint, of | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:
         state, theta = resumed, resumed["theta"]
     compiled = time.perf_counter()
     with blas_threads(form, blas_cores):
-        with progress(engine.name, progressbar) as report:
-            solution = engine.solve(
-                form, hyper=hyper, theta=theta, start=state, options=options, report=report, checkpoint=saved
-            )
+        with progress(chosen.name, progressbar) as report:
+            solution = chosen.solve(Call(form, theta, hyper, state, options, report, saved))
         if why is not None and why.sentence:
             converged = solution.converged and why.converged
             solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)
-        warn_unless_converged(engine, solution)
+        warn_unless_converged(chosen, solution)
         settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
         timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
         layout = layout_of(draws, chains, solution)
-        return write_solution(model, form, engine.name, solution, settings, timings, layout, random_seed)
+        return write_solution(model, form, chosen.name, solution, settings, timings, layout, random_seed)
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:
@@ -198,7 +197,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
         Where `fit` would raise it.
     """
     compiled = compiled_form(pm.modelcontext(model), latent)
-    methods = ", ".join(e.name for e in able_engines(compiled.form)) or "none that takes all of these sites"
+    methods = ", ".join(e.name for e in able_methods(compiled.form)) or "none that takes all of these sites"
     lines = (re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines())
     return printed([*lines, ["methods", methods]])
 
@@ -209,10 +208,10 @@ def supported() -> str:
     table: dict[tuple[str, str, str], dict[str, str]] = {}
     for entry in forms():
         for distribution, link, name, site in entry.rows():
-            methods = table.setdefault((distribution, link, name), {})
-            for engine in engines():
-                if engine.form is entry.form and engine.takes(site):
-                    methods.setdefault(engine.name, ", ".join(engine.hyper))
+            known = table.setdefault((distribution, link, name), {})
+            for method in methods():
+                if method.form is entry.form and method.takes(site):
+                    known.setdefault(method.name, ", ".join(method.hyper))
     rows = [("distribution", "link", "site", "method", "hyper")]
-    rows += [(*what, method, hyper) for what, methods in table.items() for method, hyper in methods.items()]
+    rows += [(*what, method, hyper) for what, known in table.items() for method, hyper in known.items()]
     return printed(rows, header=True)

@@ -19,10 +19,11 @@ from pymc_ep.calls import (
     progress,
     warn_unless_converged,
 )
-from pymc_ep.engines import EngineEntry, get_engine
+from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
+from pymc_ep.contracts.method import Call, Method
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
-from pymc_ep.forms.compiled import CompiledLatentGaussian
-from pymc_ep.recognise import compiled_form, latents_missing_from, marginal_model, unconstrained
+from pymc_ep.forms import compiled_form, latents_missing_from, marginal_model, unconstrained
+from pymc_ep.forms.registry import get_method
 from pymc_ep.results import check_dims, fit_state, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
@@ -34,8 +35,8 @@ _APART, _TESTABLE = 1.05, 100
 
 def sample(
     model: pm.Model,
-    form: CompiledLatentGaussian,
-    engine: EngineEntry,
+    form: CompiledSiteForm,
+    chosen: Method,
     start: Any,
     arguments: dict[str, Any],
     options: dict[str, Any],
@@ -47,7 +48,7 @@ def sample(
         values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
         theta = hyper_start(model, form, values, state)
         initvals = form.constrained(theta)
-    op = _evidence_op(form, engine, options)
+    op = _evidence_op(form, chosen, options)
     endless = op.endless_directions(form.to_values(theta[None])[0])
     if endless:
         warnings.warn(
@@ -57,13 +58,13 @@ def sample(
             ConvergenceWarning,
             stacklevel=3,
         )
-    sampled = pm.sample(model=_marginal(model, form, engine, op), initvals=initvals, **arguments)
+    sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
     with blas_threads(form, arguments["blas_cores"]):
         told = _Told(arguments["draws"], why)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]
-        return _recover(sampled, model, form, engine, None, _MOST_FITS, seed, progressbar, options, told)
+        return _recover(sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, told)
 
 
 def marginalize(
@@ -100,29 +101,29 @@ def marginalize(
     """
     model = pm.modelcontext(model)
     form = compiled_form(model, latent, compile_kwargs)
-    engine = _sampling_engine(method, form, options)
-    return _marginal(model, form, engine, _evidence_op(form, engine, options))
+    chosen = _sampling_method(method, form, options)
+    return _marginal(model, form, chosen, _evidence_op(form, chosen, options))
 
 
-def _sampling_engine(method: str | None, form: CompiledLatentGaussian, options: dict[str, Any]) -> EngineEntry:
-    """Return an engine whose evidence a sampler can take, or raise."""
-    engine = get_engine(method, form.form)
-    if "sample" not in engine.hyper:
+def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, Any]) -> Method:
+    """Return a method whose evidence a sampler can take, or raise."""
+    found = get_method(method, form.form)
+    if "sample" not in found.hyper:
         raise UnsupportedModelError(
-            f"method={engine.name!r} has no log evidence to sample hyperparameters by. Learn them by fit(), or sample "
+            f"method={found.name!r} has no log evidence to sample hyperparameters by. Learn them by fit(), or sample "
             f"the whole model by pm.sample."
         )
-    check_options(engine, "sample", options)
-    return engine
+    check_options(found, "sample", options)
+    return found
 
 
-def _evidence_op(form: CompiledLatentGaussian, engine: EngineEntry, options: dict[str, Any]) -> Any:
-    assert engine.evidence_op is not None, "an engine that offers hyper='sample' has an evidence Op"
-    return engine.evidence_op(form, options)
+def _evidence_op(form: CompiledForm, chosen: Method, options: dict[str, Any]) -> Any:
+    assert chosen.evidence_op is not None, "a method that offers hyper='sample' has an evidence Op"
+    return chosen.evidence_op(form, options)
 
 
-def _marginal(model: pm.Model, form: CompiledLatentGaussian, engine: EngineEntry, op: Any) -> pm.Model:
-    return marginal_model(model, form.form, f"{engine.name}_log_evidence", lambda theta: op(theta)[0])
+def _marginal(model: pm.Model, form: CompiledForm, chosen: Method, op: Any) -> pm.Model:
+    return marginal_model(model, form.form, f"{chosen.name}_log_evidence", lambda theta: op(theta)[0])
 
 
 def recover(
@@ -193,16 +194,16 @@ def recover(
             f"The posterior has no draws of {', '.join(map(repr, latent))}, and these are not what can be integrated "
             f"out: {error}"
         ) from error
-    engine = _sampling_engine(method, form, options)
+    chosen = _sampling_method(method, form, options)
     with blas_threads(form, blas_cores):
-        return _recover(idata, model, form, engine, draws, max_fits, random_seed, progressbar, options)
+        return _recover(idata, model, form, chosen, draws, max_fits, random_seed, progressbar, options)
 
 
 def _recover(
     idata: Any,
     model: pm.Model,
-    form: CompiledLatentGaussian,
-    engine: EngineEntry,
+    form: CompiledForm,
+    chosen: Method,
     draws: int | None,
     max_fits: int,
     random_seed: Any,
@@ -219,22 +220,22 @@ def _recover(
     kept = {name: posterior[name].transpose("chain", "draw", ...).to_numpy()[:, ::step] for name in names}
     rows = {name: values.reshape(-1, *values.shape[2:]) for name, values in kept.items()}
     thetas = form.from_values(unconstrained(model, form.form, rows))
-    assert engine.condition is not None, "an engine that offers hyper='sample' fits at given hyperparameters"
-    with progress(engine.name, progressbar) as report:
-        solution = engine.condition(form, thetas=thetas, options=options, report=report)
+    assert chosen.condition is not None, "a method that offers hyper='sample' fits at given hyperparameters"
+    with progress(chosen.name, progressbar) as report:
+        solution = chosen.condition(Call(form, form.start, options=options, report=report), thetas)
     wrong = _apart(posterior, names)
     if told is not None and length < told.draws:
         wrong = [f"interrupted after {length} of {told.draws} draws a chain", *wrong]
     why = [told.why] if told is not None and told.why else []
     status = "; ".join([*wrong, *why, solution.status])
     solution = replace(solution, converged=solution.converged and not wrong, status=status)
-    warn_unless_converged(engine, solution)
+    warn_unless_converged(chosen, solution)
     each = step if draws is None else draws
     settings = {"hyper": "sample", "latent": list(form.form.latent_names), "chains": chains}
     return write_solution(
         model,
         form,
-        engine.name,
+        chosen.name,
         solution,
         settings,
         {"compile_time": 0.0, "run_time": time.perf_counter() - began},

@@ -15,9 +15,9 @@ import xarray as xr
 import pymc_ep as pmep
 from pymc_ep import calls
 from pymc_ep.compat import group_names, make_container
-from pymc_ep.engines.ep import EP
-from pymc_ep.engines.evidence import Evidence
+from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached
+from pymc_ep.hyper.evidence.evidence import Evidence
 
 QUIET = {"draws": 50, "chains": 1, "random_seed": 1}
 RNG = np.random.default_rng(0)

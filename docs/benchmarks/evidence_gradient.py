@@ -24,10 +24,10 @@ import pytensor.tensor as pt  # noqa: E402
 
 import pymc_ep as pmep  # noqa: E402
 from docs.benchmarks._common import header, markdown_table, write_page  # noqa: E402
-from pymc_ep.engines.ep import EP  # noqa: E402
-from pymc_ep.engines.evidence import Evidence  # noqa: E402
+from pymc_ep.engines.ep.engine import EP  # noqa: E402
 from pymc_ep.engines.loop import run  # noqa: E402
-from pymc_ep.recognise import compiled_form  # noqa: E402
+from pymc_ep.forms import compiled_form  # noqa: E402
+from pymc_ep.hyper.evidence.evidence import Evidence  # noqa: E402
 
 TARGET, TOLERANCE = 2.0, 1e-8
 STEP = 2e-3

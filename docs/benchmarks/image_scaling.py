@@ -33,7 +33,7 @@ from docs.benchmarks._images import (
     psnr,
     shortfall,
 )
-from pymc_ep.linalg.precision import plan_algebra
+from pymc_ep.numerics.precision.plan import plan_algebra
 
 NAME = "docs/benchmarks/image_scaling.py"
 PICTURE = "photographer"

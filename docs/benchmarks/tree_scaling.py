@@ -28,7 +28,7 @@ from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store, shortfall
 from docs.benchmarks._wavelets import LEVELS, TASKS, WAVELET, image
 from docs.benchmarks.image_scaling import picture
-from pymc_ep.linalg import forest
+from pymc_ep.numerics.factorisation import quad_forest as forest
 
 NAME = "docs/benchmarks/tree_scaling.py"
 MODEL = "Normal/Student-t, tree"

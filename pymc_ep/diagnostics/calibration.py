@@ -7,13 +7,12 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
-from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
+from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.predict.cells import transforms_of_cells
-from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, single_posterior_of
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_observations
+from pymc_ep.predict.rebuild import own_predictions, posterior_of, single_posterior_of
 from pymc_ep.predict.response import LINES
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
@@ -80,7 +79,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     return _labelled(model, name, mixed.reshape(2, *y.shape), site.site.domain)
 
 
-def _without_one(posterior: LatentPosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _without_one(posterior: SitePosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the transforms of the observations of group k, (2, n), and their log densities, under their cavities."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.observed()
@@ -122,8 +121,8 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     model = pm.modelcontext(model)
     if not isinstance(data, Mapping) or len(data) != 1:
         raise ValueError("predictive_pit takes one variable at a time, a mapping of its name to its new observations.")
-    if (cells := bilinear_posterior_of(idata, model)) is not None:
-        return transforms_of_cells(model, *cells, data)
+    if (own := own_predictions(idata, model)) is not None:
+        return own.transforms(model, own.rebuild(idata, model), data)
     ((name, values),) = data.items()
     y, posterior = np.asarray(values), posterior_of(idata, model, [name])
     (group,) = likelihoods(posterior.form.form, [name])

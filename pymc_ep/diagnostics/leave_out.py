@@ -9,15 +9,13 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.compat import elpd_data, group, has_group
-from pymc_ep.engines.ep import EP
-from pymc_ep.engines.ep_sweep import Problem, group_slices
+from pymc_ep.contracts.posterior import SitePosterior, left_out_of_all
+from pymc_ep.engines.ep.engine import EP
+from pymc_ep.engines.ep.sweep import Problem, group_slices
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.solutions import left_out_of_all
 from pymc_ep.exceptions import at_index, first_index
-from pymc_ep.forms.mixture import PosteriorMixture
-from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.linalg.dense import DensePrior
-from pymc_ep.predict.gaussian import single_posterior_of
+from pymc_ep.numerics.gaussian.observation_space import DensePrior
+from pymc_ep.predict.rebuild import single_posterior_of
 from pymc_ep.results import fit_group
 
 __all__ = ["loo", "only_name", "weights_without"]
@@ -163,9 +161,7 @@ def _sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
     return out.T
 
 
-def _of_groups(
-    posterior: LatentPosterior | PosteriorMixture, name: str, which: np.ndarray, count: int
-) -> tuple[np.ndarray, bool]:
+def _of_groups(posterior: SitePosterior, name: str, which: np.ndarray, count: int) -> tuple[np.ndarray, bool]:
     """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
     found, weights, converged = [], [], True
     for weight, component in posterior.components():
@@ -177,7 +173,7 @@ def _of_groups(
 
 
 def _given_hyperparameters(
-    posterior: LatentPosterior, name: str, which: np.ndarray, count: int
+    posterior: SitePosterior, name: str, which: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
     """Return the same at one value of the hyperparameters."""
     _, prior, gaussian = posterior.mode

@@ -9,15 +9,12 @@ import pymc as pm
 import xarray as xr
 from scipy.special import ndtr
 
+from pymc_ep.contracts.posterior import JointDraws, Posterior, SitePosterior
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
-from pymc_ep.engines.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
-from pymc_ep.engines.ep_sweep import KNOWN, cavities, group_slices
-from pymc_ep.forms.bilinear_posterior import BilinearPosterior
-from pymc_ep.forms.compiled_bilinear import CompiledBilinear
-from pymc_ep.forms.mixture import PosteriorMixture
-from pymc_ep.forms.posterior import JointDraws, LatentPosterior
-from pymc_ep.predict.gaussian import bilinear_posterior_of, single_posterior_of
+from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
+from pymc_ep.hyper.evidence.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
+from pymc_ep.predict.rebuild import own_predictions, single_posterior_of
 from pymc_ep.results import fit_group, labelled, settings
 
 __all__ = ["diagnose"]
@@ -106,18 +103,18 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     """
     model = pm.modelcontext(model)
     fit = fit_group(idata)
-    bilinear = bilinear_posterior_of(idata, model)
+    own = own_predictions(idata, model)
     scalars = {name: fit[name] for name in ("converged", "n_iter", "log_evidence") if name in fit}
     if fit.sizes.get("iteration"):
         scalars["max_change"] = fit["max_change"].isel(iteration=-1, drop=True)
-    if bilinear is not None:
-        weights, absent = _weights(fit, partial(_draws_of_rows, *bilinear))
-        absent |= {"cumulants": f"the predictors of {bilinear[0].form.cells.name!r} are inner products, no Gaussians"}
+    if own is not None:
+        posterior = own.rebuild(idata, model)
+        form = posterior.form.form
+        weights, absent = _weights(fit, partial(_drawn, posterior))
+        absent |= {"cumulants": own.no_cumulants(form)}
         attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent), "warning": ""}
-        own = bilinear[1]
-        unknowns = own.left.mean.size + own.right.mean.size + own.theta.size
-        names = bilinear[0].form.hyper_names
-        attrs["verdict"] = verdict(weights, fit, settings(idata)["hyper"], names, unknowns, held=False)
+        how = settings(idata)["hyper"]
+        attrs["verdict"] = verdict(weights, fit, how, form.hyper_names, posterior.unknowns, held=False)
         return xr.Dataset({**scalars, **weights}).assign_attrs(attrs)
     posterior = single_posterior_of(idata, model)
     drawn = partial(posterior.draws, _DRAWS, np.random.default_rng(0), log_likelihood=True, budget=_BUDGET)
@@ -134,23 +131,14 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             scalars["log_evidence_cumulant"] = fit["log_evidence"] + correction
     attrs = {"status": str(fit.attrs["status"]), "absent": _sentence(absent | absent_pairs), "warning": warning}
     found = xr.merge([xr.Dataset({**scalars, **weights}), sites, dark], combine_attrs="drop")
-    attrs["verdict"] = _verdict_of(found, fit, settings(idata)["hyper"], posterior, warning)
+    how, names = settings(idata)["hyper"], posterior.form.form.hyper_names
+    attrs["verdict"] = verdict(found, fit, how, names, posterior.unknowns, held=posterior.held, warning=warning)
     return found.assign_attrs(attrs)
 
 
-def _verdict_of(
-    found: xr.Dataset, fit: xr.Dataset, hyper: str, posterior: LatentPosterior | PosteriorMixture, warning: str
-) -> str:
-    """Return the verdict on a latent Gaussian form."""
-    form = posterior.form
-    unknowns = len(form.coefficient_places(posterior.theta)) + posterior.theta.size
-    held = isinstance(posterior, LatentPosterior) and not len(posterior.directions)
-    return verdict(found, fit, hyper, form.form.hyper_names, unknowns, held=held, warning=warning)
-
-
-def _draws_of_rows(form: CompiledBilinear, posterior: BilinearPosterior) -> JointDraws:
-    """Return draws of a bilinear model, unless their log likelihoods need too much memory."""
-    if form.observed()[0].size * _DRAWS > _LIKELIHOODS:
+def _drawn(posterior: Posterior) -> JointDraws:
+    """Return draws with their densities, unless log likelihoods need too much memory."""
+    if sum(y.size for y in posterior.form.observed()) * _DRAWS > _LIKELIHOODS:
         return JointDraws({}, {}, left_out=f"{_DRAWS} log likelihoods of every cell are too many; fit with draws")
     return posterior.draws(_DRAWS, np.random.default_rng(0), log_likelihood=True)
 
@@ -204,7 +192,7 @@ def _weights(
     return {name: xr.DataArray(value) for name, value in out.items()}, absent
 
 
-def _log_volume(posterior: LatentPosterior | PosteriorMixture) -> float:
+def _log_volume(posterior: SitePosterior) -> float:
     """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
     log_prior = float(posterior.form.log_prior_rows(posterior.theta[None])[0])
     p = len(posterior.directions)
@@ -212,7 +200,7 @@ def _log_volume(posterior: LatentPosterior | PosteriorMixture) -> float:
 
 
 def _sites(
-    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: LatentPosterior | PosteriorMixture
+    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
 ) -> tuple[xr.Dataset, float | None, Absent]:
     """Return each site's indicators, and the correction of the log evidence that they give."""
     _, prior, gaussian = posterior.mode
@@ -243,7 +231,7 @@ def _sites(
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 
 
-def _dark(model: pm.Model, posterior: LatentPosterior | PosteriorMixture) -> tuple[xr.Dataset, str]:
+def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
     """Return where rectified counts probably see no rate at all, and say where that is most of them."""
     form, (_, _, gaussian) = posterior.form, posterior.mode
     # A predictor that is known has no variance, or one that rounding made negative.

@@ -24,7 +24,7 @@ from pymc_ep.distributions.potentials import (
     static_shape,
 )
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.linalg.forest import Forest, quad_forest
+from pymc_ep.numerics.factorisation.quad_forest import Forest, quad_forest
 from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
 
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]

@@ -26,7 +26,7 @@ class Checkpoint:
         What a fit is of, in words of messages. It is saved as well, and only a fit of the same resumes.
     """
 
-    def __init__(self, path: str | os.PathLike | None, call: Mapping[str, np.ndarray] | None = None):
+    def __init__(self, path: str | os.PathLike | None = None, call: Mapping[str, np.ndarray] | None = None):
         self.path, self._call = None if path is None else Path(path), dict(call or {})
         if self.path is not None and not self.path.parent.is_dir():
             raise FileNotFoundError(f"checkpoint={str(path)!r} lies in a folder that there is not; create it.")

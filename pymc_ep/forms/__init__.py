@@ -1,1 +1,34 @@
-"""Forms: what a model is, mathematically, with its hyperparameters still symbolic."""
+"""Forms: what a model is, mathematically, and all that knows it. One form is one folder, which registers itself."""
+
+from pymc_ep.forms import bilinear as bilinear
+from pymc_ep.forms import latent_gaussian as latent_gaussian
+from pymc_ep.forms import sparse_linear as sparse_linear
+from pymc_ep.forms.cache import compiled_form
+from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
+from pymc_ep.forms.registry import (
+    FormEntry,
+    able_methods,
+    entry_of,
+    forms,
+    get_method,
+    methods,
+    recognise,
+    register_form,
+    register_method,
+)
+
+__all__ = [
+    "FormEntry",
+    "able_methods",
+    "compiled_form",
+    "entry_of",
+    "forms",
+    "get_method",
+    "latents_missing_from",
+    "marginal_model",
+    "methods",
+    "recognise",
+    "register_form",
+    "register_method",
+    "unconstrained",
+]

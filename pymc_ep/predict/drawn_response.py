@@ -10,15 +10,15 @@ from pymc.distributions.moments import mean as mean_of
 from pymc.model.fgraph import clone_model
 
 from pymc_ep import compat
+from pymc_ep.contracts.form import Likelihood
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import SiteGroup
 
 __all__ = ["drawn_response"]
 
 _SEED = 0
 
 
-def drawn_response(idata: Any, model: pm.Model, group: SiteGroup, kind: str, quantiles: Sequence[float]) -> xr.Dataset:
+def drawn_response(idata: Any, model: pm.Model, group: Likelihood, kind: str, quantiles: Sequence[float]) -> xr.Dataset:
     """Return mean, sd and quantiles over the draws of a fit, of PyMC's own mean of a likelihood or of draws of it.
 
     Raises

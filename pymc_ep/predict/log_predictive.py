@@ -8,12 +8,11 @@ import pymc as pm
 import xarray as xr
 from scipy.special import logsumexp
 
-from pymc_ep.engines.ep_sweep import KNOWN
+from pymc_ep.contracts.form import Likelihood, SiteForm
+from pymc_ep.contracts.posterior import SitePosterior
+from pymc_ep.engines.ep.sweep import KNOWN
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import SiteGroup
-from pymc_ep.forms.posterior import LatentPosterior
-from pymc_ep.predict.cells import log_predictive_of_cells
-from pymc_ep.predict.gaussian import bilinear_posterior_of, posterior_of, predictor_moments_of
+from pymc_ep.predict.rebuild import own_predictions, posterior_of
 from pymc_ep.results import labelled
 from pymc_ep.sites import CompiledSite, check_finite
 
@@ -51,9 +50,8 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     model = pm.modelcontext(model)
     if not isinstance(data, Mapping) or not data:
         raise ValueError("log_predictive takes a mapping of names of variables to their new observations.")
-    cells = bilinear_posterior_of(idata, model)
-    if cells is not None:
-        return log_predictive_of_cells(model, *cells, data)
+    if (own := own_predictions(idata, model)) is not None:
+        return own.log_predictive(model, own.rebuild(idata, model), data)
     posterior = posterior_of(idata, model, list(data))
     variables: dict[str, tuple[str, np.ndarray]] = {}
     for group, values in zip(likelihoods(posterior.form.form, list(data)), data.values()):
@@ -64,7 +62,7 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     return labelled(model, variables)
 
 
-def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
+def likelihoods(form: SiteForm, names: Sequence[str]) -> list[Likelihood]:
     """Return the likelihoods of that name, of the fit or beside it."""
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
     for name in names:
@@ -76,7 +74,7 @@ def likelihoods(form: Any, names: Sequence[str]) -> list[SiteGroup]:
     return [groups[name] for name in names]
 
 
-def require_separate(form: Any, names: Sequence[str]) -> None:
+def require_separate(form: SiteForm, names: Sequence[str]) -> None:
     """Raise where one of the names is an observed vector, whose values have no predictions of their own."""
     for group in form.groups:
         if group.correlated and group.name in names:
@@ -102,10 +100,10 @@ class AtPredictor(NamedTuple):
     parameters: list[np.ndarray]
 
 
-def at_predictor(posterior: LatentPosterior, group: SiteGroup) -> AtPredictor:
+def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
     """Return what new observations of a likelihood are integrated against."""
     name = group.name
-    moments = predictor_moments_of(posterior, name, group.predictor)
+    moments = posterior.predictor_moments(group)
     site, parameters = posterior.form.site_at(posterior.theta, group)
     shape = moments.mean.shape
     for parameter, values in zip(site.site.parameters, parameters):
@@ -119,7 +117,7 @@ def at_predictor(posterior: LatentPosterior, group: SiteGroup) -> AtPredictor:
     return AtPredictor(site, moments.mean, np.maximum(moments.sd**2, KNOWN), shaped)
 
 
-def require_observations(group: SiteGroup, y: np.ndarray, at: AtPredictor) -> None:
+def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> None:
     """Raise where new observations are of another shape than their predictors, or outside of the domain."""
     if y.shape != at.mean.shape:
         raise InvalidDataError(
@@ -128,7 +126,7 @@ def require_observations(group: SiteGroup, y: np.ndarray, at: AtPredictor) -> No
     group.site.validate(y, group.name)
 
 
-def _log_predictive(posterior: LatentPosterior, group: SiteGroup, y: np.ndarray) -> np.ndarray:
+def _log_predictive(posterior: SitePosterior, group: Likelihood, y: np.ndarray) -> np.ndarray:
     """Return the log integral of the likelihood over one Gaussian posterior of its predictor, at the shape of `y`."""
     at = at_predictor(posterior, group)
     require_observations(group, y, at)

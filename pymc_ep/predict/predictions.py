@@ -7,13 +7,12 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.contracts.form import Likelihood
+from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.latent_gaussian import SiteGroup
-from pymc_ep.forms.mixture import PosteriorMixture
-from pymc_ep.forms.posterior import LatentPosterior
 from pymc_ep.predict.drawn_response import drawn_response
-from pymc_ep.predict.gaussian import posterior_of
 from pymc_ep.predict.log_predictive import at_predictor, likelihoods, require_separate
+from pymc_ep.predict.rebuild import posterior_of
 from pymc_ep.predict.response import expected_response, observation_quantiles, predictor_quantiles
 from pymc_ep.results import labelled
 
@@ -107,8 +106,8 @@ def predict(
 
 def _of_response(
     model: pm.Model,
-    posterior: LatentPosterior | PosteriorMixture,
-    group: SiteGroup,
+    posterior: SitePosterior,
+    group: Likelihood,
     kind: str,
     quantiles: Sequence[float],
 ) -> xr.Dataset:

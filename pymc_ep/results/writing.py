@@ -7,8 +7,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms.compiled import CompiledLatentGaussian
 from pymc_ep.results.container import build_container, model_dims
 from pymc_ep.results.forward import drawn_forward
 
@@ -32,7 +32,7 @@ def layout_of(draws: int | None, chains: int, solution: Any) -> tuple[int, int, 
 
 def write_solution(
     model: pm.Model,
-    form: CompiledLatentGaussian,
+    form: CompiledForm,
     method: str,
     solution: Any,
     settings: dict[str, Any],
@@ -48,10 +48,10 @@ def write_solution(
     Parameters
     ----------
     model : pymc.Model
-    form : CompiledLatentGaussian
+    form : CompiledForm
     method : str
         Name of the engine.
-    solution : pymc_ep.engines.solution.Solution
+    solution : pymc_ep.contracts.solution.Solution
     settings : dict
         How `pymc_ep.fit` was called; the solution's own are added.
     timings : dict

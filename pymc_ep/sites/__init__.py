@@ -1,23 +1,23 @@
 """Likelihood sites, one a file; importing this package registers them all."""
 
-from pymc_ep.sites.asymmetric_laplace import ASYMMETRIC_LAPLACE
 from pymc_ep.sites.base import Relation, Response, Site, SuperGaussian, Tilted, get_site, register_site, sites
-from pymc_ep.sites.beta import BETA
-from pymc_ep.sites.binomial import BINOMIAL_CLOGLOG, BINOMIAL_LOGIT, BINOMIAL_PROBIT
-from pymc_ep.sites.cloglog import CLOGLOG
 from pymc_ep.sites.compiled import CompiledSite, check_finite, compile_site
-from pymc_ep.sites.gamma import EXPONENTIAL, GAMMA
-from pymc_ep.sites.laplace import LAPLACE
-from pymc_ep.sites.logit import LOGIT
+from pymc_ep.sites.likelihoods.asymmetric_laplace import ASYMMETRIC_LAPLACE
+from pymc_ep.sites.likelihoods.beta import BETA
+from pymc_ep.sites.likelihoods.binomial import BINOMIAL_CLOGLOG, BINOMIAL_LOGIT, BINOMIAL_PROBIT
+from pymc_ep.sites.likelihoods.cloglog import CLOGLOG
+from pymc_ep.sites.likelihoods.gamma import EXPONENTIAL, GAMMA
+from pymc_ep.sites.likelihoods.laplace import LAPLACE
+from pymc_ep.sites.likelihoods.logit import LOGIT
+from pymc_ep.sites.likelihoods.negative_binomial import NEGATIVE_BINOMIAL
+from pymc_ep.sites.likelihoods.normal import NORMAL
+from pymc_ep.sites.likelihoods.ordered import ORDERED_LOGIT, ORDERED_PROBIT
+from pymc_ep.sites.likelihoods.poisson import POISSON
+from pymc_ep.sites.likelihoods.probit import PROBIT
+from pymc_ep.sites.likelihoods.rectified_poisson import RECTIFIED_POISSON
+from pymc_ep.sites.likelihoods.softplus_poisson import SOFTPLUS_POISSON
+from pymc_ep.sites.likelihoods.student_t import STUDENT_T
 from pymc_ep.sites.moments import tilted_moments
-from pymc_ep.sites.negative_binomial import NEGATIVE_BINOMIAL
-from pymc_ep.sites.normal import NORMAL
-from pymc_ep.sites.ordered import ORDERED_LOGIT, ORDERED_PROBIT
-from pymc_ep.sites.poisson import POISSON
-from pymc_ep.sites.probit import PROBIT
-from pymc_ep.sites.rectified_poisson import RECTIFIED_POISSON
-from pymc_ep.sites.softplus_poisson import SOFTPLUS_POISSON
-from pymc_ep.sites.student_t import STUDENT_T
 
 __all__ = [
     "ASYMMETRIC_LAPLACE",

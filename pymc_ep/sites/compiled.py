@@ -19,14 +19,14 @@ from pytensor.link.jax.linker import JAXLinker
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
-from pymc_ep.linalg.hermite import known_smooth_nodes, seen_smooth_nodes
-from pymc_ep.linalg.namespace import is_jax
-from pymc_ep.linalg.quadrature import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
-from pymc_ep.linalg.scan import defined, scanned_nodes
-from pymc_ep.linalg.survey import Survey
+from pymc_ep.numerics.backend.namespace import is_jax
+from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
+from pymc_ep.numerics.quadrature.gauss_legendre import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
+from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
+from pymc_ep.numerics.quadrature.peak_search import Survey
 from pymc_ep.sites.base import Site, Tilted, get_site
 from pymc_ep.sites.bounds import BoundFunctions
-from pymc_ep.sites.rows import BLOCK, by_rows
+from pymc_ep.sites.log_density_rows import BLOCK, by_rows
 
 __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.exceptions import InvalidDataError
-from pymc_ep.linalg.forest import Forest, TreePosterior
+from pymc_ep.numerics.factorisation.quad_forest import Forest, TreePosterior
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.compiled import COMPILED, CompiledSite, compile_site

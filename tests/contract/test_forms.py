@@ -12,8 +12,7 @@ import pytest
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.diagnostics import diagnose
-from pymc_ep.engines import base, engines
-from pymc_ep.recognise import forms, registry
+from pymc_ep.forms import FormEntry, forms, methods, registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding_a_form.md"
 COUNTS = np.array([4, 0, 7])
@@ -23,7 +22,7 @@ COUNTS = np.array([4, 0, 7])
 def toy(monkeypatch):
     """The page's form and method, registered for one test."""
     monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
-    monkeypatch.setattr(base, "_ENGINES", dict(base._ENGINES))
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     before = pmep.supported()
     namespace = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
@@ -70,31 +69,32 @@ def test_a_foreign_method_has_rows_of_its_own_alone(toy):
 
 
 def test_a_form_without_a_method_is_refused(toy, monkeypatch):
-    monkeypatch.setattr(base, "_ENGINES", {k: e for k, e in base._ENGINES.items() if e.name != "conjugate"})
+    monkeypatch.setattr(registry, "_METHODS", {k: e for k, e in registry._METHODS.items() if e.name != "conjugate"})
     with pytest.raises(pmep.UnsupportedModelError, match="of the form GammaPoisson, for which no method is registered"):
         pmep.fit(model=counts())
 
 
 def test_what_was_never_registered_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
-    pmep.register_form(int, lambda model, latent, wanted: "a form", lambda *arguments: None)
+    entry = FormEntry(int, lambda *arguments: None, lambda model, latent, wanted: "a form")
+    pmep.register_form(entry)
     with pytest.raises(pmep.UnsupportedModelError, match="returned a str, which is not registered"):
         pmep.fit(model=counts())
     with pytest.raises(ValueError, match="A form int is registered already"):
-        pmep.register_form(int, None, lambda *arguments: None)
+        pmep.register_form(entry)
 
 
 def test_every_form_has_a_method_and_rows():
     for entry in forms():
-        assert [engine for engine in engines() if engine.form is entry.form]
+        assert [method for method in methods() if method.form is entry.form]
         assert entry.rows()
 
 
 def test_a_second_method_of_matrices_is_one_of_theirs(monkeypatch):
     """Recommendations come from the posterior of a fit, whatever its method is called."""
-    own = next(engine for engine in engines() if engine.name == "vg")
-    monkeypatch.setattr(base, "_ENGINES", dict(base._ENGINES))
-    pmep.register_engine(replace(own, name="another"))
+    own = next(method for method in methods() if method.name == "vg")
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    pmep.register_method(replace(own, name="another"))
     rng = np.random.default_rng(0)
     with pm.Model() as model:
         V, U = (pm.Normal(name, 0.0, 1.0, shape=(4, 2)) for name in "VU")

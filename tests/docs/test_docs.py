@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pymc_ep.engines import base as engine_registry
-from pymc_ep.recognise import families, registry
+from pymc_ep.forms import registry
+from pymc_ep.graphs import families
 from pymc_ep.sites import base
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _registries():
     """What a page registers is gone after it."""
-    everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, engine_registry._ENGINES)
+    everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, registry._METHODS)
     before = [(entries, dict(entries)) for entries in everything]
     yield
     for now, entries in before:

@@ -7,10 +7,10 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from pymc_ep.engines.ep import EP
-from pymc_ep.engines.ep_sweep import Problem
+from pymc_ep.engines.ep.engine import EP
+from pymc_ep.engines.ep.sweep import Problem
 from pymc_ep.engines.loop import run
-from pymc_ep.linalg.dense import DensePrior
+from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.sites import compile_site
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.forms.values import Prior
-from pymc_ep.linalg.conjugate_gradients import jacobi
-from pymc_ep.linalg.precision import plan_algebra
+from pymc_ep.engines.prior import Prior
+from pymc_ep.numerics.iterative.conjugate_gradients import jacobi
+from pymc_ep.numerics.precision.plan import plan_algebra
 from pymc_ep.sites import compile_site, get_site
 
 

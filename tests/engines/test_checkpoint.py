@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_ep as pmep
-from pymc_ep.engines import Checkpoint
+from pymc_ep.engines.checkpoint import Checkpoint
 
 
 def test_a_checkpoint_is_written_at_the_end_and_resumed_from(tmp_path):

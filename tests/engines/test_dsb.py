@@ -7,25 +7,26 @@ import scipy.sparse
 import scipy.special
 import scipy.stats
 
-from pymc_ep.engines import sparse_dsb
-from pymc_ep.engines.bounded_sites import BoundedSites
-from pymc_ep.engines.dsb import DoubleLoop, Start
+from pymc_ep.contracts import Call
+from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
+from pymc_ep.engines.double_loop.outer_loop import DoubleLoop, Start
+from pymc_ep.engines.double_loop.precision_solvers import Exact, Iterative
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.precision_solvers import Exact, Iterative
-from pymc_ep.engines.sparse_dsb import find_mode, solve_by_bounds
 from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
-from pymc_ep.linalg.cholesky import counts
+from pymc_ep.forms.sparse_linear.methods import double_loop as sparse_dsb
+from pymc_ep.forms.sparse_linear.methods.double_loop import find_mode, solve_by_bounds
+from pymc_ep.numerics.backend.cholesky import counts
 from pymc_ep.operators import Wavelet2D
 
 from .sparse_forms import SparseForm, differences, steps
 
 
 def bounds(form, hyper="fixed", **options):
-    return solve_by_bounds(form, hyper=hyper, theta=form.start, start=None, options=options)
+    return solve_by_bounds(Call(form, form.start, hyper, None, options))
 
 
 def mode(form, **options):
-    return find_mode(form, hyper="fixed", theta=form.start, start=None, options=options)
+    return find_mode(Call(form, form.start, "fixed", None, options))
 
 
 def line(potential, scales, *, n=64, likelihood="normal", seed=0, theta=()):
@@ -318,12 +319,12 @@ def test_start_at_an_earlier_fit():
     form = FORMS["laplace"]()
     first = bounds(form, tol=1e-6)
     state = {"unknowns": first.state.unknowns, "variance": first.state.variance}
-    again = solve_by_bounds(form, hyper="fixed", theta=form.start, start=state, options={"tol": 1e-5})
+    again = solve_by_bounds(Call(form, form.start, "fixed", state, {"tol": 1e-5}))
     assert again.state.loop == 1
     np.testing.assert_allclose(again.log_evidence, first.log_evidence, rtol=1e-9)
     smaller = line("laplace", ((0.3,), (0.2,)), n=32)
     with pytest.raises(ValueError, match="start= holds 64 unknowns and 127 factors, but the model now has 32 and 63"):
-        solve_by_bounds(smaller, hyper="fixed", theta=smaller.start, start=state, options={})
+        solve_by_bounds(Call(smaller, smaller.start, "fixed", state, {}))
 
 
 def test_mode_is_the_soft_threshold():
@@ -380,7 +381,7 @@ def test_the_way_to_the_mode_rises_and_ends_at_the_smoothing_asked_for(name):
     assert not early.status.converged
     assert early.state.variance.min() > 1e3 * found.state.variance.min()
     state = {what: getattr(found.state, what) for what in ("unknowns", "variance")}
-    again = find_mode(form, hyper="fixed", theta=form.start, start=state, options={})
+    again = find_mode(Call(form, form.start, "fixed", state, {}))
     assert again.state.loop == 1
 
 
@@ -405,7 +406,7 @@ def test_a_mode_among_several_is_as_high_as_any_that_is_found_at_once(seed, lowe
 def test_mode_refuses_to_learn_scales():
     form = FORMS["laplace, learned"]()
     with pytest.raises(ValueError, match="method='map' holds hyperparameters"):
-        find_mode(form, hyper="optimize", theta=form.start, start=None, options={})
+        find_mode(Call(form, form.start, "optimize", None, {}))
 
 
 def test_constant_rows_do_no_harm():

@@ -5,7 +5,7 @@ import pytest
 import scipy.special
 from scipy import stats
 
-from pymc_ep.sites.cell_integrals import log_integral
+from pymc_ep.sites.cells.integrals import log_integral
 
 from .test_cells import SITES, every_site
 

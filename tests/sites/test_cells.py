@@ -7,7 +7,8 @@ import scipy.optimize
 import scipy.special
 from scipy import stats
 
-from pymc_ep.sites.cells import (
+from pymc_ep.sites.cells.count_rates import below_log_softplus, softplus
+from pymc_ep.sites.cells.likelihoods import (
     CURVED_CELL_SITES,
     BernoulliCells,
     NegativeBinomialCells,
@@ -15,7 +16,6 @@ from pymc_ep.sites.cells import (
     PoissonCells,
     SoftplusPoissonCells,
 )
-from pymc_ep.sites.count_rates import below_log_softplus, softplus
 
 COUNTS = np.array([1.0, 2.0, 7.0, 40.0])
 SITES = {

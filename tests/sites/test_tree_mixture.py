@@ -9,7 +9,7 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 
-from pymc_ep.linalg.forest import quad_forest
+from pymc_ep.numerics.factorisation.quad_forest import quad_forest
 from pymc_ep.sites import compile_site, get_site
 from pymc_ep.sites.tree_mixture import tree_mixture
 

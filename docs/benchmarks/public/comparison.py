@@ -12,7 +12,7 @@ import pymc_ep as pmep
 from docs.benchmarks._common import prepare_compilers
 from docs.benchmarks.public.base import MODELS
 from docs.benchmarks.public.references import QUANTILES, likelihood_summary
-from pymc_ep.recognise import compiled_form
+from pymc_ep.forms import compiled_form
 
 __all__ = ["measure_fit", "verdict"]
 

@@ -1,0 +1,192 @@
+"""The bound of a bilinear model as a function of the moments of both matrices, and its derivatives.
+
+With independent rows v_i and u_j under the posterior Q it is
+
+    B = sum_cells E_Q log p(y | v_i^T u_j + b_i + c_j + offset) - KL(Q(V, b) || P) - KL(Q(U, c) || P),
+
+with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is one without a
+variance. Columns that are estimated as points have no variance either, and their log prior density takes the place of
+the divergence. Rows have independent entries or covariances, as the sides that are given do.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.bilinear.row_parameters import (
+    divergence,
+    packed_gradient,
+    packed_scale,
+    total_derivative,
+    unpacked,
+)
+from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
+from pymc_ep.kernels import inner_products
+from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Pairs, Rows
+from pymc_ep.numerics.optimise.batched_lbfgs import Scale
+from pymc_ep.sites.cells.likelihoods import CellBound
+
+__all__ = ["BilinearBound", "Block", "Derivatives", "Sides"]
+
+_STATISTICS = {
+    "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
+    "variance": (inner_products.variance, inner_products.variance_pullback),
+}
+Sides = tuple[AnyRows, AnyRows]
+"""The left and the right matrix, or derivatives in their numbers."""
+
+
+class Derivatives(NamedTuple):
+    """The bound and its derivatives in what hyperparameters decide.
+
+    Attributes
+    ----------
+    value : float
+    of_prior : pair of MatrixPrior
+        In the left and in the right prior.
+    of_offset : ndarray, (n,)
+    of_parameters : tuple of ndarray, (n,)
+    cells : CellBound
+        What `BilinearBound.of_sides` goes on from.
+    """
+
+    value: float
+    of_prior: tuple[MatrixPrior, MatrixPrior]
+    of_offset: np.ndarray
+    of_parameters: tuple[np.ndarray, ...]
+    cells: CellBound
+
+
+class BilinearBound:
+    """The bound for given cells.
+
+    Parameters
+    ----------
+    cells : Cells
+    n_factors : int
+        D; a column beyond these is a bias.
+    points : pair of ndarray of bool, (K,) and (K',)
+        Columns of the left and of the right matrix that are points.
+    """
+
+    def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
+        self.cells, self.n_factors, self.points = cells, n_factors, points
+        self.pairs = cells.by_left, cells.by_right
+        self.statistics, self._pullback = _STATISTICS[cells.site.spread]
+        self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
+
+    def of_cells(self, prior: BilinearPrior, sides: Sides) -> CellBound:
+        """Return what each cell adds, in the order in which cells were given."""
+        order, given = self.pairs[0].order, np.empty((2, len(prior.offset)))
+        moments = self.moments(0, self.pairs[0], sides[0], prior.offset[order], self.partner(sides, 0))
+        for out, moment in zip(given, moments):
+            out[order] = moment
+        return self.cells.site.bounded(self.cells.y, *given, *prior.parameters)
+
+    def value(self, prior: BilinearPrior, sides: Sides) -> float:
+        """Return B."""
+        return float(self.of_cells(prior, sides).value.sum()) + sum(
+            float(divergence(*one).value.sum()) for one in zip(sides, (prior.left, prior.right), self.points)
+        )
+
+    def derivatives(self, prior: BilinearPrior, sides: Sides) -> Derivatives:
+        """Return B and its derivatives in priors, offsets and parameters."""
+        found = self.of_cells(prior, sides)
+        left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
+        value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
+        of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
+        return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
+
+    def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
+        """Return the derivatives in the numbers of either matrix; meaningless in the spreads of points."""
+
+        def of_side(k: int, given: MatrixPrior) -> AnyRows:
+            order = self.pairs[k].order
+            weights = found.cells.of_mean[order], found.cells.of_spread[order]
+            cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
+            return total_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k])
+
+        return of_side(0, prior.left), of_side(1, prior.right)
+
+    def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
+        """Return the bound as a function of the rows of one matrix."""
+        return Block(self, prior, sides, own)
+
+    def partner(self, sides: Sides, own: int) -> Rows | FullRows:
+        """Return the rows that those of one matrix are multiplied with, (J, K''): with ones for a bias."""
+        rows = with_ones(sides[1 - own], self._ones[1 - own])
+        return rows.full if isinstance(rows, FactoredRows) else rows
+
+    def moments(
+        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray, partner: Rows | FullRows
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both statistics of the predictors of pairs of own `rows`, with offsets."""
+        mean, spread = self.statistics(pairs, with_ones(rows, self._ones[own]), partner)
+        return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
+
+    def pullback(
+        self,
+        own: int,
+        pairs: Pairs,
+        rows: AnyRows,
+        partner: Rows | FullRows,
+        of_mean: np.ndarray,
+        of_spread: np.ndarray,
+    ) -> Rows | FullRows:
+        """Return the derivatives in the moments of own `rows` of the sum of both statistics with weights, (n,) each."""
+        place = self._ones[own]
+        found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread)
+        if place is None:
+            return found
+        mean, spread = np.delete(found.mean, place, axis=1), np.delete(found[1], place, axis=-1)
+        return Rows(mean, spread) if isinstance(rows, Rows) else FullRows(mean, np.delete(spread, place, axis=1))
+
+
+class Block:
+    """The bound as a function of the rows of one matrix, given those of the other one."""
+
+    def __init__(self, bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int):
+        self._bound, self._sides, self._own = bound, sides, own
+        self.pairs, self.points = bound.pairs[own], bound.points[own]
+        self.prior = (prior.left, prior.right)[own]
+        order = self.pairs.order
+        self._offset, self._parameters = prior.offset[order], [p[order] for p in prior.parameters]
+        self._y = bound.cells.y[order]
+        self._partner = bound.partner(sides, own)
+        self._anchor = self._moments(self.pairs, sides[own], slice(None))
+
+    def scale(self, which: np.ndarray) -> Scale:
+        """Return about the inverse of minus the Hessian of some rows, (k,), in what `packed` gives."""
+        rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
+        found = self._at(pairs, rows, places)
+        cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
+        return packed_scale(rows, cells, self.prior.at(which), self.points)
+
+    def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the part of some rows, (k,), and its gradient, (k, p), at what `packed` would give."""
+        pairs, places = self.pairs.of_rows(which)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            # Trial steps may overflow, which the line search turns back from.
+            rows = unpacked(points, self.points, type(self._sides[self._own]))
+            found = self._at(pairs, rows, places)
+            own = self.prior.at(which)
+            total, of_prior = divergence(rows, own, self.points)
+            cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
+            slope = total_derivative(cells, of_prior.mean, rows, own, self.points)
+            gradient = packed_gradient(slope, rows, self.points)
+            value = pairs.total(found.value) + total.sum(axis=1)
+        good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
+        return np.where(good, value, -np.inf), gradient
+
+    def _at(self, pairs: Pairs, rows: AnyRows, places: Any) -> CellBound:
+        moments = self._moments(pairs, rows, places)
+        parameters = [p[places] for p in self._parameters]
+        mean, spread = self._anchor
+        anchor = mean[places], spread[places]
+        return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=anchor)
+
+    def _moments(self, pairs: Pairs, rows: AnyRows, places: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._bound.moments(self._own, pairs, rows, self._offset[places], self._partner)
+
+    def _pullback(self, pairs: Pairs, rows: AnyRows, of_mean: np.ndarray, of_spread: np.ndarray) -> Rows | FullRows:
+        return self._bound.pullback(self._own, pairs, rows, self._partner, of_mean, of_spread)

@@ -1,0 +1,136 @@
+"""All sites of a sparse linear form as one vector: Gaussian bounds of them and what these say of hyperparameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.engines.ep.sweep import group_slices
+from pymc_ep.engines.prior import FactorValues
+from pymc_ep.engines.requirements import require_bounds
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.sites.bounds import Bounded
+
+__all__ = ["BoundedSites", "FactorSites"]
+
+
+class FactorSites:
+    """The sites of a compiled form, each group's after the other's.
+
+    Parameters
+    ----------
+    form : compiled sparse linear form
+        Observations are read once, here.
+
+    Attributes
+    ----------
+    slices : list of slice
+        Where each group is among all sites.
+
+    Raises
+    ------
+    InvalidDataError
+        Where there is no observation, or one lies outside what its site takes.
+    """
+
+    def __init__(self, form: Any):
+        self.form = form
+        self.sites = form.sites
+        self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
+        self.slices = group_slices(self.observed)
+        for group, y in zip(form.form.factors, form.observed()):
+            if y.size == 0:
+                raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
+            group.site.validate(y, group.name)
+
+    def prior(self, theta: np.ndarray) -> FactorValues:
+        """Evaluate the form at `theta`, (p,), and raise for what is not finite or outside its domain."""
+        prior = self.form.factors_at(theta)
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            group.site.validate_parameters(parameters, group.name, y)
+        bad = np.flatnonzero(~np.isfinite(prior.mean))
+        if bad.size:
+            group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if bad[0] < s.stop)
+            raise NumericalError(
+                f"The predictor of {group.name!r} has the constant {prior.mean[bad[0]]} at index "
+                f"{bad[0] - here.start}; check offsets and the initial values of hyperparameters."
+            )
+        return prior
+
+
+class BoundedSites(FactorSites):
+    """The same with Gaussians below all of them.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where no Gaussians below a site are known.
+    """
+
+    def __init__(self, form: Any):
+        require_bounds(form.form.factors)
+        super().__init__(form)
+
+    def bounded(self, prior: FactorValues, eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
+        parts = [
+            site.bounded(y, eta[here], z[here], *parameters)
+            for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
+        ]
+        return self._joined(parts, eta, z)
+
+    def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
+
+        The objective is that of `FactorValues` and sites together: log prior, log excess and the sum of the values.
+        """
+        varying: Sequence[bool] = self.form.varying_parameters
+
+        def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            prior = self.prior(theta)
+            eta = prior.mean + fitted
+            parts, gradients = [], []
+            for site, y, parameters, here, varies in zip(
+                self.sites, self.observed, prior.parameters, self.slices, varying
+            ):
+                if varies:
+                    part, gradient = site.bounded_with_gradient(y, eta[here], z[here], *parameters)
+                else:
+                    part = site.bounded(y, eta[here], z[here], *parameters)
+                    gradient = tuple(np.zeros(len(y)) for _ in parameters)
+                parts.append(part)
+                gradients.append(gradient)
+            found = self._joined(parts, eta, z)
+            value = float(found.value.sum()) + prior.log_prior + prior.log_excess
+            return value, self.form.pullback(theta, found.gradient, None, gradients, density="natural")
+
+        return evaluate
+
+    def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
+        """Return the bounds of all sites from those of the groups; raise for what is not finite."""
+        found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
+        self._check_finite(found, eta, z)
+        return found
+
+    def _check_finite(self, found: Bounded, eta: np.ndarray, z: np.ndarray) -> None:
+        finite = np.logical_and.reduce([np.isfinite(part) for part in found])
+        if finite.all():
+            return
+        index = int(np.flatnonzero(~finite)[0])
+        group, here = next((g, s) for g, s in zip(self.form.form.factors, self.slices) if index < s.stop)
+        raise NumericalError(
+            f"The bound of the {group.site.name} site at index {index - here.start} of {group.name!r} is not finite "
+            f"for the predictor {eta[index]} with variance {z[index]}. Scale the predictor so that the likelihood is "
+            f"finite there."
+        )
+
+    def require_determined(self, proper: bool) -> None:
+        """Raise where the sites leave some direction of the unknowns free."""
+        if not proper:
+            names = ", ".join(repr(g.name) for g in self.form.form.factors)
+            tree = any(g.site.coupled for g in self.form.form.factors)
+            raise InvalidDataError(
+                f"The factors {names} do not determine all unknowns: some direction, such as the mean of an image "
+                f"of which only differences are known, is in none of their operators. Observe it, or add a potential "
+                f"that does, such as a weak one on the unknowns themselves{', or scaling= of the WaveletTree' * tree}."
+            )

@@ -1,0 +1,341 @@
+"""Expectation propagation on the latent Gaussian form (Minka 2001; Ko and Seeger 2015).
+
+Sites exp(b f - pi f^2 / 2) replace the likelihood factors t(f). A sweep removes (a fraction eta of) each site
+from the posterior, matches the moments of the cavity times t^eta, and reads off the new site. A fixed point of
+all n updates is sought; the sweep is one pure function of arrays, run by NumPy or jitted by JAX.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.numerics.backend.namespace import is_jax
+from pymc_ep.numerics.optimise.anderson import anderson
+from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite, check_finite
+
+__all__ = ["EP", "State"]
+
+_DEPTH = 5
+"""Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
+_NEAR = 1.0
+"""Change, in posterior standard deviations, below which steps are extrapolated."""
+_CAREFUL, _CLOSE = 0.5, 0.3
+"""Damping of careful steps, and the change below which full ones follow them."""
+_GROWTH = 3.0
+"""Factor by which the change may grow in one accepted step."""
+_HARMLESS = 1e-2
+"""Change below which growth is not a sign of overshooting."""
+_HELPS = 0.5
+"""Factor by which the first plain update must reduce the change to be kept."""
+_SHORT = 0.1
+"""Damping at which automatic steps are no longer shortened for a growing change, only for an improper posterior."""
+_LEAST_DAMPING = 1e-3
+"""Damping at which EP gives up."""
+_PATIENCE, _LAST_PATIENCE = 10, 50
+"""Steps without a new least change after which automatic damping halves, and after which EP gives up."""
+_LOST = 2.0
+"""Change, in posterior standard deviations and relative to the least so far, at which sites are running away."""
+_POINT = 1e-8
+"""Variance of a cavity that stands for a point, relative to the prior's."""
+_NEWTON, _ARRIVED = 20, 0.1
+"""Most steps of Newton's method, and the step, in standard deviations, at which it ends."""
+_INNER = 12
+"""Most updates of the means alone in an automatic sweep: they cost products with vectors and save factorisations."""
+
+
+class State(NamedTuple):
+    """Sites, the sweep at them, and what the choice of the next step needs.
+
+    Attributes
+    ----------
+    shift, precision : ndarray, (n,)
+    sweep : Sweep
+    points, residuals : ndarray, (k, 2 n)
+        History for the extrapolation.
+    damping : float
+        Fraction of a plain update that is taken.
+    best : float
+        Least change so far.
+    stale : int
+        Steps since then.
+    careful : bool
+        Whether steps are plain and damped since full ones from far away overshoot together, where nothing but sites
+        holds the predictors.
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
+    sweep: Sweep
+    points: np.ndarray
+    residuals: np.ndarray
+    damping: float
+    best: float
+    stale: int
+    careful: bool = False
+
+
+class EP:
+    """Expectation propagation.
+
+    Parameters
+    ----------
+    sites : sequence of CompiledSite
+        One for each group of observations.
+    power : float
+        Fraction of a site that is removed and matched at a time, in (0, 1]; 1 is plain EP.
+    damping : float or "auto"
+        Fraction of an update that is taken; "auto" starts at 1, extrapolates once near the fixed point, and
+        halves it whenever the change grows or a posterior is improper.
+    tol : float
+        Largest change of a site at which the iteration ends.
+    schedule : {"parallel", "sequential"}
+        Update all sites from one posterior, or one after another with a rank-one update after each.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[CompiledSite],
+        *,
+        power: float = 1.0,
+        damping: float | str = "auto",
+        tol: float = 1e-8,
+        schedule: str = "parallel",
+    ):
+        self.sites = list(sites)
+        self.power = float(power)
+        self.automatic = damping == "auto"
+        self.damping = 1.0 if self.automatic else float(damping)
+        self.tol = tol
+        self.schedule = schedule
+        self.log_concave = all(s.site.log_concave for s in self.sites)
+        self.inner = _INNER if self.automatic and schedule == "parallel" else 0
+
+    def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
+        """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
+        on_jax = is_jax(problem.mean)
+        evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return evaluate(problem, shift, precision)
+
+    def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
+        """Start from given sites (shift, precision), or from the prior and one update of all sites.
+
+        From the prior, sites that pull far (a count of zero under a rectified link, say) overshoot together,
+        as each is updated for itself. Where the first update does not reduce the change, the tilted marginals
+        are taken for independent observations instead: their consensus cannot overshoot.
+        """
+        n = problem.mean.shape[0]
+        if start is not None:
+            shift, precision = (np.array(part) for part in start)
+            first = self.sweep(problem, shift, precision, self.inner)
+            if bool(first.proper) and self.automatic and float(first.change) > _CLOSE and not _holds(problem.prior):
+                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
+                return unmatched._replace(damping=_CAREFUL, careful=True)
+            if bool(first.proper):
+                return self._accept(shift, precision, first, None)
+        zero = np.zeros(n)
+        regular = problem.prior.regular()
+        prior = self.sweep(problem._replace(prior=regular), zero, zero)
+        self._require_finite(problem, prior)
+        state = self._accept(zero, zero, prior, None)
+        if self.change(state) <= self.tol:
+            return state
+        plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
+        if plain is not None and self.change(plain) < _HELPS * self.change(state):
+            return _without_history(plain)
+        inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
+        observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
+        if observed is not None:
+            return _without_history(observed)
+        if regular is problem.prior:
+            return state
+        if plain is not None:
+            return _without_history(plain)
+        raise NumericalError(
+            "Under a flat prior the predictor of some observation is not determined by the other observations (a "
+            "coefficient that one observation alone has, or classes that a predictor separates), so that it has no "
+            "proper distribution without it. Give the coefficients proper priors, such as pm.Normal."
+        )
+
+    def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
+        """Evaluate the sites; None where they do not give a proper posterior."""
+        at = self.sweep(problem, shift, precision, 0 if before.careful else self.inner)
+        if not bool(at.proper):
+            return None
+        return self._accept(shift, precision, at, before)
+
+    def step(self, problem: Problem, state: State) -> State:
+        """Take one damped or extrapolated step, or stay and damp more where it led astray."""
+        if self.schedule == "sequential":
+            shift, precision = sequential_pass(self, problem, state)
+        else:
+            shift, precision = self._propose(state)
+        trial = self._trial(problem, shift, precision, state)
+        if trial is not None and self._diverges(trial):
+            trial = self._at_mode(problem)
+            if trial is not None:
+                # Steps as long as those before would lead astray from there as well.
+                trial = trial._replace(damping=state.damping / 2)
+        if trial is not None:
+            grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
+            if not (self.automatic and grown and state.damping > _SHORT):
+                return trial
+        return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
+
+    def _diverges(self, trial: State) -> bool:
+        """Whether sites run away that Newton's method would bring back."""
+        runs = self.change(trial) > _LOST * max(1.0, trial.best)
+        return self.automatic and self.log_concave and self.schedule == "parallel" and runs
+
+    def _at_mode(self, problem: Problem) -> State | None:
+        """Start at the posterior's mode, which Newton's method finds where the sites are log-concave.
+
+        Slope and curvature of a site are what its moments under a cavity as narrow as a point give.
+        """
+        eta = problem.mean
+        narrow = _POINT * np.asarray(problem.prior.regular().variances()) + KNOWN
+        for _ in range(_NEWTON):
+            at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
+            shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)
+            posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
+            moved = posterior.mean - eta
+            eta = posterior.mean
+            spread = np.sqrt(np.abs(posterior.variance)).max()
+            if not bool(posterior.proper) or np.abs(moved).max() <= _ARRIVED * spread:
+                break
+        first = self.sweep(problem, shift, precision, self.inner)
+        return self._accept(shift, precision, first, None) if bool(first.proper) else None
+
+    def objective(self, state: State) -> float:
+        """Return EP's log evidence."""
+        return float(state.sweep.log_z)
+
+    def change(self, state: State) -> float:
+        """Return the largest change that an update of the present sites would make."""
+        return float(state.sweep.change)
+
+    def finished(self, state: State) -> Status | None:
+        """Test the change against the tolerance."""
+        change = self.change(state)
+        if change <= self.tol:
+            return Status(True, f"converged: the largest change of a site is {change:.2g}")
+        if state.stale >= _PATIENCE and change <= float(state.sweep.rounding):
+            return Status(
+                True,
+                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are too "
+                f"large for a smaller one; solver='coefficients' loses no digits to them",
+            )
+        if state.stale >= _LAST_PATIENCE:
+            return Status(
+                False,
+                f"stalled: no improvement on a change of {state.best:.2g} in {state.stale} steps; accept it as the "
+                f"tolerance, use a smaller power, or check the model for outliers",
+            )
+        if state.damping < _LEAST_DAMPING:
+            return Status(
+                False,
+                f"stalled with a change of {change:.2g}: steps of {state.damping:.1g} still lead to improper "
+                f"posteriors; use a smaller power, or check the model for outliers",
+            )
+        return None
+
+    def _is_near(self, state: State) -> bool:
+        """Whether the sites are so near the fixed point that plain updates lead to it."""
+        return self.automatic and state.damping == 1.0 and self.change(state) < _NEAR
+
+    def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Extrapolate near the fixed point; elsewhere take a damped update."""
+        n = len(state.shift)
+        damped = state.points[-1] + state.damping * state.residuals[-1]
+        if self._is_near(state):
+            mean = np.asarray(state.sweep.posterior.mean)
+            variance = np.asarray(state.sweep.posterior.variance)
+            weights = np.concatenate([np.sqrt(variance), variance])
+            # In slopes at the mean, b - pi m, a change of precision alone does not look like a change of mean.
+            points, residuals = (_with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
+            extrapolated = _with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
+            # Precisions of log-concave sites are positive at the fixed point: where the extrapolation leaves
+            # that set, those sites take the plain update.
+            astray = self.log_concave & (extrapolated[n:] < 0)
+            damped = np.where(np.tile(astray, 2), damped, extrapolated)
+        return damped[:n], damped[n:]
+
+    def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
+        point = np.concatenate([shift, precision])
+        residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
+        points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
+        careful = before is not None and before.careful
+        if before is not None:
+            points = np.concatenate([before.points, points])[-_DEPTH:]
+            residuals = np.concatenate([before.residuals, residuals])[-_DEPTH:]
+            damping, best, stale = before.damping, before.best, before.stale + 1
+        if float(at.change) < best:
+            best, stale = float(at.change), 0
+        careful = careful and best >= _CLOSE
+        if self.automatic:
+            if stale > 0 and stale % _PATIENCE == 0:
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _SHORT))
+            elif stale == 0 and not careful:
+                damping = min(1.0, 2.0 * damping)
+        else:
+            damping = self.damping
+        return State(shift, precision, at, points, residuals, damping, best, stale, careful)
+
+    def _require_finite(self, problem: Problem, at: Sweep) -> None:
+        """Raise at the first site whose moments are not finite."""
+        for site, y, here in zip(self.sites, problem.observed, group_slices(problem.observed)):
+            check_finite(
+                Tilted(*(np.asarray(field)[here] for field in at.tilted)),
+                y,
+                at.cavity_mean[here],
+                at.cavity_variance[here],
+                site.site.name,
+            )
+
+
+def _holds(prior: Any) -> bool:
+    """Whether the prior alone holds some of the predictors: it is proper, or flat in some coefficients only."""
+    return prior.regular() is prior or bool(np.any(np.asarray(prior.precision)))
+
+
+def _without_history(state: State) -> State:
+    """Forget all iterates but the last: they belong to another map, or led astray."""
+    return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
+
+
+def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
+    """Add ``sign * precision * mean`` to the shifts in rows of (shift, precision), (k, 2 n)."""
+    n = len(mean)
+    return np.concatenate([rows[:, :n] + sign * rows[:, n:] * mean, rows[:, n:]], axis=1)
+
+
+def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Update the sites one after another, the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
+    shift, precision = state.shift.copy(), state.precision.copy()
+    posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
+    mean = np.asarray(state.sweep.posterior.mean).copy()
+    index = 0
+    for site, y, values in zip(engine.sites, problem.observed, problem.parameters):
+        for k in range(len(y)):
+            variance = posterior[index, index]
+            kept = 1.0 - engine.power * precision[index] * variance
+            if kept > 0 and variance > 0:
+                cavity = variance / kept
+                centre = mean[index] - engine.power * cavity * (shift[index] - precision[index] * mean[index])
+                tilted = site.moments(y[k], centre, cavity, engine.power, *(v[k] for v in values))
+                d_shift = state.damping * (float(tilted.shift) / engine.power - shift[index])
+                d_precision = state.damping * (float(tilted.precision) / engine.power - precision[index])
+                grown = 1.0 + d_precision * variance
+                if grown > 0:
+                    column = posterior[:, index].copy()
+                    mean += column * ((d_shift - d_precision * mean[index]) / grown)
+                    posterior -= np.outer(column, column * (d_precision / grown))
+                    shift[index] += d_shift
+                    precision[index] += d_precision
+            index += 1
+    return shift, precision

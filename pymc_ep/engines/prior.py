@@ -1,0 +1,52 @@
+"""A Gaussian prior of predictors under sites, at one value of the hyperparameters, as arrays."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.numerics.backend.namespace import on_host
+from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
+
+__all__ = ["FactorValues", "Prior", "perturbed"]
+
+
+class Prior(NamedTuple):
+    """The form at one value of the hyperparameters.
+
+    Attributes
+    ----------
+    mean : ndarray, (n,)
+        Prior mean of all predictors.
+    gaussian : GaussianPrior
+        Of the predictors about that mean.
+    parameters : tuple of tuple of ndarray
+        Site parameters, for each group, each (n of the group,).
+    log_prior : float
+        Log density of the hyperparameters.
+    log_excess : float
+        log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites.
+    """
+
+    mean: Any
+    gaussian: GaussianPrior
+    parameters: tuple[tuple[Any, ...], ...]
+    log_prior: float
+    log_excess: float
+
+    def posterior(self, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool) -> GaussianPosterior:
+        """Return the posterior of the predictors by Gaussian sites, (n,) each, on the host."""
+        return on_host(self.gaussian).posterior(np.asarray(self.mean), shift, precision, log_concave=log_concave)
+
+
+class FactorValues(NamedTuple):
+    """The fields of a `Prior` but for its `gaussian`, which may be costly to form, or impossible."""
+
+    mean: Any
+    parameters: tuple[tuple[Any, ...], ...]
+    log_prior: float
+    log_excess: float
+
+
+def perturbed(theta: np.ndarray) -> np.ndarray:
+    """Return other hyperparameters nearby, (p,): what vanishes or agrees at both does so by structure."""
+    return theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)

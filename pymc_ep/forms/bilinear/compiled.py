@@ -1,0 +1,327 @@
+"""The bilinear form as functions of arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.exceptions import InvalidDataError, at_index
+from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.graphs.hyper_functions import HyperFunctions
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.results.fingerprint import digest
+from pymc_ep.sites.base import first_outside
+
+__all__ = ["CompiledBilinear"]
+
+_SINGULAR = 1e-14
+"""Smallest eigenvalue of a covariance over the largest one, from which on its inverse is made of rounding errors."""
+
+_FAR_ABOVE = 25.0
+"""Nats by which a log rate may begin above that of the largest count: the log of 7e10."""
+
+
+class CompiledBilinear(HyperFunctions):
+    """Compiled functions of a `Bilinear`.
+
+    Parameters
+    ----------
+    form : Bilinear
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        For `pytensor.function`. By default NumPy runs the model's own functions.
+    """
+
+    most_draws = 1000
+    """Draws of a chain where no number is asked for."""
+
+    def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self.restart(hyper_start)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the present observations."""
+        return [np.asarray(self._data()[0])]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of matrices and biases."""
+        return [tuple(int(n) for n in shape) for shape in self._entry_shapes(*self.unpack(self.start))]
+
+    @property
+    def work(self) -> float:
+        """Multiplications of the product of a matrix with its transpose."""
+        return float(max(shape[0] for shape in self.shapes)) * self.n_factors**2
+
+    @property
+    def n_factors(self) -> int:
+        """Columns of either matrix."""
+        return self.shapes[0][1]
+
+    def cells(self) -> Cells:
+        """Return the present cells.
+
+        Raises
+        ------
+        InvalidDataError
+            For observations that cannot be, for rows that there are not, and for numbers that differ.
+        """
+        y, wanted, rows, cols = (np.asarray(part) for part in self._data())
+        if len(wanted) == 2 and y.shape != tuple(wanted):
+            v, u = (one.name for one in self.form.matrices)
+            raise InvalidDataError(
+                f"{self.form.cells.name!r} has observations of shape {y.shape}, but the products of {v!r} and {u!r} "
+                f"are of shape {tuple(map(int, wanted))}; correct the one or the other, or transpose the observations."
+            )
+        self.require_cells(y.ravel(), rows, cols, shape=y.shape)
+        shape = self.shapes[0][0], self.shapes[1][0]
+        return Cells.of(y.ravel(), rows.astype(np.int64), cols.astype(np.int64), shape, self.form.cells.site)
+
+    def require_cells(
+        self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, shape: tuple[int, ...] | None = None
+    ) -> None:
+        """Raise unless there can be such observations at such rows and columns, (n,) each.
+
+        The observations were given in a shape, by default theirs, which messages count in.
+        """
+        group = self.form.cells
+        if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
+            raise InvalidDataError(
+                f"{group.name!r} has observations of shape {y.shape}, rows of shape {rows.shape} and columns of shape "
+                f"{cols.shape}; give one of each for every cell."
+            )
+        if not len(y):
+            raise InvalidDataError(f"{group.name!r} has no cells; observe at least one.")
+        (n_rows, d), (n_cols, other_d) = self.shapes[:2]
+        if not d:
+            raise InvalidDataError(f"{self.form.matrices[0].name!r} has no columns; give it at least one factor.")
+        if d != other_d:
+            names = " and ".join(repr(one.name) for one in self.form.matrices)
+            raise InvalidDataError(f"{names} have {d} and {other_d} columns; give both as many.")
+        for what, index, size, one in zip(("row", "column"), (rows, cols), (n_rows, n_cols), self.form.matrices):
+            bad = (index < 0) | (index >= size)
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"{group.name!r} has the {what} {index[k]} at index {k}, but {one.name!r} has rows 0 to "
+                    f"{size - 1}; correct that index, or give {one.name!r} more rows."
+                )
+        if (bad_value := group.site.first_bad(y)) is not None:
+            k, kinds = bad_value
+            place = tuple(int(i) for i in np.unravel_index(k, shape or y.shape))
+            raise InvalidDataError(
+                f"{group.name!r} has the observation {y[k]}{at_index(place)}, but its values are {kinds}; correct or "
+                f"remove that cell."
+            )
+
+    def started(self, theta: np.ndarray) -> tuple[Cells, BilinearPrior]:
+        """Return the present cells, and the form at hyperparameters to start from, (p,).
+
+        Raises
+        ------
+        InvalidDataError
+            As `cells`, and for offsets, likelihoods and priors that cannot be.
+        """
+        cells = self.cells()
+        try:
+            prior = self.prior(theta)
+        except IndexError as error:
+            reason = str(error).partition("\n")[0]
+            names = ", ".join(map(repr, self.form.hyper_names))
+            raise InvalidDataError(
+                f"An offset or prior of {self.form.cells.name!r} takes {names} out of range: {reason}. Check index "
+                f"arrays against shapes and dims; a bias of rows has as many entries as their matrix has rows."
+            ) from error
+        self.require_numbers(prior.offset, prior.parameters)
+        self._require_rates(cells.y, prior.offset)
+        means = self.split(prior.left.mean, prior.right.mean)
+        variances = self.split(prior.left.variance, prior.right.variance)
+        for one in self.form.entries:
+            _require(f"{one.name!r} has the prior mean", means[one.name], "real")
+            if one.covariance is None and not one.flat:
+                signed = variances[one.name]
+                sd = np.sign(signed) * np.sqrt(np.abs(signed))
+                _require(f"{one.name!r} has the prior standard deviation", sd, "positive")
+        return cells, prior
+
+    def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
+        """Raise unless cells can have such offsets and parameters of their likelihood, (n,) each."""
+        group = self.form.cells
+        _require(f"{group.name!r} has the offset", offset, "real")
+        for name, values in zip(group.site.parameters, parameters):
+            _require(f"{group.name!r} has the {name}", values, "positive")
+
+    def _require_rates(self, y: np.ndarray, offset: np.ndarray) -> None:
+        """Raise for offsets that begin with rates no count is anywhere near."""
+        group = self.form.cells
+        if group.site.domain != "count" or group.link != "exp" or not y.size:
+            return
+        k, most = int(np.argmax(offset)), float(y.max())
+        if offset[k] > np.log(most + 1.0) + _FAR_ABOVE:
+            raise InvalidDataError(
+                f"{group.name!r} has the offset {offset[k]:.6g} at index {k}, so that rates e^f begin near "
+                f"e^{offset[k]:.4g}, while its largest count is {most:g}. Offsets are added to log rates: pass the log "
+                f"of an exposure, or start an intercept lower."
+            )
+
+    def prior(self, theta: np.ndarray) -> BilinearPrior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        log_prior, offset, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        n = len(self.form.cells.parameters)
+        parameters, left = tuple(rest[:n]), iter(rest[n:])
+        by_name = {}
+        for one, shape in zip(self.form.entries, self.shapes):
+            flat = np.zeros(shape), np.full(shape, np.inf)
+            by_name[one.name] = MatrixPrior(*flat) if one.flat else MatrixPrior(*(next(left) for _ in one.parts))
+            _require_positive(one.name, by_name[one.name].covariance)
+        left_prior, right_prior = (
+            self._joined(by_name[matrix.name], None if bias is None else by_name[bias.name])
+            for matrix, bias in zip(self.form.matrices, self.form.biases)
+        )
+        return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
+
+    def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what tells, by name, whether a result is of the present data and priors: small beside these."""
+        prior, (y, _, rows, cols) = self.prior(theta), map(np.asarray, self._data())
+        given = [prior.offset, *prior.parameters]
+        alike = all(np.ptp(part) == 0 for part in given)
+        moments = [getattr(side, name) for name in ("mean", "variance") for side in (prior.left, prior.right)]
+        finite = [np.where(np.isfinite(part), part, 0.0).mean(axis=0) for part in moments]
+        return {
+            "cells": digest(self.form.cells.site.name, y.astype(float), rows.astype(np.int64), cols.astype(np.int64)),
+            "offset": np.array([part[:1] if alike else part for part in given]),
+            "prior_mean": np.concatenate(finite[:2]),
+            "prior_variance": np.concatenate(finite[2:]),
+        }
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        of_prior: Sequence[MatrixPrior],
+        of_offset: np.ndarray,
+        of_parameters: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior plus a function whose own gradients are given.
+
+        Parameters
+        ----------
+        theta : ndarray, (p,)
+        of_prior : sequence of MatrixPrior
+            In the left and in the right one.
+        of_offset : ndarray, (n,)
+        of_parameters : sequence of ndarray, (n,)
+        """
+        d, cotangents = self.n_factors, {}
+        for k, (matrix, bias) in enumerate(zip(self.form.matrices, self.form.biases)):
+            mean, variance, covariance = of_prior[k]
+            cotangents[matrix.name] = [mean[:, :d], variance[:, :d], *([] if covariance is None else [covariance])]
+            if bias is not None:
+                cotangents[bias.name] = [mean[:, d], variance[:, d]]
+        flat = [part for one in self.form.entries if not one.flat for part in cotangents[one.name]]
+        parts = self._pullback(*self.unpack(theta), of_offset, *of_parameters, *flat)
+        return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
+
+    def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
+        """Return, by name, what belongs to matrices and biases, of arrays with a bias as their last column."""
+        d, out = self.n_factors, {}
+        for part, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
+            out[matrix.name] = part[..., :d]
+            if bias is not None:
+                out[bias.name] = part[..., d]
+        return out
+
+    def scales_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the hyperparameters that the prior variances of some matrices and biases depend on."""
+        graphs = [part for one in self.form.entries if one.name in names for part in one.parts[1:]]
+        behind = set(ancestors(graphs))
+        return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
+
+    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return hyperparameters and Deterministics, (s, *shape), for rows of theta and of matrices and biases."""
+        found = self._deterministics(*self._unpack_rows(theta), *(values[one.name] for one in self.form.entries))
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form, lines = self.form, ["form             inner products of rows of two Gaussian matrices (bilinear)"]
+        for one, shape in zip(form.entries, self.shapes):
+            size = " x ".join(map(str, shape))
+            lines.append(f"latent           {one.name}: {size} values, {'flat prior' if one.flat else 'Gaussian'}")
+        site = form.cells.site
+        cut = ", zeros cut off" if getattr(site, "truncated", False) else ""
+        y = self.observed()[0]
+        lines.append(
+            f"observed         {form.cells.name}: {y.size} cells, site {site.name}{cut}, link {form.cells.link}"
+        )
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return "\n".join(lines)
+
+    @staticmethod
+    def _joined(matrix: MatrixPrior, bias: MatrixPrior | None) -> MatrixPrior:
+        if bias is None:
+            return matrix
+        mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias[:2]))
+        return matrix._replace(mean=mean, variance=variance)
+
+    def _function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _data(self) -> Callable[..., Any]:
+        group = self.form.cells
+        return self._function([], [group.observed, pt.stack(group.shape), group.rows, group.cols])
+
+    @cached_property
+    def _entry_shapes(self) -> Callable[..., Any]:
+        shapes = [pt.stack([pt.as_tensor(n) for n in one.shape]) for one in self.form.entries]
+        return self._function(self.form.hyper_values, shapes)
+
+    @property
+    def _moments(self) -> list[Any]:
+        group = self.form.cells
+        return [group.offset, *group.parameters, *(part for one in self.form.entries for part in one.parts)]
+
+    @cached_property
+    def _prior(self) -> Callable[..., Any]:
+        return self._function(self.form.hyper_values, [self.form.log_prior, *self._moments])
+
+    @cached_property
+    def _pullback(self) -> Callable[..., Any]:
+        outputs, values = self._moments, list(self.form.hyper_values)
+        cotangents = [v.type() for v in outputs]
+        total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self._function([*values, *cotangents], gradient)
+
+    @cached_property
+    def _deterministics(self) -> Callable[..., Any]:
+        rows = self._row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
+
+
+def _require(what: str, values: np.ndarray, domain: str) -> None:
+    """Raise for the first value outside a domain."""
+    if (found := first_outside(values, domain)) is not None:
+        value, where, wanted = found
+        raise InvalidDataError(f"{what} {value}{where}, which must be {wanted}; correct it.")
+
+
+def _require_positive(name: str, covariance: np.ndarray | None) -> None:
+    """Raise unless a covariance that there is could be one, and has an inverse in doubles."""
+    if covariance is None:
+        return
+    values = np.linalg.eigvalsh(covariance) if np.isfinite(covariance).all() else np.full(1, np.nan)
+    if not values[0] > _SINGULAR * values[-1]:
+        raise InvalidDataError(
+            f"The prior covariance of the rows of {name!r} is not positive definite (its eigenvalues are "
+            f"{values[0]:.3g} to {values[-1]:.3g}); correct it, or add a small multiple of the identity."
+        )

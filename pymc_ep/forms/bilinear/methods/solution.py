@@ -1,0 +1,141 @@
+"""What engines for bilinear forms share: where they start from, and the solution that they hand over."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.bilinear.bound import Sides
+from pymc_ep.engines.loop import Run
+from pymc_ep.engines.options import check_whole
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.forms.bilinear.posterior import BilinearPosterior
+from pymc_ep.kernels.inner_products import FactoredRows, Rows
+
+__all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides"]
+
+BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+_AT_MODE = "; the hyperparameters are at their mode, without a spread"
+_LEARNED = ("left_prior_variance", "right_prior_variance")
+"""Of a ``fit_state``: prior variances of columns, where they were learned."""
+
+
+def bilinear_solution(
+    form: CompiledBilinear,
+    found: Run,
+    thetas: Sequence[np.ndarray],
+    settings: dict[str, Any],
+    log_evidence_is: str,
+    *,
+    points: bool,
+    learned: bool,
+    prior_variances: Sequence[np.ndarray] | None = None,
+) -> Solution:
+    """Return the solution at the end of an iteration.
+
+    Parameters
+    ----------
+    form : CompiledBilinear
+    found : Run
+        Its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
+    thetas : sequence of ndarray, (p,)
+        Hyperparameters of all iterations.
+    settings : dict
+    log_evidence_is : str
+    points : bool
+        Whether all rows are points, so that what rises is a density.
+    learned : bool
+        Whether hyperparameters were learned, which are at their mode then.
+    prior_variances : (D,) and (D,), optional
+        Of the columns of either matrix, where they were learned in place of the model's.
+    """
+    state = saved(found.state)
+    if prior_variances is not None:
+        state |= dict(zip(_LEARNED, prior_variances))
+    posterior, what = rebuild(form, state), "log density" if points else "bound"
+    predictor, shape = posterior.predictor_moments(), form.observed()[0].shape
+    constant = form.constrained(found.state.theta)
+    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
+    of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
+    return Solution(
+        moments=moments | of_hyper,
+        hyper_modes=constant,
+        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
+        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
+        hyper_traces=form.constrained(np.array(thetas)),
+        sites={
+            form.form.cells.name: {
+                "predictor_mean": predictor.mean.reshape(shape),
+                "predictor_sd": predictor.sd.reshape(shape),
+            }
+        },
+        state=state | form.fingerprint(found.state.theta),
+        draws=posterior.draws,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        status=found.status.sentence + (_AT_MODE if learned and constant else ""),
+        converged=found.status.converged,
+        settings=settings,
+        log_evidence_is=log_evidence_is,
+        objective_is=f"{what} + log prior",
+        max_change_is=f"rise of the {what}, a cell",
+    )
+
+
+def saved(state: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of a state that a posterior and a later start are made of."""
+    sides = zip(("left", "right"), state.sides)
+    arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
+    return arrays | {"theta": state.theta}
+
+
+def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> BilinearPosterior:
+    """Return the posterior that a saved ``fit_state`` describes."""
+    learned = [state[name] for name in _LEARNED] if _LEARNED[0] in state else None
+    return BilinearPosterior(form, state["theta"], *_sides(state), learned)
+
+
+def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
+    """Return the rows at which an earlier fit ended, which have to be of the shapes of the first ones."""
+    sides = _sides(start)
+    for side, own, rows in zip(("left", "right"), sides, first):
+        if own.mean.shape != rows.mean.shape:
+            raise ValueError(
+                f"start= holds a {side} matrix of shape {own.mean.shape}, but the model's is {rows.mean.shape}; fit "
+                f"without start=, or pass the hyperparameters alone as a dict."
+            )
+    return sides
+
+
+def _sides(arrays: Mapping[str, np.ndarray]) -> Sides:
+    """Return the matrices of which the arrays were saved."""
+    kind = FactoredRows if "left_factor" in arrays else Rows
+    left, right = (kind(*(arrays[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
+    return left, right
+
+
+def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, Any]:
+    """Return options that are those of all these engines; raise where they are outside their range, or have no answer.
+
+    Raises
+    ------
+    ValueError
+        For options that cannot be, and where hyperparameters that are to be learned are the scales of others.
+    """
+    tol = options["tol"]
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
+        raise ValueError(f"tol={tol!r} must be positive.")
+    check_whole("max_iter", options["max_iter"])
+    check_whole("seed", options["seed"], least=0)
+    if hyper == "optimize" and form.nested:
+        (name, scale), *_ = form.nested.items()
+        raise ValueError(
+            f"{name!r} is held at its mode, and its scale {scale!r} is to be learned, but the density of both together "
+            f"is largest where the scale is zero. Hold the scale by hyper='fixed', at another value than the model's "
+            f"initial point by start={{{scale!r}: ...}}, give it a number, or use pm.sample; of vectors, those that "
+            f"are added as b[rows] to inner products of rows are integrated out."
+        )
+    return options | {"tol": float(tol)}

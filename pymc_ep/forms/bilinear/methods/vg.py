@@ -1,0 +1,154 @@
+"""The variational Gaussian on bilinear models from end to end: options, points, solution."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.bilinear.bound import BilinearBound
+from pymc_ep.engines.bilinear.row_parameters import factored, independent
+from pymc_ep.engines.bilinear.values import BilinearPrior
+from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.recorded import Saved
+from pymc_ep.exceptions import did_you_mean
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.forms.bilinear.methods.solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
+from pymc_ep.forms.bilinear.methods.unseen_rows import with_unseen_rows
+from pymc_ep.sites.cells.likelihoods import CELL_SITES
+
+__all__ = ["OPTIONS", "VG", "solve"]
+
+OPTIONS = {"covariance": "diagonal", "estimate": (), "tol": 1e-6, "max_iter": 200, "seed": 0}
+"""Options and their defaults."""
+_WITH_POINTS = (
+    "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
+)
+_COVARIANCES = ("diagonal", "full")
+_NOTHING = 1e-3
+"""Root mean square of inner products below which there are none."""
+_SINGULAR = 1e-10
+"""Least eigenvalue of a learned covariance, relative to the largest one that it began with, at which it is singular."""
+
+
+def solve(call: Call) -> Solution:
+    """Fit a bilinear form by a Gaussian of independent rows.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations that cannot be, and for rows that there are not.
+    ValueError
+        For options that cannot be, such as points with a scale that is learned.
+    """
+    form, theta = call.form, call.theta
+    settings = checked(OPTIONS | call.options, form.form, call.hyper)
+    if settings["covariance"] not in _COVARIANCES:
+        raise ValueError(f"covariance={settings['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
+    estimated, points = _points(form.form, settings["estimate"], form.n_factors)
+    settings["estimate"] = estimated
+    if call.hyper == "optimize" and (scales := form.scales_of(estimated)):
+        raise ValueError(
+            f"estimate= makes points of {', '.join(map(repr, estimated))}, whose scale {scales[0]!r} is to be learned, "
+            f"and the density of both together is largest where scales are zero: hold it by hyper='fixed', at another "
+            f"value than the model's initial point by start={{{scales[0]!r}: ...}}, or leave them out of estimate=."
+        )
+    cells, prior = form.started(theta)
+    first = first_state(prior, form.n_factors, points, theta, settings["seed"])
+    if call.start is not None:
+        first = _from_start(first, call.start, full=settings["covariance"] == "full")
+    bound = BilinearBound(cells, form.n_factors, points)
+    ascent = VariationalGaussian(
+        bound,
+        learn=call.hyper == "optimize",
+        tol=settings["tol"],
+        max_iter=settings["max_iter"],
+        full=settings["covariance"] == "full",
+    )
+    engine = Saved(ascent, call.checkpoint, saved)
+    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
+    engine.save(found.state, last=True)
+    sentence = with_unseen_rows(found.status.sentence, form, cells)
+    if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
+        sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
+    status = found.status._replace(sentence=sentence)
+    if call.hyper == "optimize":
+        status = _degenerate(status, form, prior, found.state)
+    found = found._replace(status=status)
+    if ascent.full:
+        # Sweeps, with which few steps end, are without covariances.
+        left, right = map(factored, found.state.sides)
+        found = found._replace(state=found.state._replace(left=left, right=right))
+    what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
+    all_points = bool(np.concatenate(points).all())
+    thetas = engine.thetas[: len(found.change)]
+    return bilinear_solution(form, found, thetas, settings, what, points=all_points, learned=call.hyper == "optimize")
+
+
+def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
+    """Return the status of a fit, with what is to be said of learned priors that leave nothing, or have no maximum."""
+    sentence, last = status.sentence, form.prior(state.theta)
+    squares = [(rows.mean**2 + rows.variance)[:, : form.n_factors].mean(axis=0) for rows in state.sides]
+    size = float(np.sqrt(squares[0] @ squares[1]))
+    if size < _NOTHING:
+        sentence += (
+            f"; every factor is pruned, to inner products of root mean square {size:.2g}, as the bound is highest "
+            f"without any where the data say little of them: new rows have their prior. Hold a scale at the value that "
+            f"predicts best, by hyper='fixed', or observe more cells"
+        )
+    for matrix, begun, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
+        if begun.covariance is None or own.covariance is None:
+            continue
+        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(begun.covariance)[-1]:
+            # Where nothing is left the factors are settled all the same.
+            status = status._replace(converged=status.converged and size < _NOTHING)
+            sentence += (
+                f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior has no bound: "
+                f"give standard deviations a prior without density at zero, as pm.InverseGamma.dist(3, 2), or hold it"
+            )
+    return status._replace(sentence=sentence)
+
+
+def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
+    """Return the names of what is estimated, and which columns of either side that is."""
+    if estimate is not None and not isinstance(estimate, Iterable):
+        raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
+    named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
+    unknown = [name for name in named if name not in form.latent_names]
+    if unknown:
+        raise ValueError(
+            f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
+            f"{', '.join(form.latent_names)}.{did_you_mean(unknown[0], form.latent_names)}"
+        )
+    # A flat prior gives no posterior that is proper for sure.
+    estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)
+    columns = []
+    for matrix, bias in zip(form.matrices, form.biases):
+        own = [matrix.name in estimated] * d
+        columns.append(np.array([*own, *([] if bias is None else [bias.name in estimated])]))
+    return estimated, (columns[0], columns[1])
+
+
+def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) -> State:
+    """Return where an earlier fit ended, by covariances or without."""
+    left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
+    for rows, own in zip((left, right), first.sides):
+        if ((rows.variance > 0) != (own.variance > 0)).any():
+            raise ValueError(
+                "start= or the file of checkpoint= is a fit with another estimate=; fit without it, or with the same."
+            )
+    return first._replace(left=left, right=right)
+
+
+VG = Method(
+    "vg",
+    Bilinear,
+    solve,
+    rebuild,
+    OPTIONS,
+    ("optimize", "fixed"),
+    takes=lambda site: isinstance(site, CELL_SITES),
+)

@@ -1,0 +1,203 @@
+"""The posterior of a bilinear form, whose rows are independent: moments and draws of its variables."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+from scipy.special import logsumexp, ndtri
+
+from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
+from pymc_ep.sites.cells.integrals import log_integral
+from pymc_ep.sites.cells.likelihoods import CellSite
+
+__all__ = ["BilinearPosterior"]
+
+_NODES = 32
+_NUMBERS = 2**22
+"""Numbers in the rows of draws that are multiplied at a time."""
+_AT_A_TIME = 40
+"""Numbers for each draw of a predictor that are held at a time."""
+_RATES = np.errstate(over="ignore")
+"""Rates of draws and of nodes may be infinite, where the likelihood is zero."""
+
+
+class BilinearPosterior:
+    """Independent Gaussian rows of both matrices and their biases.
+
+    Parameters
+    ----------
+    form : CompiledBilinear
+    theta : ndarray, (p,)
+        Mode of the unconstrained hyperparameters.
+    left, right : Rows or FactoredRows
+        Rows with a bias as the last column; variances of points are zero.
+    prior_variances : (D,) and (D,), optional
+        Of the columns of either matrix, where they were learned in place of the model's.
+    """
+
+    def __init__(
+        self,
+        form: CompiledBilinear,
+        theta: np.ndarray,
+        left: AnyRows,
+        right: AnyRows,
+        prior_variances: Sequence[np.ndarray] | None = None,
+    ):
+        self.form, self.theta, self.left, self.right = form, theta, left, right
+        self.prior_variances = prior_variances
+        self._ones = places_of_ones((left.mean.shape[1], right.mean.shape[1]), form.n_factors)
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers the posterior is of, hyperparameters included."""
+        return self.left.mean.size + self.right.mean.size + self.theta.size
+
+    @cached_property
+    def prior(self) -> BilinearPrior:
+        """The prior at the mode of the hyperparameters."""
+        prior = self.form.prior(self.theta)
+        if self.prior_variances is None:
+            return prior
+        left, right = (
+            own._replace(variance=np.broadcast_to(learned, own.variance.shape))
+            for own, learned in zip((prior.left, prior.right), self.prior_variances)
+        )
+        return prior._replace(left=left, right=right)
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the hyperparameters, which are held, with standard deviations of zero."""
+        return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
+
+    def moments(self) -> dict[str, Moments]:
+        """Return the moments of matrices and biases."""
+        means = self.form.split(self.left.mean, self.right.mean)
+        sds = self.form.split(np.sqrt(self.left.variance), np.sqrt(self.right.variance))
+        return {name: Moments(mean, sds[name]) for name, mean in means.items()}
+
+    def predictor_moments(self) -> Moments:
+        """Return the moments of the predictors of the cells, (n,)."""
+        pairs, offset = self.form.cells().by_left, self.prior.offset
+        left, right = self._with_partners()
+        out = np.empty((2, len(offset)))
+        out[:, pairs.order] = variance(pairs, left, right.full if isinstance(right, FactoredRows) else right)
+        return Moments(out[0] + offset, np.sqrt(out[1]))
+
+    def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
+        """Return the moments of predictors without offsets, (k, J): of some rows of a side with all of the other."""
+        both = self._with_partners()
+        own, other = both[side].at(which), both[1 - side]
+        (a, of_own), (b, of_other) = _second_moments(own), _second_moments(other)
+        return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
+
+    @_RATES
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
+    ) -> JointDraws:
+        """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
+
+        The latter are given the hyperparameters; columns that are points have their prior density in log p alone.
+        """
+        both = self.left, self.right
+        normals = [rng.standard_normal((size, *rows.mean.shape)) for rows in both]
+        sides = [rows.moved(normal) for rows, normal in zip(both, normals)]
+        values = self.form.split(*sides)
+        out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
+        if not log_likelihood:
+            return JointDraws(out, {})
+        cells, prior = self.form.cells(), self.prior
+        density = np.empty((size, len(cells.y)))
+        left, right = (
+            part if place is None else np.insert(part, place, 1.0, axis=-1) for part, place in zip(sides, self._ones)
+        )
+        pairs, f = cells.by_left, np.empty_like(density)
+        step = max(1, _NUMBERS // (left.shape[-1] * len(cells.y)))
+        for here in (slice(begin, begin + step) for begin in range(0, size, step)):
+            f[here, pairs.order] = np.einsum("scd,scd->sc", left[here][:, pairs.own], right[here][:, pairs.others])
+            density[here] = cells.site.log_density(cells.y, f[here] + prior.offset, *prior.parameters)
+        log_p = density.sum(axis=1) + prior.left.log_density(sides[0]) + prior.right.log_density(sides[1])
+        log_q = sum((_log_density(rows, normal) for rows, normal in zip(both, normals)), start=np.zeros(size))
+        of_cells = density.reshape(size, *self.form.observed()[0].shape)
+        return JointDraws(out, {self.form.form.cells.name: of_cells}, log_p, log_q)
+
+    @_RATES
+    def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return log integrals of p(y | f) Q(f), (n,), for new cells.
+
+        Rows of one matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over it is
+        by quadrature: a mean of f that exists is not needed, as it is for E e^f. Where either matrix is a point
+        nothing is drawn.
+        """
+        out = np.empty(len(new.y))
+        for here, mean, spread in self._predictors(new, size, rng):
+            found = log_integral(self._site, new.y[here], mean, spread, *(p[here] for p in new.parameters))
+            out[here] = logsumexp(found, axis=0) - np.log(len(found))
+        return out
+
+    @_RATES
+    def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return P(Y < y) and P(Y <= y), (n,) each, for new cells as those of `log_predictive`."""
+        site, out = self._site, np.empty((2, len(new.y)))
+        for here, mean, spread in self._predictors(new, size, rng):
+            y, parameters = new.y[here], [p[here] for p in new.parameters]
+            above, equal = np.zeros(len(y)), np.zeros(len(y))
+            for z, weight in zip(*_rule(len(mean), size)):
+                f = mean + z * np.sqrt(spread)
+                above += weight * site.above(y, f, *parameters).mean(axis=0)
+                if site.domain != "real":
+                    equal += weight * np.exp(site.log_density(y, f, *parameters)).mean(axis=0)
+            # Both are sums of weights that are one up to rounding.
+            out[:, here] = np.maximum(1.0 - above - equal, 0.0), np.maximum(1.0 - above, 0.0)
+        return out[0], out[1]
+
+    def _predictors(
+        self, new: NewCells, size: int, rng: np.random.Generator
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield means and variances of the predictors of some new cells at a time, (draws, k), given draws of a row."""
+        sides = [(rows, which) for rows, which in zip(self._with_partners(), (new.rows, new.cols))]
+        # Of a point there is but one draw.
+        (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
+        size = size if drawn.variance.any() else 1
+        step = max(1, _NUMBERS // (size * max(_AT_A_TIME, drawn.mean.shape[1])))
+        for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
+            rows, partners = drawn.at(drawn_at[here]), other.at(other_at[here])
+            # Each with its mirror image, which takes the error that is odd in z away.
+            z = rng.standard_normal((-(-size // 2), *rows.mean.shape))
+            v = rows.moved(np.concatenate([z, -z][:size]))
+            yield here, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[here], partners.variance_along(v)
+
+    @property
+    def _site(self) -> CellSite:
+        return self.form.form.cells.site
+
+    def _with_partners(self) -> tuple[AnyRows, AnyRows]:
+        """Return both sides with ones beside each bias of the other."""
+        return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
+
+
+def _rule(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return places in standard deviations of a Gaussian and their weights, which sum to one.
+
+    Functions that are narrow steps are averaged over draws, or where there is but one over quantiles instead.
+    """
+    if draws < size:
+        return ndtri((np.arange(size) + 0.5) / size), np.full(size, 1.0 / size)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return nodes, weights / weights.sum()
+
+
+def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:
+    """Return the log density, (s,), of draws made of standard normal numbers, (s, I, K), in what is no point."""
+    free = rows.conditional_sd > 0.0
+    log_scale = np.log(rows.conditional_sd[free]).sum() + 0.5 * free.sum() * np.log(2 * np.pi)
+    return -0.5 * np.einsum("sik,ik->s", normal**2, free.astype(float)) - log_scale
+
+
+def _second_moments(rows: AnyRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return covariances and products of means, a line each, of which independent entries need the diagonals alone."""
+    if isinstance(rows, Rows):
+        return rows.variance, rows.mean**2
+    products = rows.mean[:, :, None] * rows.mean[:, None, :]
+    return rows.full.covariance.reshape(len(products), -1), products.reshape(len(products), -1)

@@ -1,0 +1,185 @@
+"""What predictions of bilinear models share: which matrix is meant, and what is given for new cells."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_ep.distributions.bilinear import require_unmasked
+from pymc_ep.engines.bilinear.values import NewCells
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.results import model_dims
+
+__all__ = [
+    "numbered_rows",
+    "offsets_and_parameters",
+    "read_cells",
+    "row_dims",
+    "row_labels",
+    "side_named",
+]
+
+_INDICES = ("rows", "cols")
+_MOST_GAPS = 10**6
+"""New rows without a cell, beyond which their numbers are taken to be something else, such as names of users."""
+
+
+def row_dims(model: pm.Model, form: CompiledBilinear) -> tuple[str, str]:
+    """Return the dims of the rows of the left and of the right matrix."""
+    left, right = (model_dims(model, one.name)[0] for one in form.form.matrices)
+    return left, right
+
+
+def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
+    """Return the labels of a dim, or positions where it has none."""
+    labels = model.coords.get(dim)
+    return np.arange(size) if labels is None else np.asarray(labels)
+
+
+def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers and labels of rows that are given by either; `what` they are for messages."""
+    labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
+    if isinstance(given, Mapping):
+        raise ValueError(
+            f"{what} is a {type(given).__name__}; give labels or positions of rows, or what fold_in returns."
+        )
+    if not wanted.size or wanted.ndim > 1:
+        raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
+    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
+    names = list(range(size)) if by_position else labels.tolist()
+    known = {name: k for k, name in enumerate(names)}
+    if unknown := [one for one in wanted.tolist() if one not in known]:
+        kind = "positions" if by_position else "labels"
+        raise ValueError(
+            f"{what} holds {unknown[0]!r}, but there is no such row: {kind} are {names[0]!r} to {names[-1]!r}."
+        )
+    times = Counter(names)
+    if twice := [one for one in wanted.tolist() if times[one] > 1]:
+        raise ValueError(
+            f"{what} holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
+            f"labels that differ."
+        )
+    numbers = np.array([known[one] for one in wanted.tolist()])
+    return numbers, labels[numbers]
+
+
+def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
+    """Return the side, 0 or 1, whose matrix has that name, or rows of which have that dim."""
+    names, dims = [one.name for one in form.form.matrices], row_dims(model, form)
+    sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
+    if len(sides) == 1:
+        return sides[0]
+    if sides:
+        raise ValueError(f"{key!r} are rows of both {names[0]!r} and {names[1]!r}; name one of these matrices instead.")
+    ways = " or ".join(f"{dim!r} (the rows of {name!r})" for name, dim in zip(names, dims))
+    raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
+
+
+def read_cells(
+    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None
+) -> NewCells:
+    """Return new cells that a mapping describes.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        For the labels of rows.
+    form : CompiledBilinear
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    given : mapping of str to array_like
+        ``rows`` and ``cols``, by number or by words that label them, and ``observed``, and where they are not the same
+        for all cells of the fit ``offset``, which biases are no part of, and parameters of the likelihood.
+    new : {0, 1}, optional
+        Side whose index counts rows that were not in the fit; a single number, by default 0, is that of all cells.
+
+    Raises
+    ------
+    InvalidDataError
+        For cells that there are not, and for observations that cannot be.
+    """
+    name, needed, known = form.form.cells.name, (*_INDICES, "observed"), _known(form, theta)
+    cells = dict(given) if isinstance(given, Mapping) else {}
+    if new is not None and isinstance(given, Mapping):
+        cells.setdefault(_INDICES[new], 0)
+    wrong = [f"{key!r} is missing" for key in needed if key not in cells]
+    wrong += [f"there is no {key!r}" for key in cells if key not in (*needed, *known)]
+    if wrong:
+        raise InvalidDataError(
+            f"New cells of {name!r} are a mapping of 'rows', 'cols' and 'observed', and maybe of "
+            f"{', '.join(map(repr, known))}: {wrong[0]}."
+        )
+    for key in needed:
+        require_unmasked(f"New cells of {name!r} have {key}", cells[key])
+    y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
+    indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
+    for k, (key, dim) in enumerate(zip(_INDICES, row_dims(model, form))):
+        if indices[k].dtype.kind in "OSU" and k != new:
+            indices[k] = numbered_rows(model, dim, indices[k], form.shapes[k][0], f"{key} of {name!r}")[0]
+    for key, index in zip(_INDICES, indices):
+        if index.size and not np.issubdtype(index.dtype, np.integer):
+            raise InvalidDataError(
+                f"New cells of {name!r} have {key} of type {index.dtype}; give whole numbers, counted from zero, or "
+                f"labels."
+            )
+    form.require_cells(y, *(np.zeros_like(index) if k == new else index for k, index in enumerate(indices)))
+    if new is not None:
+        empty = (
+            f", and with {y.size} cells nearly all of so many are empty; number rows without gaps, as by numpy.unique"
+        )
+        for bad, why in ((indices[new] < 0, "; correct it"), (indices[new] >= _MOST_GAPS + y.size, empty)):
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"New cells of {name!r} have {indices[new][k]} at index {k} of {_INDICES[new]}, but these count "
+                    f"new rows of {form.form.matrices[new].name!r} from 0{why}."
+                )
+    others = [_for_all(name, key, cells.get(key), values, y.size) for key, values in known.items()]
+    form.require_numbers(others[0], others[1:])
+    return NewCells(y.astype(float), indices[0], indices[1], others[0], tuple(others[1:]))
+
+
+def offsets_and_parameters(
+    form: CompiledBilinear, theta: np.ndarray, given: Mapping[str, Any]
+) -> tuple[float, tuple[float, ...]]:
+    """Return one offset and parameters of the likelihood for any cells: those given, or those of all cells of the fit.
+
+    Raises
+    ------
+    InvalidDataError
+        Where they differ in the fit and are not given.
+    """
+    name, known = form.form.cells.name, _known(form, theta)
+    if unknown := [key for key in given if key not in known]:
+        raise InvalidDataError(
+            f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, known))}."
+        )
+    first, *others = (_for_all(name, key, given.get(key), values, 1) for key, values in known.items())
+    form.require_numbers(first, others)
+    return float(first[0]), tuple(float(part[0]) for part in others)
+
+
+def _known(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what cells of the fit have beside their rows, by name."""
+    prior = form.prior(theta)
+    return {"offset": prior.offset} | dict(zip(form.form.cells.site.parameters, prior.parameters))
+
+
+def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> np.ndarray:
+    """Return what is given for new cells, or what all cells of the fit have."""
+    if given is None:
+        if np.ptp(fitted) > 0:
+            raise InvalidDataError(
+                f"The {key} of {name!r} differs from cell to cell in the fit; give that of the new cells as {key!r}."
+            )
+        given = fitted[0]
+    values = np.asarray(given, dtype=float)
+    if values.shape not in ((), (1,), (size,)):
+        raise InvalidDataError(
+            f"The {key} of new cells of {name!r} has the shape {values.shape}; give one number, or one for each of the "
+            f"{size} cells."
+        )
+    return np.broadcast_to(values, (size,))

@@ -1,0 +1,79 @@
+"""Predictive densities of new cells of a bilinear model, and their calibration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.engines.bilinear.values import NewCells
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.forms.bilinear.posterior import BilinearPosterior
+from pymc_ep.forms.bilinear.predict.inputs import read_cells
+from pymc_ep.forms.bilinear.predict.rebuild import require_bilinear
+
+__all__ = ["CellPredictions"]
+
+_DRAWS = 1000
+"""Of rows of the left matrix for each cell."""
+
+
+class CellPredictions:
+    """What is said of cells of a matrix, whose predictors are inner products and so not Gaussian."""
+
+    @staticmethod
+    def rebuild(idata: Any, model: pm.Model) -> BilinearPosterior:
+        """Return the posterior of a fit; raise a ValueError where it is not one of the model as it is."""
+        return require_bilinear(idata, model, "This")
+
+    @staticmethod
+    def log_predictive(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return log integrals of p(y | f) Q(f), one for each new cell.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        posterior : BilinearPosterior
+        data : mapping of str to mapping
+            By the name of the observed variable, what `read_cells` takes.
+
+        Raises
+        ------
+        InvalidDataError
+            For cells that there are not, and for observations that cannot be.
+        """
+        name, new = _read(model, posterior, data)
+        found = posterior.log_predictive(new, _DRAWS, np.random.default_rng(0))
+        return xr.Dataset({name: ((f"{name}_cell",), found)})
+
+    @staticmethod
+    def transforms(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return ``<y>_lower`` and ``<y>_upper``, P(Y < y) and P(Y <= y), of new cells as in `log_predictive`."""
+        name, new = _read(model, posterior, data)
+        found = zip(("lower", "upper"), posterior.transforms(new, _DRAWS, np.random.default_rng(0)))
+        arrays = {f"{name}_{which}": ((f"{name}_cell",), part) for which, part in found}
+        return xr.Dataset(arrays, attrs={"domain": posterior.form.form.cells.site.domain})
+
+    @staticmethod
+    def no_cumulants(form: Bilinear) -> str:
+        """Say why there are no cumulants of tilted distributions."""
+        return f"the predictors of {form.cells.name!r} are inner products, no Gaussians"
+
+    @staticmethod
+    def remark(form: Bilinear) -> str:
+        """Say why there are no Gaussian predictions, and what there is instead."""
+        names = ", ".join(map(repr, form.latent_names))
+        return (
+            f"The predictors of {form.cells.name!r} are inner products of {names}, which are not Gaussian, so that "
+            f"they have no Gaussian predictions and no sites; use the moments in the group 'fit', "
+            f"pm.sample_posterior_predictive, or log_predictive and diagnostics.predictive_pit of new cells."
+        )
+
+
+def _read(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> tuple[str, NewCells]:
+    name = posterior.form.form.cells.name
+    if list(data) != [name]:
+        raise UnsupportedModelError(f"The model's cells are those of {name!r}; give these, not {', '.join(data)}.")
+    return name, read_cells(model, posterior.form, posterior.theta, data[name])

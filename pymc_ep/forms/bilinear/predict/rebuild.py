@@ -1,0 +1,73 @@
+"""From a result back to the posterior of a bilinear model."""
+
+from typing import Any, cast
+
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.posterior import BilinearPosterior
+from pymc_ep.forms.cache import compiled_form
+from pymc_ep.forms.registry import get_method
+from pymc_ep.results import fit_group, fit_state, model_dims, posterior_moments, settings
+from pymc_ep.results.unchanged import require_unchanged
+
+__all__ = ["bilinear_posterior", "require_bilinear"]
+
+
+def require_bilinear(idata: Any, model: pm.Model, caller: str) -> BilinearPosterior:
+    """Return the posterior of a fit of a bilinear model; raise where it is none."""
+    form = compiled_form(model, settings(idata)["latent"])
+    if not isinstance(form, CompiledBilinear):
+        raise UnsupportedModelError(
+            f"{caller} takes fits of bilinear models, such as those with a BilinearPoisson, but this is a fit by "
+            f"{fit_group(idata).attrs['method']!r} of another model; see predict and log_predictive."
+        )
+    return bilinear_posterior(idata, model, form)
+
+
+def bilinear_posterior(idata: Any, model: pm.Model, form: CompiledBilinear) -> BilinearPosterior:
+    """Rebuild the posterior of a fit of a bilinear model.
+
+    Raises
+    ------
+    ValueError
+        Where the model's matrices, priors or data are no longer those of the fit.
+    """
+    state = fit_state(idata)
+    rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
+    posterior = cast(BilinearPosterior, rebuilt)
+    sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
+    for rows, matrix, bias, (n, d) in sides:
+        if rows.mean.shape != (n, d + (bias is not None)):
+            held, width = rows.mean.shape
+            now = f"{n} x {d}" + ("" if bias is None else f", and the bias {bias.name!r}")
+            raise ValueError(
+                f"The result holds {held} rows of {width} numbers for {matrix.name!r} and its bias, if it had one; in "
+                f"the model it is now {now}. Set the data, dims and variables of the fit again, or fit anew."
+            )
+        _require_labels(idata, model, matrix.name)
+    if posterior.theta.size != form.start.size:
+        raise ValueError(
+            f"The result holds {posterior.theta.size} hyperparameters, but the model now has {form.start.size}. Set "
+            f"the data and variables of the fit again, or fit anew."
+        )
+    require_unchanged(state, form.fingerprint(posterior.theta))
+    return posterior
+
+
+def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
+    """Raise where rows of a matrix are labelled otherwise than in the fit."""
+    dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
+    labels = model.coords.get(dim)
+    if (
+        labels is None
+        or dim not in held.coords
+        or held.indexes[dim].equals(xr.IndexVariable(dim, list(labels)).to_index())
+    ):
+        return
+    raise ValueError(
+        f"The coordinates of {dim!r} are not those of the fit, which are the labels of its rows of {name!r}; give the "
+        f"model those of the fit, in their order, or fit anew."
+    )

@@ -1,0 +1,219 @@
+"""Linear maps from noise to predictors in which no hyperparameter takes part, formed once for the data.
+
+With A_j constant, the effect of the standard normals behind block j on all predictors is R_j = root_j A_j, and only
+root_j, often a diagonal, has to be evaluated and differentiated at each value of the hyperparameters. Where few
+coefficients reach each predictor (groups, crossed effects), A is kept by its entries.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pytensor.compile import Function
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.forms.latent_gaussian.form import LatentGaussian
+from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
+from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
+
+__all__ = ["Design", "DesignMatrix", "Pattern"]
+
+_FEW = 0.1
+"""Fraction of entries below which a design is kept by these."""
+_WORTHWHILE = 5e6
+"""p^2 n below which dense algebra is quicker: a millisecond."""
+_KEPT = 2**22
+"""Most numbers of a dense design that are kept: 32 MiB; a larger one is mapped anew each time."""
+_PART = 2**22
+"""Numbers that are evaluated at a time."""
+
+
+class DesignMatrix:
+    """The maps A_j of all blocks, (d_j, n) each, as arrays.
+
+    Parameters
+    ----------
+    maps : sequence of csr_array, (d_j, n)
+    flat : sequence of bool
+        Whether the prior of each block is flat.
+    sparse : bool
+        Whether to keep entries: all roots are then diagonals.
+    """
+
+    def __init__(self, maps: Sequence[scipy.sparse.csr_array], flat: Sequence[bool], *, sparse: bool):
+        self.sparse = sparse
+        self._flat = flat
+        self._splits = np.cumsum([part.shape[0] for part in maps])[:-1]
+        self._transposed = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
+        self._dense = [] if sparse else [part.toarray() for part in maps]
+
+    def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
+        """Return the prior of the predictors, for diagonals (d_j,) or matrices (k_j, d_j)."""
+        precision = np.concatenate([np.full(len(root), 0.0 if f else 1.0) for root, f in zip(roots, self._flat)])
+        if self._transposed is not None:
+            entries = self._transposed
+            values = entries.data * np.concatenate(roots)[entries.indices]
+            return SparseFactorPrior(values, entries.indices, entries.indptr, precision)
+        rows = [root[:, None] * a if root.ndim == 1 else root @ a for root, a in zip(roots, self._dense)]
+        return FactorPrior(rows[0] if len(rows) == 1 else np.concatenate(rows), precision)
+
+    def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
+        """Return gradients in the roots from that in the array of the prior."""
+        if self._transposed is not None:
+            entries = self._transposed
+            total = np.bincount(entries.indices, cotangent * entries.data, minlength=entries.shape[1])
+            return np.split(total, self._splits)
+        ends = np.cumsum([len(a) for a in self._dense])
+        out = []
+        for a, part, root in zip(self._dense, np.split(cotangent, ends[:-1]), roots):
+            out.append(np.einsum("ij,ij->i", part, a) if root.ndim == 1 else part @ a.T)
+        return out
+
+
+class Pattern:
+    """Where the rows R of a prior may have entries, for a map in which hyperparameters take part.
+
+    Parameters
+    ----------
+    rows : ndarray, (p, n)
+        R at hyperparameters at which no entry vanishes by chance.
+    """
+
+    def __init__(self, rows: np.ndarray):
+        entries = scipy.sparse.csr_array(rows.T)
+        self.shape = rows.shape
+        self._indices, self._starts = entries.indices, entries.indptr
+        self._predictor = np.repeat(np.arange(rows.shape[1]), np.diff(entries.indptr))
+
+    def prior(self, rows: np.ndarray, precision: np.ndarray) -> FactorPrior | SparseFactorPrior:
+        """Return the prior for rows at any hyperparameters; dense where they have other entries as well."""
+        values = rows[self._indices, self._predictor]
+        few = is_sparse(len(values), *self.shape) and np.count_nonzero(rows) == np.count_nonzero(values)
+        if not few:
+            return FactorPrior(rows, precision)
+        return SparseFactorPrior(values, self._indices, self._starts, precision)
+
+    def cotangent(self, cotangent: np.ndarray) -> np.ndarray:
+        """Return the gradient in R, (p, n), from that in the array of a sparse prior."""
+        rows = np.zeros(self.shape)
+        rows[self._indices, self._predictor] = cotangent
+        return rows
+
+
+def is_sparse(entries: int, p: int, n: int) -> bool:
+    """Whether algebra with the entries of R, (p, n), is quicker than with all its numbers."""
+    return entries < _FEW * p * n and p * p * n > _WORTHWHILE
+
+
+class Design:
+    """Finds out whether the maps are constant, and keeps them for as long as the data stay.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    compile_function : callable
+        Takes inputs and outputs, returns the function.
+    """
+
+    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Function]):
+        self._form = form
+        self._compile = compile_function
+        self._data: list[Any] | None = None
+        self._matrix: DesignMatrix | None = None
+        self._pattern: Pattern | None = None
+
+    @cached_property
+    def roots(self) -> list[TensorVariable]:
+        """Of each block the standard deviations, (d,), of independent noise, or else its root, (k, d)."""
+        found = [(deviations_of(block), block.root) for block in self._form.blocks]
+        return [self._form.at_zero_noise(root if sd is None else sd) for sd, root in found]
+
+    @cached_property
+    def _units(self) -> list[TensorVariable]:
+        return [pt.matrix(f"{block.name}_units", dtype=block.noise.dtype) for block in self._form.blocks]
+
+    @cached_property
+    def _graphs(self) -> list[TensorVariable]:
+        eta = self._form.predictor
+        return [self._form.at_zero_noise(push(units, eta, b)) for units, b in zip(self._units, self._form.blocks)]
+
+    @cached_property
+    def _evaluate(self) -> Function | None:
+        """The maps as a function of rows for each block; None where hyperparameters take part."""
+        hyper = self._form.hyper_values
+        function = self._compile([*hyper, *self._units], self._graphs)
+        graph = function.maker.fgraph
+        return None if any(graph.clients[v] for v in graph.inputs[: len(hyper)]) else function
+
+    @cached_property
+    def _shared(self) -> list[SharedVariable]:
+        return [v for v in ancestors(self._graphs) if isinstance(v, SharedVariable)]
+
+    def present(
+        self, theta: Callable[[], Sequence[np.ndarray]], sizes: Callable[[], Sequence[int]]
+    ) -> DesignMatrix | None:
+        """Return the maps for the data as they are now; None where they are not constant, or too large to keep.
+
+        Parameters
+        ----------
+        theta, sizes : callable
+            Return any unconstrained hyperparameters, and the number of values of each block's noise.
+        """
+        if self._evaluate is None:
+            return None
+        data = [v.get_value(borrow=True) for v in self._shared]
+        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
+            self._matrix = self._formed(theta(), sizes())
+            self._data = data
+        return self._matrix
+
+    def varying_prior(
+        self, rows: np.ndarray, precision: np.ndarray, elsewhere: Callable[[], np.ndarray]
+    ) -> FactorPrior | SparseFactorPrior:
+        """Return the prior for R, (p, n), which maps that are not constant, or not kept, have given.
+
+        Parameters
+        ----------
+        rows : ndarray, (p, n)
+        precision : ndarray, (p,)
+            Of the coefficients: 1, or 0 where the prior is flat.
+        elsewhere : callable
+            Returns R at other hyperparameters: a zero there and here is one by structure.
+        """
+        if not is_sparse(int(np.count_nonzero(rows)), *rows.shape):
+            return FactorPrior(rows, precision)
+        if self._pattern is None or self._pattern.shape != rows.shape:
+            self._pattern = Pattern(elsewhere())
+        return self._pattern.prior(rows, precision)
+
+    def varying_cotangent(self, cotangent: np.ndarray) -> np.ndarray:
+        """Return the gradient in R, (p, n), from that in the array of what `varying_prior` returned."""
+        return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
+
+    def _formed(self, theta: Sequence[np.ndarray], sizes: Sequence[int]) -> DesignMatrix | None:
+        assert self._evaluate is not None, "called for constant maps only"
+        parts: list[list[scipy.sparse.csr_array]] = [[] for _ in sizes]
+        start, step, entries, n = 0, 1, 0, 0
+        while start < max(sizes):
+            # A block that has been gone through takes part with a row of zeros.
+            units = [np.eye(max(1, min(start + step, d) - start), d, k=min(start, d)) for d in sizes]
+            for part, d, rows in zip(parts, sizes, self._evaluate(*theta, *units)):
+                if start < d:
+                    part.append(scipy.sparse.csr_array(rows))
+                    entries += part[-1].nnz
+                n = rows.shape[1]
+            if entries > _KEPT:
+                return None
+            start, step = start + step, max(1, _PART // (len(sizes) * max(1, n)))
+        numbers = sum(sizes) * n
+        sparse = is_sparse(entries, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
+        if not sparse and numbers > _KEPT:
+            return None
+        maps = [scipy.sparse.vstack(part, format="csr") for part in parts]
+        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse)

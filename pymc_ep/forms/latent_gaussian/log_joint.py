@@ -1,0 +1,203 @@
+"""Noise blocks before any data, and the exact log density of draws of hyperparameters and noise.
+
+The density is that of the model's own free variables on PyMC's unconstrained scale. A latent variable is its mean
+plus noise, a shift, so that its density is that of its noise; where a factor has been absorbed, w = L v, the model's
+variable is v.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian.values import NoiseMoments
+
+__all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
+
+NoiseDraws = Sequence[tuple[np.ndarray, ...]]
+"""Of each block its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
+
+BUDGET = 5e8
+"""Most that draws times the cubes of the sizes of blocks may come to, where the hyperparameters vary and each draw
+needs the Cholesky factors of its own covariances: a fifth of a second, 4000 draws of 50 values."""
+_CHUNK = 2**18
+"""Numbers in the covariances that are held at a time."""
+
+
+class NoisePrior:
+    """One noise block before any data: w ~ N(0, C) with a C that may be singular, or w = L v.
+
+    Parameters
+    ----------
+    block : NoiseMoments
+    """
+
+    def __init__(self, block: NoiseMoments):
+        self.block = block
+        if block.flat:
+            return
+        diagonal = block.covariance.diagonal()
+        self.diagonal = bool(np.count_nonzero(block.covariance) == np.count_nonzero(diagonal))
+        if block.factor is not None:
+            return
+        if self.diagonal:
+            self._pivots = np.flatnonzero(diagonal)
+            self._scale = np.sqrt(diagonal)
+        else:
+            # Pivoted, so that a singular covariance (repeated inputs) needs no jitter.
+            factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(block.covariance, lower=1, tol=-1.0)
+            self._pivots = pivots[:rank] - 1
+            self._rows = pivots - 1
+            self._scale = np.tril(factor)[:, :rank]
+
+    @property
+    def size(self) -> int:
+        """Number of values of the noise."""
+        return self.block.covariance.shape[0]
+
+    @property
+    def singular(self) -> bool:
+        """Whether some noise follows from the rest, so that there is no density in all of it."""
+        return self.block.factor is None and not self.block.flat and len(self._pivots) < self.size
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Draw noise and, where the block has one, its origin."""
+        if self.block.factor is not None:
+            origin = rng.standard_normal((size, self.block.factor.shape[1]))
+            return origin @ self.block.factor.T, origin
+        if self.diagonal:
+            return (rng.standard_normal((size, self.size)) * self._scale,)
+        draws = np.empty((size, self.size))
+        draws[:, self._rows] = rng.standard_normal((size, self._scale.shape[1])) @ self._scale.T
+        return (draws,)
+
+    def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
+        """Return the log density, (s,), of the origin, else of the noise; if singular, of values that fix the rest.
+
+        A flat prior counts as the constant that coefficient space takes for it.
+        """
+        if self.block.flat:
+            return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))
+        if origin is not None:
+            return log_standard_normal(origin)
+        free = noise[:, self._pivots]
+        if self.diagonal:
+            scale = self._scale[self._pivots]
+            return log_standard_normal(free / scale) - np.log(scale).sum()
+        factor = self._scale[: len(self._pivots)]
+        whitened = scipy.linalg.solve_triangular(factor, free.T, lower=True).T
+        return log_standard_normal(whitened) - np.log(factor.diagonal()).sum()
+
+
+def log_standard_normal(rows: np.ndarray) -> np.ndarray:
+    """Return the log density of independent standard normals, (s,), for rows (s, d)."""
+    return -0.5 * np.einsum("ij,ij->i", rows, rows) - 0.5 * rows.shape[1] * np.log(2 * np.pi)
+
+
+def log_joint(
+    form: CompiledLatentGaussian,
+    priors: Sequence[NoisePrior],
+    theta: np.ndarray,
+    draws: NoiseDraws,
+    log_density: Mapping[str, np.ndarray],
+    log_excess: float | np.ndarray,
+    *,
+    held: bool,
+    budget: float,
+) -> tuple[np.ndarray | None, str]:
+    """Return the log density of hyperparameters, latent variables and observations at each draw, (s,).
+
+    Parameters
+    ----------
+    form : CompiledLatentGaussian
+    priors : sequence of NoisePrior
+        Of each block, at the mode of the hyperparameters.
+    theta : ndarray, (s, p)
+    draws : list
+        Noise and origins.
+    log_density : mapping of str to ndarray, (s, *shape)
+        Of the sites of all factors, at these draws of theta and noise.
+    log_excess : float or ndarray, (s,)
+        By which PyMC's density of the latent variables exceeds the normalised one, at each row of theta.
+    held : bool
+        Whether all rows of theta are the same, the mode: the density is then that given the hyperparameters.
+    budget : float
+        Most that draws times the cubes of the sizes of blocks may come to.
+
+    Returns
+    -------
+    density : ndarray, (s,), or None
+        None where it cannot be computed, or only at too great a cost.
+    reason : str
+        Why there is none.
+    """
+    if held:
+        parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
+        return sum(parts) + log_excess + _total(log_density), ""
+    moving = [i for i, varies in enumerate(form.varying) if varies]
+    if len(theta) * sum(priors[i].size ** _exponent(form, priors, i) for i in moving) > budget:
+        return None, "a covariance to factorise for each draw is too much work"
+    density = form.log_prior_rows(theta) + log_excess
+    for i, (prior, draw) in enumerate(zip(priors, draws)):
+        if i not in moving or prior.block.factor is not None:
+            density = density + prior.log_density(*draw)
+    if moving:
+        try:
+            own, draws = _at_own_hyperparameters(form, moving, theta, draws)
+        except np.linalg.LinAlgError:
+            return None, "a covariance is singular"
+        density = density + own
+    if any(priors[i].block.factor is not None for i in moving):
+        # Draws of w = L v are moved to first order; the model's own is that of the v drawn.
+        log_density = form.log_density(theta, [draw[0] for draw in draws])
+    density = density + _total(log_density)
+    return (None, "it is not finite") if np.any(np.isnan(density)) else (density, "")
+
+
+def _exponent(form: CompiledLatentGaussian, priors: Sequence[NoisePrior], block: int) -> int:
+    """Return the power of its size that a density of a block with its own scales costs for each draw."""
+    if form.independent[block]:
+        return 1
+    return 2 if priors[block].diagonal else 3
+
+
+def _total(log_density: Mapping[str, np.ndarray]) -> np.ndarray:
+    return sum(values.reshape(len(values), -1).sum(axis=1) for values in log_density.values())
+
+
+def _at_own_hyperparameters(
+    form: CompiledLatentGaussian, moving: Sequence[int], theta: np.ndarray, draws: NoiseDraws
+) -> tuple[np.ndarray, NoiseDraws]:
+    """Return, for the blocks that hyperparameters scale, the density of the noise and w = L v, each at its own draw."""
+    density = np.zeros(len(theta))
+    exact = [(noise.copy(), *origin) for noise, *origin in draws]
+    largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in moving)
+    step = max(1, _CHUNK // max(1, largest))
+    for start in range(0, len(theta), step):
+        here = slice(start, start + step)
+        for i, scales in zip(moving, form.scales(theta[here])):
+            noise, *origin = exact[i]
+            if origin:
+                noise[here] = np.einsum("sdk,sk->sd", scales, origin[0][here])
+            elif form.independent[i]:
+                density[here] += _log_density_independent(scales, noise[here])
+            else:
+                density[here] += [_log_density_under(c, w) for c, w in zip(scales, noise[here])]
+    return density, exact
+
+
+def _log_density_independent(variances: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return log N(noise; 0, diag(variances)), (s,), for rows of both; a LinAlgError where there is no density."""
+    if np.any(variances == 0):
+        raise np.linalg.LinAlgError("a variance of zero")
+    scale = np.sqrt(variances)
+    return log_standard_normal(noise / scale) - np.log(scale).sum(axis=1)
+
+
+def _log_density_under(covariance: np.ndarray, noise: np.ndarray) -> float:
+    """Return log N(noise; 0, covariance); a LinAlgError where there is no density."""
+    prior = NoisePrior(NoiseMoments(covariance, covariance))
+    if prior.singular:
+        raise np.linalg.LinAlgError("singular covariance")
+    return float(prior.log_density(noise[None])[0])

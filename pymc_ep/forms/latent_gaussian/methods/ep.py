@@ -1,0 +1,144 @@
+"""EP on latent Gaussian models from end to end: options, hyperparameters, solution."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.options import check_whole
+from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian.form import LatentGaussian
+from pymc_ep.forms.latent_gaussian.methods.solution import integral_solution, many_solution, mode_solution, rebuild
+from pymc_ep.hyper.budget import choose
+from pymc_ep.hyper.evidence.conditional_fits import fit_many
+from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
+from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.integration.integrate import Integral, integrate
+from pymc_ep.hyper.maximise import Hyper, maximise, stay
+
+__all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
+
+OPTIONS = {
+    "power": 1.0,
+    "damping": "auto",
+    "tol": 1e-8,
+    "max_iter": 200,
+    "schedule": "parallel",
+    "solver": "auto",
+}
+"""Options of EP and their defaults."""
+TREATMENTS = ("optimize", "fixed", "integrate", "sample")
+"""What EP can make of hyperparameters."""
+
+
+class Fitted(NamedTuple):
+    """A fit with its hyperparameters.
+
+    Attributes
+    ----------
+    evidence : Evidence
+    found : Hyper
+        The mode of the hyperparameters, or their values where they are held.
+    integral : Integral or None
+        Where they are integrated over.
+    """
+
+    evidence: Evidence
+    found: Hyper
+    integral: Integral | None
+
+
+def solve(call: Call) -> Solution:
+    """Fit a latent Gaussian form by expectation propagation."""
+    settings = checked(OPTIONS | call.options)
+    fit = fitted(call, settings)
+    if fit.integral is not None:
+        return integral_solution(call.form, fit.evidence, fit.integral, settings)
+    return mode_solution(call.form, fit.evidence, fit.found, settings)
+
+
+def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitted:
+    """Fit, and hold, maximise over or integrate over the hyperparameters, as the call says.
+
+    `spread` says whether the curvature at a mode is wanted.
+    """
+    integrates = call.hyper == "integrate" and call.theta.size > 0
+    evidence = evidence_of(
+        call.form,
+        settings,
+        report=call.report,
+        checkpoint=call.checkpoint,
+        density="unconstrained" if integrates else "natural",
+    )
+    sites = None if call.start is None else _sites_from(call.start, evidence)
+    integral = None
+    if call.hyper == "fixed" or not call.theta.size:
+        found = stay(evidence, call.theta, sites)
+    elif integrates:
+        integral = integrate(evidence, call.theta, sites)
+        found = integral.mode
+    else:
+        found = maximise(evidence, call.theta, sites, spread=spread)
+    if call.hyper != "fixed":
+        evidence.require_covariance(found.at.theta, found.at.prior)
+    shift, precision = found.at.sites
+    call.checkpoint.save(last=True, theta=found.at.theta, shift=shift, precision=precision)
+    return Fitted(evidence, found, integral if integral is not None and integral.points else None)
+
+
+def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
+    """Integrate over hyperparameters where that can be."""
+    return choose(form, chains=chains) if form.start.size else ("optimize", Status(True, ""))
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Raise for options outside their range."""
+    power, damping, tol = options["power"], options["damping"], options["tol"]
+    if not (isinstance(power, int | float) and 0 < power <= 1):
+        raise ValueError(f"power={power!r} must lie in (0, 1]; 1 is plain EP.")
+    if damping != "auto" and not (isinstance(damping, int | float) and 0 < damping <= 1):
+        raise ValueError(f"damping={damping!r} must be 'auto' or lie in (0, 1], the fraction of an update taken.")
+    if not (isinstance(tol, int | float) and tol > 0):
+        raise ValueError(f"tol={tol!r} must be positive.")
+    check_whole("max_iter", options["max_iter"])
+    if options["schedule"] not in ("parallel", "sequential"):
+        raise ValueError(f"schedule={options['schedule']!r} must be 'parallel' or 'sequential'.")
+    return options
+
+
+def _sites_from(start: Mapping[str, np.ndarray], evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    n = sum(len(y) for y in evidence.observed)
+    if len(start["shift"]) != n:
+        raise ValueError(
+            f"start= holds {len(start['shift'])} sites but the model now has {n} observations; fit without start=, or "
+            f"pass the hyperparameters alone as a dict."
+        )
+    return start["shift"], start["precision"]
+
+
+def evidence_op(form: CompiledLatentGaussian, options: dict[str, Any]) -> EvidenceOp:
+    """Return the log evidence as an Op of the unconstrained hyperparameters."""
+    return EvidenceOp(form, checked(OPTIONS | options))
+
+
+def condition(call: Call, thetas: np.ndarray) -> Solution:
+    """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
+    settings = checked(OPTIONS | call.options)
+    evidence = evidence_of(call.form, settings, report=call.report, density="none")
+    return many_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+
+
+EP = Method(
+    "ep",
+    LatentGaussian,
+    solve,
+    rebuild,
+    OPTIONS,
+    TREATMENTS,
+    evidence_op=evidence_op,
+    condition=condition,
+    choose_hyper=choose_hyper,
+)

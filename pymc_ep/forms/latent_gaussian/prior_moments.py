@@ -1,0 +1,130 @@
+"""Prior means and covariances of the latent Gaussian form, symbolically."""
+
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import AllocDiag
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian, NoiseBlock
+from pymc_ep.graphs.jacobian_products import linear_map
+
+__all__ = [
+    "coefficient_map",
+    "coefficient_precision",
+    "coefficient_variance",
+    "cross_covariance",
+    "deviations_of",
+    "predictor_covariance",
+    "predictor_rows",
+    "prior_variance",
+    "push",
+    "scale_of",
+    "variances_of",
+]
+
+
+def variances_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the variances of a block's noise, (d,), where its graph says that it is independent; else None."""
+    return _diagonal_of(block.covariance)
+
+
+def deviations_of(block: NoiseBlock) -> TensorVariable | None:
+    """Return the standard deviations of a block's noise, (d,), where its graph says so; else None."""
+    return _diagonal_of(block.root)
+
+
+def scale_of(block: NoiseBlock) -> TensorVariable:
+    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
+    if block.factor is not None:
+        return block.factor
+    variances = variances_of(block)
+    return block.covariance if variances is None else variances
+
+
+def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
+    node = matrix.owner
+    if node is None or not isinstance(node.op, AllocDiag) or node.op.offset or matrix.ndim != 2:
+        return None
+    return node.inputs[0]
+
+
+def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
+    """Apply the linear part of `output` in the block's noise to each row: (b, d) -> (b, size of output)."""
+    batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
+    mapped = linear_map(output, block.noise)(batched)
+    return mapped if mapped.ndim == 2 else mapped.reshape((rows.shape[0], -1))
+
+
+def _block_covariance(x: TensorVariable, y: TensorVariable, block: NoiseBlock) -> TensorVariable:
+    """Return X C Y^T for the maps X and Y of x and y, (size of x, size of y)."""
+    return push(push(block.covariance, x, block).T, y, block)
+
+
+def _covariance(form: LatentGaussian, x: TensorVariable, y: TensorVariable) -> TensorVariable:
+    """Return Cov(x, y), summed over the blocks that both depend on."""
+    behind_x, behind_y = set(ancestors([x])), set(ancestors([y]))
+    shared = [b for b in form.blocks if b.noise in behind_x and b.noise in behind_y]
+    if not shared:
+        return pt.zeros((x.size, y.size))
+    terms = [_block_covariance(x, y, block) for block in shared]
+    return terms[0] if len(terms) == 1 else pt.add(*terms)
+
+
+def predictor_covariance(form: LatentGaussian) -> TensorVariable:
+    """Return the prior covariance K, (n, n), of all predictors."""
+    eta = form.predictor
+    return form.at_zero_noise(_covariance(form, eta, eta))
+
+
+def cross_covariance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return Cov(x, eta) of an affine variable x, (size of x, n)."""
+    eta = form.predictor
+    if variable.block is not None:
+        assert variable.block.factor is not None, "a block with an origin has a factor"
+        return form.at_zero_noise(push(variable.block.factor.T, eta, variable.block))
+    return form.at_zero_noise(_covariance(form, variable.expression, eta))
+
+
+def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the prior variance of each element of an affine variable, (size of x,)."""
+    x = variable.expression
+    if variable.block is not None:
+        return pt.ones(variable.block.origin_shape[0])
+    return form.at_zero_noise(pt.diagonal(_covariance(form, x, x)))
+
+
+def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
+    """Return the effect on x of each of the independent standard normals behind all blocks, (p, size of x)."""
+    behind = set(ancestors([x]))
+    parts = [
+        push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
+        for b in form.blocks
+    ]
+    return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+
+
+def predictor_rows(form: LatentGaussian) -> TensorVariable:
+    """Return R, (p, n), with K = R^T R: the effect of p standard normals on all predictors."""
+    return form.at_zero_noise(_rows(form, form.predictor))
+
+
+def coefficient_precision(form: LatentGaussian) -> TensorVariable:
+    """Return the prior precision of each of the normals behind all blocks, (p,): 0 where the prior is flat, else 1."""
+    parts = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
+    return form.at_zero_noise(pt.concatenate(parts))
+
+
+def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the covariance of an affine variable with the standard normals, (size of x, p)."""
+    if variable.block is None:
+        return form.at_zero_noise(_rows(form, variable.expression)).T
+    # The variable is itself the standard normals of its block.
+    sizes = [b.root.shape[0] for b in form.blocks]
+    size = variable.block.root.shape[0]
+    parts = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]
+    return form.at_zero_noise(pt.concatenate(parts, axis=1))
+
+
+def coefficient_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
+    """Return the prior variances of an affine variable, (size of x,)."""
+    return pt.sqr(coefficient_map(form, variable)).sum(axis=1)

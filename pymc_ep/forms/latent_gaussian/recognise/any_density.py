@@ -1,0 +1,303 @@
+"""A site for any likelihood of one scalar predictor: PyMC's own log density, rebuilt for one observation at a time.
+
+Between the affine predictor and the log density a model computes with arrays. Where all of that is elementwise, or
+selects elements, it says the same of every observation, and can be written again with the predictor, the observation
+and whatever else differs from one observation to the next as free variables. The rebuilt density is compared with
+PyMC's, by value, before it is used.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.mixture import MixtureRV
+from pymc.logprob.basic import logp as pymc_logp
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Apply
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc, Join, MakeVector, get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian.recognise.log_scale import is_log_scale, log_scale_density
+from pymc_ep.graphs.predictor import (
+    AffineTest,
+    Found,
+    NotAffineError,
+    at_zero_noise,
+    first_not_affine,
+    names_of,
+    operation_of,
+    require_latent,
+    what_is_not_affine,
+)
+from pymc_ep.graphs.queries import dominators, value_dependent
+from pymc_ep.graphs.random_nodes import distribution_name, is_random, parameter_positions, with_parameters
+from pymc_ep.sites.base import Site
+
+__all__ = ["find_generic"]
+
+_DRAWS = 3
+
+_SELECTIONS = (DimShuffle, Subtensor, AdvancedSubtensor, Reshape, Alloc, SpecifyShape)
+"""Operations that move or repeat elements of their first input, or leave them as they are."""
+
+
+def find_generic(
+    name: str, node: Apply, parameters: Sequence[TensorVariable], observed: TensorVariable | None, affine: AffineTest
+) -> Found:
+    """Return the predictor of a likelihood, and a site made of PyMC's own log density of it.
+
+    Parameters
+    ----------
+    name : str
+        The observed variable.
+    node : Apply
+        Of its random variable.
+    parameters : sequence of TensorVariable
+        Those of the distribution, in terms of hyperparameters and noise.
+    observed : TensorVariable, optional
+        Observations, for comparing the rebuilt density with PyMC's.
+    affine : AffineTest
+
+    Raises
+    ------
+    NotAffineError
+        Where the parameters do not depend on one affine predictor alone.
+    UnsupportedModelError
+        Where something between the predictor and the parameters is not elementwise, or PyMC has no log density.
+    """
+    require_latent(name, parameters, affine)
+    eta = _predictor(name, parameters, affine)
+    dependent = value_dependent(parameters, affine.noise)
+    rebuilder = _Rebuilder(name, eta, dependent, affine)
+    discrete = node.default_output().dtype.startswith(("int", "uint", "bool"))
+    log_scale = is_log_scale(node, parameters, eta, dependent, affine)
+
+    def logp(y: Any, eta: Any, *values: Any) -> Any:
+        if log_scale:
+            at_zero, at_one = (rebuilder(node, parameters, at(eta), values) for at in (pt.zeros_like, pt.ones_like))
+            return log_scale_density(at_zero, at_one, y, eta)
+        y = pt.as_tensor(y).astype("int64") if discrete else y
+        return pymc_logp(rebuilder(node, parameters, eta, values), y, warn_rvs=False)
+
+    try:
+        rebuilder(node, parameters, pt.dscalar(), None)
+        leaves = [at_zero_noise(leaf, affine) for leaf in rebuilder.leaves]
+        site = Site(
+            name=f"generic {distribution_name(node)}",
+            parameters=tuple(f"parameter_{k}" for k in range(len(leaves))),
+            parameter_domains=("extended real",) * len(leaves),
+            domain="integer" if discrete else "real",
+            log_concave=log_scale,
+            logp=logp,
+            interpreted=True,
+        )
+        link = "as written, by quadrature of the distribution's own log density"
+        found = Found(site, {}, rebuilder.predictor, link, leaves)
+        if observed is not None:
+            _verify(name, node, parameters, observed, found, affine)
+    except UnsupportedModelError:
+        raise
+    except (NotImplementedError, NullTypeGradError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(node.op, MixtureRV):
+            raise UnsupportedModelError(
+                f"{name!r} is a {distribution_name(node)} with latent variables in several components, each with a "
+                f"predictor of its own, and a site takes one. Its posterior has several modes: use pm.sample, or leave "
+                f"these variables out of latent=[...]."
+            ) from error
+        raise UnsupportedModelError(
+            f"{name!r} has the distribution {distribution_name(node)}, whose log density PyMC cannot give or "
+            f"differentiate for single observations ({type(error).__name__}: {error}). Use a distribution that "
+            f"pymc_ep.supported() lists."
+        ) from error
+    return found
+
+
+def _predictor(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> TensorVariable:
+    """Return the affine graph nearest to the parameters through which all noise reaches them."""
+    noise = list(affine.noise)
+    behind = dominators(parameters, noise)
+    for current in behind:
+        # A draw inside a censored distribution or a mixture is no function of its parameters.
+        if not any(is_random(v) for v in value_dependent([current], noise)) and affine(current):
+            return current
+    carriers = [p for p in parameters if p in value_dependent(parameters, noise)]
+    if not behind:
+        depend = " and on ".join(sorted({names_of(p, noise) for p in carriers}))
+        raise NotAffineError(
+            f"{name!r} has more than one predictor: its parameters depend on {depend}, each in its own way, and a site "
+            f"takes one. Leave some of these out of latent=[...], so that they become hyperparameters."
+        )
+    raise NotAffineError(what_is_not_affine(name, carriers[0], affine))
+
+
+class _Rebuilder:
+    """Writes graphs again for single observations.
+
+    What does not depend on the noise and is no constant becomes a site parameter, one a leaf, in the order in which
+    the leaves are met. Selections on the way are put off until a leaf is met, and applied to it, since they commute
+    with what is elementwise.
+
+    Attributes
+    ----------
+    leaves : list of TensorVariable
+        Graphs of the site parameters.
+    predictor : TensorVariable
+        The affine graph after all selections.
+    """
+
+    def __init__(self, name: str, eta: TensorVariable, dependent: set, affine: AffineTest):
+        self.name = name
+        self.eta = eta
+        self.predictor = eta
+        self.dependent = dependent
+        self.affine = affine
+        self.leaves: list[TensorVariable] = []
+        self._places: dict[tuple, int] = {}
+        # Graphs that are made here, so that a second pass meets the leaves of the first.
+        self._known: dict[tuple, TensorVariable] = {}
+
+    def __call__(
+        self,
+        node: Apply,
+        graphs: Sequence[TensorVariable],
+        eta: Any,
+        values: Sequence[Any] | None,
+        path: tuple = (),
+        *,
+        wide: bool = False,
+    ) -> TensorVariable:
+        """Rebuild a distribution on a predictor and site parameters; without the latter, find out what these are.
+
+        `graphs` are the parameters of the distribution, which may differ from the inputs of its node.
+        """
+        ndims = getattr(node.op, "ndims_params", None) or [0] * len(graphs)
+        parts = [
+            self._vector(graph, path, eta, values) if ndim else self._rebuilt(graph, path, eta, values)
+            for graph, ndim in zip(graphs, ndims, strict=True)
+        ]
+        if wide:
+            parts = [
+                part if ndim else pt.broadcast_to(part, pt.broadcast_shape(part, eta))
+                for part, ndim in zip(parts, ndims)
+            ]
+        return with_parameters(node, parts)
+
+    def _vector(self, graph: TensorVariable, path: tuple[Apply, ...], eta: Any, values: Any) -> TensorVariable:
+        """Rebuild a parameter that is a vector for each observation, such as the weights of a mixture."""
+        count = graph.type.shape[-1]
+        if count is None or path:
+            raise self._refusal(graph)
+        columns = [self._rebuilt(self._column(graph, k), path, eta, values) for k in range(count)]
+        return pt.stack(pt.broadcast_arrays(*columns), axis=-1)
+
+    def _column(self, graph: TensorVariable, k: int) -> TensorVariable:
+        if graph not in self.dependent:
+            return self._known.setdefault((graph, k), graph[..., k])
+        if isinstance(graph.owner.op, MakeVector):
+            return graph.owner.inputs[k]
+        # The axis is an input of the operation, or one of its properties.
+        stacked = graph.owner.inputs[-graph.type.shape[-1] :] if isinstance(graph.owner.op, Join) else [graph] * (k + 1)
+        column = stacked[k] if len(stacked) > k else graph
+        expanded = column.owner
+        if expanded is None or not isinstance(expanded.op, DimShuffle) or expanded.op.new_order[-1:] != ("x",):
+            raise self._refusal(graph)
+        return expanded.inputs[0]
+
+    def _rebuilt(self, graph: Any, path: tuple[Apply, ...], eta: Any, values: Any) -> Any:
+        if graph is self.eta:
+            self.predictor = _applied(path, graph)
+            return eta
+        node = graph.owner
+        if is_random(graph):
+            # Components of a mixture must agree in their number of dimensions.
+            return self(node, [node.inputs[i] for i in parameter_positions(node)], eta, values, path, wide=True)
+        if graph not in self.dependent:
+            return self._leaf(graph, path, values)
+        if isinstance(node.op, Elemwise):
+            ways = [(*self._widening(v, graph), *path) if path else () for v in node.inputs]
+            inputs = [self._rebuilt(v, way, eta, values) for v, way in zip(node.inputs, ways, strict=True)]
+            return node.op.make_node(*inputs).outputs[0]
+        if isinstance(node.op, CheckAndRaise):
+            return self._rebuilt(node.inputs[0], path, eta, values)
+        if isinstance(node.op, _SELECTIONS) and node.inputs[0] in self.dependent:
+            return self._rebuilt(node.inputs[0], (node, *path), eta, values)
+        raise self._refusal(graph)
+
+    def _widening(self, narrow: TensorVariable, wide: TensorVariable) -> tuple[Apply, ...]:
+        """Return what repeats elements as broadcasting does, for a selection that is applied afterwards."""
+        if narrow.type.broadcastable == wide.type.broadcastable:
+            return ()
+        return (self._known.setdefault((narrow, wide), pt.broadcast_to(narrow, wide.shape)).owner,)
+
+    def _leaf(self, graph: Any, path: tuple[Apply, ...], values: Any) -> Any:
+        if not isinstance(graph.type, TensorType):
+            return graph
+        try:
+            return pt.constant(get_underlying_scalar_constant_value(graph), dtype=graph.dtype)
+        except NotScalarConstantError:
+            pass
+        place = self._places.get((graph, path))
+        if place is None:
+            place = self._places[graph, path] = len(self.leaves)
+            self.leaves.append(_applied(path, graph))
+        value = pt.dscalar() if values is None else values[place]
+        return value if graph.dtype.startswith("float") else pt.round(value).astype(graph.dtype)
+
+    def _refusal(self, graph: TensorVariable) -> UnsupportedModelError:
+        why = (
+            f"{operation_of(graph)}, which is not elementwise, so that observations do not depend on one predictor "
+            f"value each. Rewrite that term, or leave the latent variables in it out of latent=[...]."
+        )
+        first = first_not_affine(graph, self.affine)
+        if first is graph:
+            stands = f"Between the predictor of {self.name!r} and its distribution stands the operation"
+            return UnsupportedModelError(f"{stands} {why}")
+        return UnsupportedModelError(
+            f"The predictor of {self.name!r} is not affine in the latent variables: the operation "
+            f"{operation_of(first)} is applied to {names_of(first, list(self.affine.noise))} before {why}"
+        )
+
+
+def _applied(path: tuple[Apply, ...], graph: TensorVariable) -> TensorVariable:
+    for node in path:
+        graph = node.op.make_node(graph, *node.inputs[1:]).outputs[0]
+    return graph
+
+
+def _verify(
+    name: str,
+    node: Apply,
+    parameters: Sequence[TensorVariable],
+    observed: TensorVariable,
+    found: Found,
+    affine: AffineTest,
+) -> None:
+    """Compare the rebuilt density with PyMC's at random values of the latent variables."""
+    whole = pymc_logp(with_parameters(node, parameters), observed, warn_rvs=False)
+    flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
+    single = found.site.logp(observed.ravel().astype("float64"), *flat)
+    # Raises where there is no derivative.
+    vectors = [pt.dvector() for _ in (observed, *flat)]
+    pytensor.grad(found.site.logp(*vectors).sum(), vectors[1:], disconnected_inputs="ignore")
+    noise = list(affine.noise)
+    functions = [affine.compile(graph, noise, without_checks=True) for graph in (whole, single)]
+    rng = np.random.default_rng(0)
+    for _ in range(_DRAWS):
+        draw = [rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise]
+        with np.errstate(all="ignore"):
+            one, other = (np.asarray(function(*draw)) for function in functions)
+        # PyMC writes some constants in single precision, and a reciprocal of them is rounded there or here.
+        if one.size != other.size or not np.allclose(one.ravel(), other, rtol=1e-6, atol=1e-9, equal_nan=True):
+            raise UnsupportedModelError(
+                f"The observations of {name!r} do not depend on one predictor value each: its log density is no "
+                f"elementwise function of the predictor. Use a distribution that pymc_ep.supported() lists."
+            )

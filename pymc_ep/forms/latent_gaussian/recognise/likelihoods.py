@@ -1,0 +1,135 @@
+"""From a likelihood to its site: a registered one, ordered categories, or PyMC's own log density."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pymc import Model
+from pymc.distributions.distribution import PartialObservedRV
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian.recognise.any_density import find_generic
+from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import correlated_gaussian
+from pymc_ep.forms.latent_gaussian.recognise.ordered import find_ordered
+from pymc_ep.graphs.families import family_of
+from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, find_predictor
+from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
+
+__all__ = ["entering_elsewhere", "find_site", "require_univariate"]
+
+
+def require_univariate(rv: TensorVariable) -> None:
+    """Raise where the values of an observed variable are not independent given its parameters."""
+    if not rv.owner.op.ndim_supp:
+        return
+    if isinstance(rv.owner.op, PartialObservedRV):
+        raise UnsupportedModelError(
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on those that are "
+            f"seen. Observe it as a shorter vector without them."
+        )
+    found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
+    gaussian = gaussian_of(rv)
+    if gaussian is not None and gaussian.degenerate:
+        raise UnsupportedModelError(
+            f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
+            f"MvNormal."
+        )
+    if gaussian is not None:
+        instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
+        raise UnsupportedModelError(
+            f"{found}, which is known as a latent variable only, as its values depend on each other. Give it to the "
+            f"mean of a pm.Normal{instead}."
+        )
+    raise UnsupportedModelError(
+        f"{found}, whose values depend on each other given its parameters, so that it has no site for each value, and "
+        f"it is no Gaussian. Write it as a distribution of single values; pymc_ep.supported() lists those there are."
+    )
+
+
+def find_site(
+    rv: TensorVariable,
+    parameters: Sequence[TensorVariable],
+    observed: TensorVariable | None,
+    affine: AffineTest,
+    *,
+    registered_only: bool,
+) -> Found:
+    """Return predictor, site and site parameters of a likelihood.
+
+    Parameters
+    ----------
+    rv : TensorVariable
+        The observed variable.
+    parameters : sequence of TensorVariable
+        Those of its distribution, in terms of hyperparameters and noise.
+    observed : TensorVariable, optional
+        Its observations, where there are any.
+    affine : AffineTest
+    registered_only : bool
+        Whether a distribution that has registered sites must be one of these.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Says what stands in the way of one affine predictor.
+    """
+    if isinstance(rv.owner.op, CategoricalRV):
+        ordered = find_ordered(rv.name, parameters, affine)
+        if ordered is None:
+            raise NotAffineError(
+                f"The probabilities of the categories of {rv.name!r} are not those of pm.OrderedLogistic or "
+                f"pm.OrderedProbit with one affine predictor, and other categories have one predictor each. Use one of "
+                f"these two, or pm.Binomial for two categories."
+            )
+        return ordered
+    family = family_of(rv)
+    if family is None:
+        return find_generic(rv.name, rv.owner, parameters, observed, affine)
+    try:
+        return find_predictor(rv.name, rv.owner.op, family, parameters, affine)
+    except NotAffineError as refusal:
+        if registered_only:
+            raise
+        try:
+            return find_generic(rv.name, rv.owner, parameters, observed, affine)
+        except NotAffineError:
+            raise refusal from None
+
+
+def entering_elsewhere(
+    model: Model, rv: TensorVariable, candidates: Sequence[TensorVariable], *, shared: bool
+) -> set[TensorVariable]:
+    """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
+
+    The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
+    scale or a shape; of equals in that which a registered site takes, then in that of fewest dimensions (a mixture's
+    components before its weights), then in the first.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    rv : TensorVariable
+        The observed variable.
+    candidates : sequence of TensorVariable
+    shared : bool
+        Whether a variable of the predictor may enter other parameters as well, even though that rules out the
+        distribution's registered sites.
+    """
+    if isinstance(rv.owner.op, CategoricalRV):
+        return set()
+    if (vector := correlated_gaussian(rv)) is not None:
+        return {c for c in candidates if depends_on(vector.barred, [c], blockers=model.basic_RVs)}
+    reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
+    start = model.initial_point() if len(set().union(*reached)) > 1 else {}
+    sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]
+    family = family_of(rv)
+    registered = () if family is None else family.carriers
+    ndims = getattr(rv.owner.op, "ndims_params", None) or [0] * len(reached)
+    widest = max(range(len(reached)), key=lambda i: (sizes[i], i in registered, -ndims[i], -i))
+    if family is None or shared:
+        return set().union(*reached) - reached[widest]
+    carriers = registered if widest in registered else (widest,)
+    return set().union(*(found for i, found in enumerate(reached) if i not in carriers))

@@ -1,0 +1,135 @@
+"""Ordered categories: a Categorical whose cumulative probabilities are one function of cutpoints minus a predictor."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.special
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.predictor import (
+    AffineTest,
+    Found,
+    NotAffineError,
+    at_zero_noise,
+    at_zero_noise_and_shape,
+    require_latent,
+)
+from pymc_ep.graphs.queries import dominators, value_depends_on
+from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.sites.base import Relation, Site, get_site
+
+__all__ = ["find_ordered", "ordered_site"]
+
+_NOISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "ordered logit": ("ordered_logit", scipy.special.expit),
+    "ordered probit": ("ordered_probit", scipy.special.ndtr),
+}
+"""By link: the site, and the distribution function of its noise."""
+
+
+@lru_cache
+def ordered_site(name: str, cutpoints: int) -> Site:
+    """Return the site of categories 0 to `cutpoints` that takes all cutpoints, each a parameter.
+
+    It is the registered site `name`, which takes the two cutpoints around the category observed.
+    """
+    two = get_site(name)
+
+    def around(y: Any, cuts: Sequence[Any], where: Callable[..., Any]) -> tuple[Any, Any]:
+        lower, upper = -np.inf, np.inf
+        for k, cut in enumerate(cuts):
+            lower = where(y > k, cut, lower)
+        for k, cut in reversed(list(enumerate(cuts))):
+            upper = where(y <= k, cut, upper)
+        return lower, upper
+
+    def logp(y: Any, eta: Any, *cuts: Any) -> Any:
+        return two.logp(y, eta, *around(y, cuts, pt.switch))
+
+    def knots(y: Any, *cuts: Any) -> Sequence[Any]:
+        assert two.knots is not None, "ordered sites have knots"
+        return two.knots(y, *around(y, cuts, namespace(y).where))
+
+    def in_order(y: np.ndarray, *cuts: np.ndarray) -> np.ndarray:
+        steps = [below < above for below, above in pairwise(cuts)]
+        return np.logical_and.reduce([y <= cutpoints, *steps])
+
+    return Site(
+        name=name,
+        parameters=tuple(f"cutpoint_{k}" for k in range(cutpoints)),
+        parameter_domains=("real",) * cutpoints,
+        relation=Relation(in_order, f"categories from 0 to {cutpoints} and cutpoints that increase"),
+        domain=two.domain,
+        log_concave=True,
+        logp=logp,
+        knots=knots,
+        knots_beyond=two.knots_beyond,
+    )
+
+
+def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
+    """Return the predictor of ordered categories, with `parameters` the probabilities of a Categorical; else None.
+
+    The nearest affine graph behind the probabilities holds cutpoints minus predictor, or the negative, along its last
+    axis. What depends on the noise must be the same in all columns.
+    """
+    (probabilities,) = parameters
+    require_latent(name, parameters, affine)
+    for current in dominators(parameters, affine.noise):
+        if current.ndim == probabilities.ndim and affine(current):
+            return _behind(probabilities, current, affine)
+    return None
+
+
+def _behind(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:
+    free = current.type("free")
+    replaced = graph_replace([probabilities], {current: free}, strict=False)[0]
+    if value_depends_on(replaced, list(affine.noise)) or not affine.point.keys().isdisjoint(ancestors([replaced])):
+        # A hyperparameter between predictor and probabilities, such as the scale of the noise, is not looked into.
+        return None
+    function = affine.compile(at_zero_noise_and_shape(replaced, affine), [free])
+    shape = np.shape(affine.compile(at_zero_noise_and_shape(current, affine), [])())
+    ascending = np.sort(np.random.default_rng(0).uniform(-2.5, 2.5, shape), axis=-1)
+    for sign in (1.0, -1.0):
+        with np.errstate(invalid="ignore"):
+            found = np.cumsum(function((sign * ascending).astype(current.dtype)), axis=-1)
+        if found.shape != (*shape[:-1], shape[-1] + 1):
+            return None
+        for link, (site, distribution) in _NOISE.items():
+            scale = _scale(distribution, ascending, found[..., :-1])
+            if scale is not None:
+                return _found(site, link, sign * scale * current, shape[-1], affine)
+    return None
+
+
+def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> float | None:
+    """Return s where ``found = distribution(s * argument)``: the noise of an ordered probit may have a scale."""
+    if not np.all((found > 0) & (found < 1)):
+        return None
+    inverse = scipy.special.logit if distribution is scipy.special.expit else scipy.special.ndtri
+    ratio = float(np.median(inverse(found) / argument))
+    return ratio if ratio > 0 and np.allclose(distribution(ratio * argument), found, rtol=1e-6, atol=1e-9) else None
+
+
+def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine: AffineTest) -> Found:
+    """Split cutpoints minus predictor: the cutpoints are what is left where the noise is zero."""
+    cutpoints = at_zero_noise(thresholds, affine)
+    predictor = (cutpoints - thresholds)[..., 0]
+    spread = thresholds - thresholds[..., 0][..., None]
+    rng = np.random.default_rng(1)
+    noise = list(affine.noise)
+    function = affine.compile(spread, noise)
+    one, other = ([rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise] for _ in range(2))
+    if not np.allclose(function(*one), function(*other), rtol=1e-9, atol=1e-9):
+        raise NotAffineError(
+            "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Leave those "
+            "of the cutpoints out of latent=[...], so that they become hyperparameters."
+        )
+    columns = [cutpoints[..., k] for k in range(count)]
+    return Found(ordered_site(site, count), {}, predictor, link, columns)

@@ -1,0 +1,422 @@
+"""Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.distributions.shapes import require_shape
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
+from pymc_ep.forms.latent_gaussian.form import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.forms.latent_gaussian.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
+from pymc_ep.forms.latent_gaussian.recognise.noise_blocks import NoiseGraphs, absorb_factor
+from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
+    correlated_gaussian,
+    correlated_group,
+    correlated_parameters,
+)
+from pymc_ep.graphs.constants import evaluate_constants
+from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.hyperparameters import (
+    coordinates_of,
+    follows_from,
+    hyper_fields,
+    keeps_gaussian,
+    kind_of,
+    relevant_variables,
+)
+from pymc_ep.graphs.inner_products import SPELLINGS
+from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
+from pymc_ep.graphs.queries import depends_on, without_casts
+from pymc_ep.graphs.random_nodes import parameters_of
+
+__all__ = ["recognise_latent_gaussian"]
+
+
+Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
+"""From a form, its latent variables and the graphs of their noise to a form that builds on it."""
+
+
+def recognise_latent_gaussian(
+    model: Model,
+    latent: Sequence[str] | None = None,
+    wanted: Sequence[str] = (),
+    *,
+    finish: Finish = lambda form, latents, graphs: form,
+) -> LatentGaussian:
+    """Read a model as a Gaussian vector times univariate sites.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    latent : sequence of str, optional
+        Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is
+        affine.
+    wanted : sequence of str, optional
+        Variables to predict. Gaussian variables behind them that no observation depends on join the latent ones,
+        and likelihoods among them the form's predictions.
+    finish : callable
+        Makes the form that is returned of each one tried.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Names the variable, what was found and what would make it fit.
+    """
+    relevant = relevant_variables(model)
+
+    def build(latents: Sequence[TensorVariable], *, wanted: Sequence[str], registered: bool) -> LatentGaussian:
+        return finish(*_build(model, relevant, latents, wanted, registered_only=registered))
+
+    candidates = _candidates(model, relevant) or _candidates(model, relevant, shared=True)
+    if latent is not None:
+        names = [latent] if isinstance(latent, str) else latent
+        try:
+            chosen = _resolve(model, names, candidates)
+        except UnsupportedModelError:
+            # Left to themselves, other variables may have had the likelihood's predictor.
+            behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
+            chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
+        return _first_that_fits(lambda registered: build(chosen, wanted=wanted, registered=registered))
+    if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
+        for rv in model.observed_RVs:
+            require_univariate(rv)
+        raise UnsupportedModelError(_nothing_latent(model, relevant))
+
+    def with_all(registered: bool) -> LatentGaussian:
+        return build(candidates, wanted=wanted, registered=registered)
+
+    def with_most(registered: bool) -> LatentGaussian:
+        latents = _without_offenders(candidates, partial(build, wanted=(), registered=registered))
+        return build(latents, wanted=wanted, registered=registered)
+
+    return _first_that_fits(with_all, with_most)
+
+
+def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
+    """Say of each free variable why it cannot be integrated out."""
+    reasons = []
+    for rv in relevant:
+        if not gaussian_of(rv):
+            reason = f"{rv.name!r} is {kind_of(rv)}"
+        elif not keeps_gaussian(model, rv):
+            reason = f"{rv.name!r} has a transform"
+        else:
+            reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
+        reasons.append(reason)
+    most = 6
+    reasons[most:] = [f"and {len(reasons) - most} more"] * (len(reasons) > most)
+    return (
+        f"The model has no Gaussian latent variable (Normal, Flat, MvNormal or another that the documentation lists) "
+        f"that enters its observed variables through a mean or a predictor, so there is nothing to integrate out: "
+        f"{', '.join(reasons)}. Give coefficients Gaussian priors, or use pm.sample."
+    )
+
+
+def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
+    """Try each way with registered sites, then with any density; where none fits, the first refusal says why."""
+    refusals = []
+    for way in ways:
+        for registered in (True, False):
+            try:
+                return way(registered)
+            except NotAffineError as error:
+                refusals.append(error)
+    raise refusals[0]
+
+
+def _candidates(
+    model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False, among: Collection | None = None
+) -> list[TensorVariable]:
+    """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors.
+
+    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well; with `among` no
+    others are considered.
+    """
+    wanted = relevant if among is None else [rv for rv in relevant if rv in among]
+    candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and gaussian_of(rv)]
+    while True:
+        barred = _graphs_without_latents(relevant, candidates)
+        elsewhere = set().union(
+            *(entering_elsewhere(model, rv, candidates, shared=shared) for rv in model.observed_RVs)
+        )
+        kept = [
+            rv for rv in candidates if rv not in elsewhere and not depends_on(barred, [rv], blockers=model.basic_RVs)
+        ]
+        if len(kept) == len(candidates):
+            return kept
+        candidates = kept
+
+
+def _graphs_without_latents(
+    relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
+) -> list[TensorVariable]:
+    graphs: list[TensorVariable] = []
+    for rv in relevant:
+        gaussian = gaussian_of(rv) if rv in candidates else None
+        graphs += parameters_of(rv) if gaussian is None else gaussian.barred
+    return graphs
+
+
+def _without_offenders(
+    candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
+) -> list[TensorVariable]:
+    """Drop the candidate in which some predictor is not affine, or keep the largest set that fits; ask about ties."""
+    refusals: list[NotAffineError] = []
+
+    def fits(latents: list[TensorVariable]) -> bool:
+        try:
+            build(latents)
+        except NotAffineError as error:
+            refusals.append(error)
+            return False
+        return True
+
+    def grown(seed: TensorVariable) -> list[TensorVariable]:
+        latents = [seed] if fits([seed]) else []
+        for rv in candidates if latents else ():
+            larger = [c for c in candidates if c in latents or c is rv]
+            if rv not in latents and fits(larger):
+                latents = larger
+        return latents
+
+    sets = [[rv for rv in candidates if rv is not left_out] for left_out in candidates if len(candidates) > 1]
+    sets = [latents for latents in sets if fits(latents)]
+    if not sets:
+        for rv in candidates:
+            if not any(rv in latents for latents in sets):
+                sets.append(grown(rv))
+        most = max(map(len, sets))
+        sets = [latents for latents in sets if len(latents) == most > 0]
+    if not sets:
+        raise refusals[-1]
+    if len(sets) > 1:
+        fits(list(candidates))
+        together, _, _ = str(refusals[-1]).partition(". ")
+        tied = [rv.name for rv in candidates if any(rv not in latents for latents in sets)]
+        raise UnsupportedModelError(
+            f"Predictors are affine in some of {tied} but not in all of them together. {together}. Say which to "
+            f"integrate out with latent=[...]; the others become hyperparameters. Inner products of rows of two "
+            f"matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with {SPELLINGS} "
+            f"write."
+        )
+    return sets[0]
+
+
+def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Turn the user's names into Gaussian variables; a Deterministic stands for what it is made of."""
+    chosen: set[TensorVariable] = set()
+    for name in names:
+        if name not in model.named_vars:
+            raise UnsupportedModelError(
+                f"latent= names {name!r}, which the model does not have.{did_you_mean(name, model.named_vars)}"
+            )
+        variable = model[name]
+        if variable in model.deterministics:
+            made_of = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
+            # A scalar beside arrays is the level of the field, not the field.
+            found = [c for c in made_of if c.ndim > 0] or made_of
+        else:
+            found = [c for c in candidates if c is variable]
+        if not found:
+            raise UnsupportedModelError(_why_not_latent(model, variable))
+        chosen.update(found)
+    return [c for c in candidates if c in chosen]
+
+
+def _why_not_latent(model: Model, variable: TensorVariable) -> str:
+    name = variable.name
+    if variable in model.deterministics:
+        return f"latent= names the Deterministic {name!r}, which is made of no Gaussian variable."
+    if variable not in model.free_RVs:
+        return f"latent= names {name!r}, which is not a free random variable of the model."
+    if not gaussian_of(variable):
+        return (
+            f"latent= names {name!r}, a {kind_of(variable)} variable, not a Gaussian one (Normal or MvNormal). Leave "
+            f"it out and it becomes a hyperparameter."
+        )
+    return (
+        f"latent= names {name!r}, which enters a scale, a covariance or a non-Gaussian variable (or no observed "
+        f"variable at all), so the model is not jointly Gaussian in it. Leave it out and it becomes a hyperparameter."
+    )
+
+
+def _build(
+    model: Model,
+    relevant: Sequence[TensorVariable],
+    latents: Sequence[TensorVariable],
+    wanted: Sequence[str] = (),
+    *,
+    registered_only: bool,
+) -> tuple[LatentGaussian, list[TensorVariable], NoiseGraphs]:
+    """Assemble the form for a given set of latent variables, or say why it is none.
+
+    Returns it with its latent variables, unseen ones included, and the graphs of their noise.
+    """
+    for potential in model.potentials:
+        if depends_on([potential], latents):
+            raise UnsupportedModelError(
+                f"The potential {potential.name!r} depends on a latent variable, and a potential has no site. Write it "
+                f"as an observed distribution, or leave that variable out of latent=."
+            )
+    hyper = [rv for rv in relevant if rv not in latents]
+    for rv in hyper:
+        if depends_on(parameters_of(rv), latents, blockers=model.basic_RVs):
+            raise NotAffineError(
+                f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; add "
+                f"{rv.name!r} to latent=, or leave what it depends on out."
+            )
+    unseen, predicted = _unseen(model, wanted, relevant, latents)
+    latents = [*latents, *unseen]
+    deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unseen])]
+    likelihoods = [*model.observed_RVs, *predicted]
+    graphs = NoiseGraphs(model, latents)
+    # One call for all graphs, so that what they share stays shared.
+    vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
+    own_parameters = [
+        correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(likelihoods, vectors)
+    ]
+    parameters = [p for own in own_parameters for p in own]
+    first = len(parameters)
+    rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
+    blocks, outputs = _absorb(graphs, latents, rewritten, first)
+
+    test = _working_point(model, blocks, hyper)
+    for rv, graph in zip(latents, outputs[first:]):
+        if not test(graph):
+            raise NotAffineError(
+                f"The mean of {rv.name!r} is not affine in the other latent variables; leave one of them out of "
+                f"latent= so that it becomes a hyperparameter."
+            )
+    groups, fixed = [], []
+    rest = iter(outputs)
+    for rv, vector, given in zip(likelihoods, vectors, own_parameters):
+        own = [next(rest) for _ in given]
+        # Where nothing is latent but noise of observed vectors, this is what their evidence comes from.
+        alone = vector is not None and not latents
+        if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not alone:
+            fixed.append(_fixed(model, rv, test))
+            continue
+        if vector is not None:
+            if not test(own[0]):
+                raise NotAffineError(f"The mean of the observed vector {rv.name!r} is not affine in latent variables.")
+            block, group = correlated_group(rv.name, without_casts(model.rvs_to_values[rv]), own)
+            blocks.append(block)
+            groups.append(group)
+            continue
+        require_univariate(rv)
+        observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
+        found = find_site(rv, own, observed, test, registered_only=registered_only)
+        groups.append(_group(rv.name, found, observed))
+    seen = len(model.observed_RVs) - len(fixed)
+    if not seen:
+        raise NotAffineError(
+            f"{', '.join(repr(term.name) for term in fixed)} depend on no latent variable, so there is nothing to "
+            f"integrate out; name other variables with latent=[...]."
+        )
+    origins = {b.name: b for b in blocks if b.origin is not None}
+    named = dict(zip([v.name for v in (*latents, *deterministics)], outputs[first:]))
+    affine = [AffineVariable(n, graph, origins.get(n)) for n, graph in named.items() if n in origins or test(graph)]
+    form = LatentGaussian(
+        **hyper_fields(model, hyper),
+        hyper_coordinates=coordinates_of(model, hyper),
+        blocks=tuple(blocks),
+        groups=tuple(groups[:seen]),
+        predictions=tuple(groups[seen:]),
+        affine=tuple(affine),
+        deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
+        ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
+        fixed=tuple(fixed),
+    )
+    return form, latents, graphs
+
+
+def _fixed(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
+    """Return an observed variable that no latent variable is behind, or raise where it cannot be as observed."""
+    (density,) = model.logp(vars=[rv], sum=False)
+    at_start = test.compile(density, [], without_checks=True)()
+    if not np.all(np.isfinite(at_start)):
+        index = first_index(~np.isfinite(at_start))
+        raise InvalidDataError(
+            f"{rv.name!r} has the log density {at_start[index]}{at_index(index)} at the model's initial point. Correct "
+            f"that observation, or give the variables that its distribution depends on other initial values."
+        )
+    return FixedTerm(rv.name, density, joint=rv.owner.op.ndim_supp > 0)
+
+
+def _unseen(
+    model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """Return the Gaussian variables behind the wanted ones that no observation informs, and wanted likelihoods."""
+    for name in wanted:
+        if name not in model.named_vars:
+            raise UnsupportedModelError(f"The model has no variable {name!r}.{did_you_mean(name, model.named_vars)}")
+    targets = [model[name] for name in wanted]
+    outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
+    unseen = [rv for rv in outside if gaussian_of(rv)]
+    # A Gaussian variable may be wanted for itself, or for its density about a predictor.
+    predicted = [rv for rv in outside if rv in targets and _has_predictor(rv, [*latents, *unseen])]
+    for rv in outside:
+        if rv not in unseen and rv not in predicted:
+            raise UnsupportedModelError(
+                f"{rv.name!r}, a {kind_of(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has "
+                f"no Gaussian prediction; use pm.sample_posterior_predictive."
+            )
+    return unseen, predicted
+
+
+def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> bool:
+    """Whether a variable, of values independent given its parameters, depends on a latent variable through these."""
+    others = [v for v in latents if v is not rv]
+    return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
+
+
+def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
+    """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
+    predictor = found.predictor
+    observed = predictor if observed is None else observed
+    require_shape(name, observed.type.shape, predictor.type.shape)
+    for parameter in found.parameters:
+        require_shape(name, observed.type.shape, parameter.type.shape, "parameter beside the predictor")
+    if predictor.type.broadcastable != observed.type.broadcastable:
+        predictor = pt.broadcast_to(predictor, observed.shape)
+    return SiteGroup(
+        name=name,
+        site=found.site,
+        options=found.options,
+        observed=observed,
+        predictor=predictor,
+        parameters=tuple(pt.broadcast_to(p, observed.shape).ravel().astype("float64") for p in found.parameters),
+        link=found.link,
+    )
+
+
+def _absorb(
+    graphs: NoiseGraphs, latents: Sequence[TensorVariable], outputs: list[TensorVariable], first: int
+) -> tuple[list[NoiseBlock], list[TensorVariable]]:
+    """Absorb the factors of non-centred blocks; `outputs[first + i]` is the graph of latent variable i itself."""
+    blocks = graphs.blocks()
+    for i, rv in enumerate(latents):
+        if not graphs.is_standard(rv):
+            continue
+        others = [o for k, o in enumerate(outputs) if k != first + i]
+        absorbed = absorb_factor(blocks[i], others, [b.noise for b in blocks])
+        if absorbed is not None:
+            blocks[i], replacement = absorbed
+            outputs = graph_replace(outputs, replacement, strict=False)
+    return blocks, outputs
+
+
+def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper: Sequence[TensorVariable]) -> AffineTest:
+    """Return the affine test at PyMC's initial point."""
+    start = model.initial_point()
+    point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
+    sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])
+    found = iter(AffineTest({}, point).compile(sizes, [])())
+    zeros = {b.noise: pt.zeros(b.shape, dtype=b.noise.dtype) for b in blocks}
+    return AffineTest({b.noise: tuple(int(next(found)) for _ in b.shape) for b in blocks}, point, zeros)

@@ -1,0 +1,48 @@
+"""Prior moments of variables and noise of a latent Gaussian form, at one value of its hyperparameters."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["AffineMoments", "NoiseMoments"]
+
+
+class AffineMoments(NamedTuple):
+    """Prior moments of an affine variable x of size d, with c coordinates of the solver.
+
+    Attributes
+    ----------
+    mean : ndarray
+        At its own shape.
+    cross : ndarray, (d, c)
+        Covariance with the coordinates.
+    variance : ndarray, (d,)
+    """
+
+    mean: np.ndarray
+    cross: np.ndarray
+    variance: np.ndarray
+
+
+class NoiseMoments(NamedTuple):
+    """What draws of a noise block w need.
+
+    Attributes
+    ----------
+    cross : ndarray, (d, c)
+        Covariance of w with the solver's coordinates.
+    covariance : ndarray, (d, d)
+        Cov(w).
+    flat : bool
+        Whether the prior is flat.
+    factor : ndarray, (d, k), optional
+        L of an absorbed block w = L v.
+    origin_cross : ndarray, (k, c), optional
+        The same for v of an absorbed block.
+    """
+
+    cross: np.ndarray
+    covariance: np.ndarray
+    flat: bool = False
+    factor: np.ndarray | None = None
+    origin_cross: np.ndarray | None = None

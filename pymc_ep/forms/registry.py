@@ -1,0 +1,203 @@
+"""The registries of forms and methods: which recogniser reads a model as which form, and what fits it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pymc as pm
+import xarray as xr
+from pymc import Model
+
+from pymc_ep.contracts.form import CompiledForm, Form
+from pymc_ep.contracts.method import Method
+from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
+
+__all__ = [
+    "FormEntry",
+    "Predictions",
+    "able_methods",
+    "entry_of",
+    "forms",
+    "get_method",
+    "methods",
+    "recognise",
+    "register_form",
+    "register_method",
+]
+
+Recogniser = Callable[[Model, Sequence[str] | None, Sequence[str]], Form | None]
+Row = tuple[str, str, str, Any]
+"""Distribution, link, site by name, and what the methods of the form are asked whether they can work with."""
+
+
+class Predictions(Protocol):
+    """What a form whose predictors are not Gaussian answers in its own way."""
+
+    def rebuild(self, idata: Any, model: pm.Model) -> Any:
+        """Return the posterior of a fit, see `pymc_ep.contracts.Posterior`.
+
+        Its attribute ``unknowns`` counts values and hyperparameters.
+
+        Raises
+        ------
+        ValueError
+            Where it is not one of the model as it is.
+        """
+
+    def log_predictive(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return log densities of new observations, for `pymc_ep.log_predictive`."""
+
+    def transforms(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return probability integral transforms of new observations, for `predictive_pit`."""
+
+    def no_cumulants(self, form: Any) -> str:
+        """Say why `pymc_ep.diagnose` has no cumulants of tilted distributions."""
+
+    def remark(self, form: Any) -> str:
+        """Say why there are no Gaussian predictions, and what there is instead."""
+
+
+@dataclass(frozen=True)
+class FormEntry:
+    """A form in the registry.
+
+    Attributes
+    ----------
+    form : type
+        A frozen dataclass, see `pymc_ep.contracts.Form`.
+    compiled : callable
+        ``compiled(form, initial hyperparameters, compile_kwargs)`` returns the form's functions of arrays, see
+        `pymc_ep.contracts.CompiledForm`.
+    recogniser : callable, optional
+        ``recogniser(model, latent, wanted)`` returns the form, None where the model is not of that form at all,
+        or raises `UnsupportedModelError` where it nearly is. Later registrations are asked first. None for a form that
+        the recogniser of another one returns.
+    fallback : bool
+        Whether the recogniser is asked after all others, and says why a model is of no form.
+    rows : callable
+        Returns rows of the table of `pymc_ep.supported`: distribution, link, name of the site, and the site.
+    gaussian : bool
+        Whether it is a `pymc_ep.contracts.SiteForm`, for which predictions and diagnostics are there already.
+    predictions : Predictions, optional
+        Those of a form that is none.
+    """
+
+    form: type
+    compiled: Callable[..., CompiledForm]
+    recogniser: Recogniser | None = None
+    fallback: bool = False
+    rows: Callable[[], Sequence[Row]] = lambda: ()
+    gaussian: bool = False
+    predictions: Predictions | None = None
+
+
+_FORMS: dict[type, FormEntry] = {}
+_METHODS: dict[tuple[str, type], Method] = {}
+
+
+def register_form(entry: FormEntry) -> FormEntry:
+    """Register a form, the function that reads a model as one, and what compiles it.
+
+    Parameters
+    ----------
+    entry : pymc_ep.forms.FormEntry
+
+    Raises
+    ------
+    ValueError
+        Where the form is registered already.
+    """
+    if entry.form in _FORMS:
+        raise ValueError(f"A form {entry.form.__name__} is registered already.")
+    _FORMS[entry.form] = entry
+    return entry
+
+
+def register_method(method: Method) -> Method:
+    """Register a method for a form under the name users give as ``method``.
+
+    Parameters
+    ----------
+    method : pymc_ep.contracts.Method
+
+    Raises
+    ------
+    ValueError
+        Where the form has a method of that name already.
+    """
+    key = (method.name, method.form)
+    if key in _METHODS:
+        raise ValueError(f"A method {method.name!r} for {method.form.__name__} is registered already.")
+    _METHODS[key] = method
+    return method
+
+
+def forms() -> tuple[FormEntry, ...]:
+    """Return all registered forms."""
+    return tuple(_FORMS.values())
+
+
+def methods() -> tuple[Method, ...]:
+    """Return all registered methods."""
+    return tuple(_METHODS.values())
+
+
+def entry_of(form: Form) -> FormEntry:
+    """Return the entry of a form that a recogniser has returned.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where its type was never registered.
+    """
+    if type(form) not in _FORMS:
+        raise UnsupportedModelError(
+            f"The recogniser returned a {type(form).__name__}, which is not registered: call register_form for it."
+        )
+    return _FORMS[type(form)]
+
+
+def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Form:
+    """Return the form of a model, by the first recogniser that knows it."""
+    for entry in sorted(reversed(_FORMS.values()), key=lambda entry: entry.fallback):
+        form = None if entry.recogniser is None else entry.recogniser(model, latent, wanted)
+        if form is not None:
+            return form
+    raise UnsupportedModelError("No registered form fits the model; pymc_ep.supported() lists them.")
+
+
+def get_method(name: str | None, form: Form) -> Method:
+    """Return the method of that name for a form; for None the first of those that can work with all of its sites.
+
+    Raises
+    ------
+    ValueError
+        Lists the methods there are for the form.
+    UnsupportedModelError
+        Where there are none.
+    """
+    kind = type(form)
+    fitting = [method for method in _METHODS.values() if method.form is kind]
+    if not fitting:
+        raise UnsupportedModelError(
+            f"The model is of the form {kind.__name__}, for which no method is registered; register_method adds one."
+        )
+    if name is None:
+        # Where none can, the first says what it lacks.
+        return (able_methods(form) or fitting)[0]
+    for method in fitting:
+        if name == method.name:
+            return method
+    names = ", ".join(repr(method.name) for method in able_methods(form) or fitting)
+    raise ValueError(
+        f"method={name!r} does not exist for this model ({kind.__name__}); use one of: {names}."
+        f"{did_you_mean(name, (method.name for method in fitting))}"
+    )
+
+
+def able_methods(form: Form) -> list[Method]:
+    """Return the methods for a form that can work with all of its sites, those first that suit them."""
+    sites = [factor.site for factor in form.factors]
+    fitting = [method for method in _METHODS.values() if method.form is type(form)]
+    able = [method for method in fitting if all(map(method.takes, sites)) and method.takes_form(form)]
+    return sorted(able, key=lambda method: not all(map(method.suits, sites)))

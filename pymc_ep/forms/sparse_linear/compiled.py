@@ -1,0 +1,228 @@
+"""The sparse linear form as functions of arrays."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+from scipy.sparse.linalg import LinearOperator
+
+from pymc_ep.engines.prior import FactorValues, Prior, perturbed
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
+from pymc_ep.forms.sparse_linear.form import SparseLinear
+from pymc_ep.forms.sparse_linear.linear_map import LinearPredictors
+from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
+from pymc_ep.numerics.gaussian.flat_prior import FlatPrior
+from pymc_ep.sites import NORMAL
+
+__all__ = ["CompiledSparseLinear"]
+
+_FEWER = 64
+"""How many times fewer rows than columns of a map make it worth to have its adjoint compiled, and find it by rows."""
+_MOST_NUMBERS = 2**24
+"""Numbers up to which it is found so, be they zeros or not."""
+
+
+class _SparseSolver:
+    """What stands for a `Solver`: the unknowns are the coordinates, and their precision is that of the sites."""
+
+    name = "unknowns"
+    sentence = "in the space of the unknowns"
+    improper = True
+
+
+class CompiledSparseLinear(CompiledLatentGaussian):
+    """Compiled functions of a `SparseLinear`, with one more attribute than `CompiledLatentGaussian`: `linear`."""
+
+    form: SparseLinear
+    most_draws = 25
+    sweep = 1e4
+    """A sweep over a picture of 64 x 64, whose `work` is 3e5, takes as long as 3e9 multiplications."""
+
+    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
+        """Take other initial values, and with them shapes, of the hyperparameters."""
+        super().restart(hyper_start)
+        self.__dict__.pop("linear", None)
+
+    def solve_in(self, solver: str) -> None:
+        """Accept the one solver there is: ``"auto"``."""
+        if solver != "auto":
+            raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
+        # The methods that would ask for more of a `Solver` are all overridden.
+        self.solver = _SparseSolver()  # type: ignore[assignment]
+
+    @property
+    def work(self) -> float:
+        """Multiplications of a factorisation by nested dissection."""
+        return float(self.linear.size) ** 1.5
+
+    @cached_property
+    def linear(self) -> LinearPredictors:
+        """The linear map from unknowns to predictors."""
+        shapes = [tuple(int(n) for n in s) for s in self._noise_shapes(*self.unpack(self.start))]
+        return LinearPredictors(
+            self.form, shapes, self._function, lambda: self.unpack(self.start), self._noise_precisions
+        )
+
+    def _noise_precisions(self) -> list[np.ndarray]:
+        """Return the precisions of all observations, (m,), at two values of the hyperparameters; none if they vary."""
+        if any(group.site is not NORMAL for group in self.form.groups):
+            return []
+        ends = sum(y.size for y in self.observed()[: len(self.form.groups)])
+        return [self.first_sites(self.factors_at(theta))[1][:ends] for theta in (self.start, perturbed(self.start))]
+
+    @property
+    def period(self) -> int | None:
+        """Translation by which the maps of all potentials repeat; None where nothing is translated."""
+        return max((known[1].period or 0 for known in self.form.maps if known is not None), default=0) or None
+
+    def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
+        """Return the form with the maps of potentials on a translated grid; it shares all compiled functions."""
+        maps = tuple(None if known is None else (known[0], known[1].translated(shift)) for known in self.form.maps)
+        other = self.shallow_copy()
+        other.form = replace(self.form, maps=maps)
+        other.linear = self.linear.with_maps(other.form)
+        return other
+
+    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> None:
+        """Return None: there is no prior of the coefficients alone to be held."""
+        return
+
+    def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
+        """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.
+
+        Each is the Gaussian that its factor alone suggests for the predictor.
+        """
+        found = [
+            site.site.typical(y.ravel(), *parameters)
+            for site, y, parameters in zip(
+                self.sites, self.observed(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
+            )
+        ]
+        sizes = [y.size for y in self.observed()]
+        mean, variance = (
+            np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
+        )
+        # A scale of zero is refused, with its name, once parameters are checked.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return mean / variance, 1.0 / variance
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        factors = self.factors_at(theta)
+        if self._jax:
+            flat = to_jax(np.zeros(self.linear.size))
+            return Prior(factors.mean, FactorPrior(self.linear.rows_on_jax, flat), *factors[1:])
+        flat_prior = FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1])
+        return Prior(factors.mean, flat_prior, *factors[1:])
+
+    def factors_at(self, theta: np.ndarray) -> FactorValues:
+        """Evaluate all of `prior` but for its `gaussian`, which needs the entries of the linear map."""
+        return self._factors(theta)[0]
+
+    @property
+    def _arrays(self) -> list[TensorVariable]:
+        return []
+
+    @property
+    def _constants(self) -> Sequence[TensorVariable]:
+        return ()
+
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+        form = self.form
+        lines = ["form             unknowns under sparse potentials and univariate sites (sparse linear)"]
+        shapes = self._noise_shapes(*self.unpack(self.start))
+        for block, shape in zip(form.blocks, shapes):
+            lines.append(f"latent           {block.name}: {'x'.join(str(int(n)) for n in shape) or '1'} values")
+        sizes = [y.size for y in self.observed()]
+        for potential, size in zip(form.potentials, sizes[len(form.groups) :]):
+            lines.append(f"potential        {potential.name}: {size} coefficients, site {potential.site.name}")
+        lines += self._describe_groups()
+        try:
+            how = self.linear.algebra.sentence
+        except (UnsupportedModelError, InvalidDataError) as error:
+            how = f"products with vectors only ({error})"
+        return "\n".join([*lines, f"solver           {self.solver.sentence}; {how}"])
+
+    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+        return []
+
+    def _design(self) -> None:
+        return None
+
+    def affine_moments(
+        self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> dict[str, AffineMoments]:
+        """Evaluate the maps of affine variables from the unknowns, by default of all those of the form.
+
+        Maps without entries are linear operators; their rows' squared lengths count as zero.
+        """
+        variables = self.form.affine if variables is None else tuple(variables)
+        out = {}
+        for variable in variables:
+            mean, cross = self._mean_and_map(theta, variable)
+            held = scipy.sparse.issparse(cross)
+            out[variable.name] = AffineMoments(mean, cross, cross.power(2).sum(axis=1) if held else np.zeros(mean.size))
+        return out
+
+    def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, Any]:
+        """Return what an affine variable is at x = 0, and its map from x, (size, N): with entries, or by products."""
+        at_zero, push, changes, known = self._affine(variable)
+        own = self.unpack(theta)
+        mean = np.asarray(at_zero(*own))
+        if changes or "map" not in known:
+            known["map"] = self._map_of(variable, own, push, mean.size)
+        return mean, known["map"]
+
+    def _map_of(self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int) -> Any:
+        def forward(x: np.ndarray) -> np.ndarray:
+            return np.ravel(push(*own, *self.linear.split(x)))
+
+        few = size * self.linear.size <= _MOST_NUMBERS and size * _FEWER <= self.linear.size
+        entries = None if few else self.linear.matrix_of(forward)
+        if entries is not None:
+            return entries
+        pull, _ = self._for_solver((variable, "adjoint"), lambda: self.linear.compile_adjoint(variable.expression))
+        if few:
+            return scipy.sparse.csr_array(np.array([pull(*own, unit) for unit in np.eye(size)]))
+        return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*own, v)), dtype=float)
+
+    def affine_values(
+        self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return an affine variable, at its shape, at each of some values of the unknowns, (N,)."""
+        mean, push, *_ = self._affine(variable)
+        own = self.unpack(theta)
+        base = np.asarray(mean(*own))
+        return [base + push(*own, *self.linear.split(x)) for x in unknowns]
+
+    def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
+        """Compile an affine variable at x = 0 and its linear part; say whether this may change; keep its entries."""
+
+        def build() -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
+            mean = self.form.at_zero_noise(variable.expression)
+            push, moving = self.linear.compile(variable.expression)
+            data = any(isinstance(v, SharedVariable) for v in ancestors([variable.expression]))
+            return self._function(self.form.hyper_values, mean), push, bool(moving) or data, {}
+
+        return self._for_solver(variable, build)
+
+    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
+        """Return what draws of each block need: which of the unknowns are its own."""
+        everything = scipy.sparse.eye_array(self.linear.size, format="csr")
+        sizes = self._coefficients(*self.unpack(theta))
+        starts = np.cumsum(sizes) - sizes
+        return [
+            NoiseMoments(everything[start : start + size], scipy.sparse.eye_array(int(size), format="csr"), True)
+            for start, size in zip(starts, sizes)
+        ]

@@ -1,0 +1,411 @@
+"""The linear map D from all unknowns of a sparse linear form to all its predictors, as products and as a matrix."""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cache, cached_property, partial, reduce
+from operator import matmul
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from pytensor.compile import Function
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.sparse_linear.factor_rows import FactorRows, Product
+from pymc_ep.forms.sparse_linear.form import SparseLinear
+from pymc_ep.forms.sparse_linear.probing import MOST_UNKNOWNS, probe
+from pymc_ep.graphs.jacobian_products import pullback, pushforward
+from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
+from pymc_ep.numerics.precision.orthonormal import Basis, Orthonormal, joined
+from pymc_ep.numerics.precision.plan import Algebra, plan_algebra, require_dense_memory, require_memory
+from pymc_ep.operators import LinearMap
+from pymc_ep.operators.apply import ApplyLinearMap
+
+__all__ = ["LinearPredictors"]
+
+_WIDE = 64
+"""Entries in a row of a map beyond which its own products are faster than those of its entries: a convolution
+with 21 x 21 taps takes less than a tenth of the time, by the fast Fourier transform."""
+
+
+class LinearPredictors:
+    """D, for the present data.
+
+    Parameters
+    ----------
+    form : SparseLinear
+    shapes : sequence of tuple of int
+        Of the blocks.
+    compile_function : callable
+        Takes inputs and outputs, returns the function.
+    theta : callable
+        Returns any unconstrained hyperparameters, split.
+    noise : callable
+        Returns the precisions of all observations, (m,), at some hyperparameters, a vector each; none unless they are
+        the same for every x.
+
+    Attributes
+    ----------
+    size : int
+        Number N of unknowns, those of all blocks ravelled and joined.
+    ends : ndarray of int, (blocks,)
+        Where the unknowns of each block end.
+    """
+
+    def __init__(
+        self,
+        form: SparseLinear,
+        shapes: Sequence[tuple[int, ...]],
+        compile_function: Callable[..., Function],
+        theta: Callable[[], Sequence[np.ndarray]],
+        noise: Callable[[], Sequence[np.ndarray]],
+    ):
+        self._form, self._shapes, self._compile = form, list(shapes), compile_function
+        self._theta, self._noise = theta, noise
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        self.size = int(self.ends[-1])
+        self._data: list[Any] | None = None
+        self._known: dict[str, Any] = {}
+
+    def with_maps(self, form: SparseLinear) -> "LinearPredictors":
+        """Return the predictors of a form that differs in the maps of its potentials."""
+        other = copy(self)
+        own = range(len(form.groups), len(form.factors))
+        other._form = form
+        other._known = {"ends": self._factor_ends}
+        other._known["rows"] = [*self._rows[: len(form.groups)], *(other._read(factor) for factor in own)]
+        return other
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Return D x, (n,), for x (N,)."""
+        return np.concatenate([rows.forward(x) for rows in self._rows])
+
+    def adjoint(self, v: np.ndarray) -> np.ndarray:
+        """Return D^T v, (N,), for v (n,)."""
+        parts = zip(self._rows, np.split(v, self._factor_ends[:-1]))
+        return sum((rows.adjoint(part) for rows, part in parts), start=np.zeros(self.size))
+
+    @property
+    def matrix(self) -> scipy.sparse.csr_array:
+        """D with its entries, (n, N).
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map is neither local nor small.
+        """
+        return self._of_present_data("matrix", self._stacked)
+
+    @property
+    def algebra(self) -> Algebra:
+        """How D^T diag(pi) D is factorised.
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map has no entries.
+        InvalidDataError
+            Where a factor would not fit the memory; says how much it needs, and what does without.
+        """
+        return self._of_present_data("algebra", self._planned)
+
+    @property
+    def rows_on_jax(self) -> Any:
+        """D^T as a dense array of JAX, (N, n).
+
+        Raises
+        ------
+        UnsupportedModelError
+            Where a map has no entries.
+        InvalidDataError
+            Where dense algebra would not fit the memory; says how much it needs.
+        """
+
+        def build() -> Any:
+            require_dense_memory(self.matrix)
+            return to_jax(self.matrix.toarray().T)
+
+        return self._of_present_data("rows on jax", build)
+
+    def _planned(self) -> Algebra:
+        basis = self._basis
+        if basis is None or not self._singles or basis.squared_adjoint is None:
+            return self._by_entries()
+        observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
+        algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
+        # Equal at one value of the hyperparameters precisions may be by chance. Were they at two, others that turn out
+        # not to be would have the algebra by entries.
+        noise = self._noise()
+        even = noise and all(algebra.common_precision(weights) is not None for weights in noise)
+        return algebra if even else self._by_entries()
+
+    def _by_entries(self) -> Algebra:
+        algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
+        require_memory(algebra)
+        return algebra
+
+    def preconditioner(self, weights: np.ndarray) -> Product:
+        """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
+
+        Where all potentials are on orthonormal coefficients, and observations either of single unknowns or all by one
+        operator with a `function_of_normal`, that of `splitting`; otherwise the diagonal. An orthonormal map whose
+        entries are not held has the mean weight on it.
+        """
+        factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
+        root = None if basis is None else self._root(factors)
+        if basis is None or root is None:
+            return jacobi(self._diagonal(self._rows, factors))
+        return splitting(root, basis.forward, basis.adjoint, weights[-basis.size :])
+
+    def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
+        """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None where none is known."""
+        if self._singles:
+            return partial(_root_of_diagonal, self._diagonal(self._of_observations, factors))
+        found = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
+        if found is None or len(found[0]) > 1:
+            return None
+        linear_map = found[0][0]
+        weights = factors[0].reshape(linear_map.output_shape)
+        if linear_map.function_of_normal(weights, np.ones_like) is None:
+            return None
+
+        def root(shift: float) -> Product:
+            function = linear_map.function_of_normal(weights, lambda value: (1.0 + value / shift) ** -0.5)
+            assert function is not None, "a map that has one function of these weights has all"
+            return lambda vector: function(vector.reshape(linear_map.input_shape)).ravel()
+
+        return root
+
+    def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the sum of the diagonals of some factors' precisions, (N,)."""
+        diagonals = (
+            np.full(self.size, w.mean()) if part.squares is None else part.squares @ w for part, w in zip(rows, factors)
+        )
+        return sum(diagonals, start=np.zeros(self.size))
+
+    def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
+        """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
+
+        None where it is not local and there are too many unknowns.
+        """
+        parts = []
+        for block, shape in enumerate(self._shapes):
+
+            def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
+                return forward(self._placed(x, block))
+
+            part = probe(of_block, shape)
+            if part is None:
+                return None
+            parts.append(part)
+        return scipy.sparse.hstack(parts, format="csr")
+
+    def split(self, x: np.ndarray) -> list[np.ndarray]:
+        """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
+        return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self._shapes)]
+
+    def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
+        """Return the linear part of an affine expression as a function of hyperparameters and parts of x.
+
+        Also returned are the names of the hyperparameters that take part.
+        """
+        blocks = self._form.blocks
+        tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
+        parts = [pushforward(expression, block.noise, tangent) for block, tangent in zip(blocks, tangents)]
+        return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
+
+    def compile_adjoint(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
+        """Return the adjoint of that linear part as a function of hyperparameters and a vector (size of x,)."""
+        flat = expression.ravel()
+        cotangent = flat.type("cotangent")
+        parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
+        return self._of_hyperparameters([cotangent], pt.concatenate(parts))
+
+    def _placed(self, x: np.ndarray, block: int) -> np.ndarray:
+        """Return a vector (N,) that is x in one block and zero elsewhere."""
+        out = np.zeros(self.size)
+        out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
+        return out
+
+    @property
+    def _rows(self) -> list[FactorRows]:
+        return self._of_present_data("rows", lambda: [self._read(f) for f in range(len(self._form.factors))])
+
+    @property
+    def _factor_ends(self) -> np.ndarray:
+        def build() -> np.ndarray:
+            sizes = self._compile([], [pt.as_tensor(f.observed).size for f in self._form.factors])()
+            return np.cumsum([int(size) for size in sizes])
+
+        return self._of_present_data("ends", build)
+
+    @property
+    def _of_observations(self) -> list[FactorRows]:
+        return self._rows[: len(self._form.groups)]
+
+    @property
+    def _basis(self) -> Basis | None:
+        """The potentials' rows, where they are one orthonormal set."""
+        return self._of_present_data("basis", self._found_basis)
+
+    def _found_basis(self) -> Basis | None:
+        if len(self._shapes) > 1 or not all(known is not None and known[1].orthonormal for known in self._form.maps):
+            return None
+        potentials = slice(len(self._form.groups), None)
+        parts = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
+        return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in parts])
+
+    @property
+    def _singles(self) -> bool:
+        """Whether all observations are of single unknowns."""
+
+        def build() -> bool:
+            known = [rows.entries for rows in self._of_observations]
+            return not any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known)
+
+        return self._of_present_data("singles", build)
+
+    def _stacked(self) -> scipy.sparse.csr_array:
+        for factor, rows in zip(self._form.factors, self._rows):
+            if rows.entries is None:
+                raise UnsupportedModelError(
+                    f"A linear map behind {factor.name!r} is not local, and with more than {MOST_UNKNOWNS} unknowns "
+                    f"it cannot be held in entries. Use method='dsb' with variance='perturb-and-map', which takes "
+                    f"products with vectors only."
+                )
+        return scipy.sparse.vstack([rows.entries for rows in self._rows], format="csr")
+
+    def _read(self, factor: int) -> FactorRows:
+        position = factor - len(self._form.groups)
+        known = self._form.maps[position] if position >= 0 else None
+        if known is not None:
+            return self._of_operator(*known)
+        predictor = self._form.factors[factor].predictor
+        found = self._operators(predictor)
+        forward, adjoint = self._compiled(predictor) if found is None else self._products(*found)
+        entries = None if found is None else self._written(*found)
+        if entries is None:
+            entries = self.matrix_of(forward)
+        if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
+            return FactorRows.held(entries)
+        return FactorRows(entries, forward, adjoint)
+
+    def _compiled(self, predictor: TensorVariable) -> tuple[Product, Product]:
+        """Return products with any linear map and its adjoint, of which the latter is compiled once it is called."""
+        push, own = self._constant(*self.compile(predictor)), self._theta()
+        pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
+        return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
+
+    def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
+        """Return products with operators that act on a block one after another, the last one first, and the adjoint."""
+        here = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block])
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            out = x[here]
+            for linear_map in reversed(maps):
+                out = linear_map.forward(out.reshape(linear_map.input_shape))
+            return out.ravel()
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            for linear_map in maps:
+                v = linear_map.adjoint(v.reshape(linear_map.output_shape))
+            return self._placed(v, block)
+
+        return forward, adjoint
+
+    def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
+        """Return the rows of a potential's own operator, whose products are faster than those of its entries."""
+        forward, adjoint = self._products([linear_map], block)
+
+        def squared_adjoint(v: np.ndarray) -> np.ndarray:
+            out = linear_map.squared_adjoint(v.reshape(linear_map.output_shape))
+            assert out is not None, "a map that has a squared adjoint has it for all vectors"
+            return self._placed(out, block)
+
+        squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
+        # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.
+        own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
+        if own is not None:
+            return FactorRows(self._among_blocks(own, block), forward, adjoint, squares)
+        entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
+        return FactorRows(entries, forward, adjoint, squares)
+
+    def _written(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
+        """Return the rows of operators that act on a block one after another, and write their entries themselves."""
+        if not all(linear_map.few_entries for linear_map in maps):
+            return None
+        matrices = [linear_map.matrix() for linear_map in maps]
+        if any(matrix is None for matrix in matrices):
+            return None
+        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
+
+    def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
+        """Return the operators that act on a block one after another, the last one first, and the block's position."""
+        noise, maps = [block.noise for block in self._form.blocks], []
+        while predictor not in noise:
+            node = predictor.owner
+            if node is not None and isinstance(node.op, ApplyLinearMap):
+                maps.append(node.op.linear_map)
+            elif node is None or not isinstance(node.op, Reshape):
+                return None
+            predictor = node.inputs[0]
+        return (maps, noise.index(predictor)) if maps else None
+
+    def _among_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
+        """Return a matrix of one block's unknowns with columns of zeros for the others', (rows, N)."""
+        if matrix.shape[1] == self.size:
+            return matrix
+        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self._shapes]
+        parts[block] = matrix
+        return scipy.sparse.hstack(parts, format="csr")
+
+    def _of_present_data(self, what: str, build: Callable[[], Any]) -> Any:
+        data = [v.get_value(borrow=True) for v in self._shared]
+        if self._data is None or any(new is not old for new, old in zip(data, self._data)):
+            self._known, self._data = {}, data
+        if what not in self._known:
+            self._known[what] = build()
+        return self._known[what]
+
+    @cached_property
+    def _shared(self) -> list[SharedVariable]:
+        return [v for v in ancestors([self._form.predictor]) if isinstance(v, SharedVariable)]
+
+    def _of_hyperparameters(
+        self, inputs: Sequence[TensorVariable], output: TensorVariable
+    ) -> tuple[Callable[..., Any], list[str]]:
+        """Compile a function of hyperparameters and more; say which hyperparameters take part."""
+        function = self._compile([*self._form.hyper_values, *inputs], self._form.at_zero_noise(output))
+        graph = function.maker.fgraph
+        return function, [name for name, v in zip(self._form.hyper_names, graph.inputs) if graph.clients[v]]
+
+    def _constant(self, function: Callable[..., Any], moving: Sequence[str]) -> Callable[..., Any]:
+        """Return the function, in which no hyperparameter may take part, for any number of threads."""
+        if moving:
+            names = ", ".join(repr(block.name) for block in self._form.blocks)
+            raise UnsupportedModelError(
+                f"The hyperparameter {moving[0]!r} takes part in a linear map of {names}. Sparse linear models need "
+                f"maps that are constant: put a scale into the potential of the SparseField, or the noise, instead."
+            )
+        # A compiled function keeps its inputs in one place.
+        alone = Lock()
+
+        def one_at_a_time(*inputs: Any) -> Any:
+            with alone:
+                return function(*inputs)
+
+        return one_at_a_time
+
+
+def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:
+    """Return v -> (I + H / a)^{-1/2} v for a diagonal H."""
+    scale = (1.0 + diagonal / shift) ** -0.5
+    # Not `scale.__mul__`: NumPy writes into a large array whose only reference is that of its bound method.
+    return lambda vector: scale * vector

@@ -1,0 +1,159 @@
+"""EP on sparse linear models: that on latent Gaussian ones, with trees of states and averages over translated grids."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.posterior import SitePosterior, left_out_of_all
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.double_loop.bounded_sites import FactorSites
+from pymc_ep.engines.double_loop.tree_start import first_hyperparameters
+from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_states, state_warnings
+from pymc_ep.engines.options import check_whole
+from pymc_ep.forms.latent_gaussian.methods import ep as latent
+from pymc_ep.forms.latent_gaussian.methods.solution import (
+    AT_VALUES,
+    at_mode,
+    integral_solution,
+    mode_solution,
+    mode_state,
+    mode_traces,
+    outcome,
+    rebuild,
+    solution_at,
+)
+from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
+from pymc_ep.forms.sparse_linear.form import SparseLinear
+from pymc_ep.forms.sparse_linear.methods.translations import (
+    averaged_evidence,
+    averaged_status,
+    grid_state,
+    rebuild_average,
+)
+from pymc_ep.forms.sparse_linear.posterior_average import translations_of
+from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of
+from pymc_ep.hyper.evidence.op import EvidenceOp
+from pymc_ep.hyper.maximise import Hyper
+
+__all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
+
+OPTIONS = latent.OPTIONS | {"translations": 1}
+"""Options and their defaults."""
+
+
+def solve(call: Call) -> Solution:
+    """Fit a sparse linear form by expectation propagation."""
+    form, settings = call.form, _checked(call.options)
+    grids = settings["translations"]
+    moved = translations_of(form, grids) if grids > 1 else []
+    if moved and call.hyper == "integrate" and call.theta.size:
+        raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
+    trees = FactorSites(form) if has_trees(form) else None
+    if trees is not None:
+        require_two_states(trees, call.theta, learn=call.hyper != "fixed")
+        if call.hyper != "fixed" and call.start is None:
+            call = replace(call, theta=first_hyperparameters(trees, call.theta))
+    evidence, found, integral = latent.fitted(call, settings, spread=not moved)
+    if integral is not None:
+        return integral_solution(form, evidence, integral, settings)
+    if moved:
+        others = [evidence_of(grid, settings, report=call.report) for grid in moved]
+        fits = [(own, own.at(found.at.theta)) for own in others]
+        solution = _averaged_solution(form, evidence, found, settings, fits)
+    else:
+        solution = mode_solution(form, evidence, found, settings)
+    if call.hyper == "fixed" or trees is None:
+        return solution
+    return replace(solution, status=solution.status + state_warnings(trees, found.at.theta))
+
+
+def _averaged_solution(
+    form: CompiledSparseLinear,
+    evidence: Evidence,
+    found: Hyper,
+    settings: dict[str, Any],
+    translated: Sequence[tuple[Evidence, EvidenceAt]],
+) -> Solution:
+    """Return the average of the fit and of those on translated grids."""
+    fits = [(evidence, found.at), *translated]
+    state = mode_state(evidence, found)
+    state |= grid_state([dict(zip(("shift", "precision"), at.sites)) for _, at in translated])
+    status = averaged_status(outcome(found.at, found), [at.run.status for _, at in translated])
+
+    def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> SitePosterior:
+        return rebuild(part, own, at_mode(found.at) if part is form else None)
+
+    return solution_at(
+        form,
+        evidence,
+        found.at,
+        state,
+        rebuild_average(form, state, rebuilt),
+        settings,
+        log_predictive=left_out_of_all(
+            np.full(len(fits), 1.0 / len(fits)), np.array([own.left_out(at) for own, at in fits])
+        ),
+        scalars={
+            "log_evidence": averaged_evidence([at.log_z for _, at in fits]),
+            "n_iter": len(found.at.run.objective),
+        },
+        traces=mode_traces(found),
+        status=status.sentence,
+        converged=status.converged,
+        log_evidence_is=AT_VALUES,
+    )
+
+
+def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
+    """Integrate over hyperparameters where that can be; trees and averages over grids are learned at a mode."""
+    if options.get("translations", 1) > 1 or has_trees(form):
+        return "optimize", Status(True, "")
+    return latent.choose_hyper(form, options, chains=chains)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    check_whole("translations", options.get("translations", 1))
+    return latent.checked(OPTIONS | options)
+
+
+def evidence_op(form: CompiledSparseLinear, options: dict[str, Any]) -> EvidenceOp:
+    """Return the log evidence as an Op of the unconstrained hyperparameters."""
+    return EvidenceOp(form, _one_grid(options))
+
+
+def condition(call: Call, thetas: np.ndarray) -> Solution:
+    """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
+    return latent.condition(replace(call, options=_one_grid(call.options)), thetas)
+
+
+def _one_grid(options: dict[str, Any]) -> dict[str, Any]:
+    settings = _checked(options)
+    if settings["translations"] > 1:
+        raise ValueError(
+            f"translations={settings['translations']} needs hyperparameters at one value: use hyper='optimize' or "
+            f"'fixed' instead of sampling them."
+        )
+    return settings
+
+
+def _rebuild(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> SitePosterior:
+    return rebuild_average(form, state, rebuild)
+
+
+EP = Method(
+    "ep",
+    SparseLinear,
+    solve,
+    _rebuild,
+    OPTIONS,
+    latent.TREATMENTS,
+    evidence_op=evidence_op,
+    condition=condition,
+    # Where data are missing the cavities of mixtures are wide, and EP stalls; the double loop does not.
+    suits=lambda site: site is None or not site.coupled,
+    choose_hyper=choose_hyper,
+)

@@ -1,0 +1,182 @@
+"""From a latent Gaussian form with sparse fields to the sparse linear form, whose priors are sites as well."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import quick_mode
+from pymc_ep.distributions.sparse_field import SparseFieldRV
+from pymc_ep.distributions.wavelet_tree import WaveletTreeRV, each_probability
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.latent_gaussian.form import LatentGaussian, NoiseBlock, SiteGroup
+from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of
+from pymc_ep.forms.latent_gaussian.recognise.noise_blocks import NoiseGraphs
+from pymc_ep.forms.latent_gaussian.recognise.recogniser import recognise_latent_gaussian
+from pymc_ep.forms.sparse_linear.form import SparseLinear
+from pymc_ep.graphs.families import family_of
+from pymc_ep.graphs.queries import depends_on
+from pymc_ep.graphs.random_nodes import parameters_of
+from pymc_ep.numerics.factorisation.quad_forest import quad_forest
+from pymc_ep.operators import LinearMap, apply_operator
+from pymc_ep.sites.base import Site, get_site
+from pymc_ep.sites.tree_mixture import tree_mixture
+
+__all__ = ["field_sites", "recognise_sparse_linear"]
+
+_PREDICTORS = np.array([0.3, 0.8, 1.7])
+_PARAMETER = 0.7
+
+
+def recognise_sparse_linear(
+    model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
+) -> LatentGaussian | SparseLinear | None:
+    """Read a model as sparse linear; None where it has no field with sparse coefficients.
+
+    With `latent` that names none of them the form is latent Gaussian. Parameters and errors are those of
+    `recognise_latent_gaussian`.
+    """
+    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in model.free_RVs):
+        return None
+    return recognise_latent_gaussian(model, latent, wanted, finish=_with_potentials)
+
+
+def _with_potentials(
+    form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
+) -> LatentGaussian | SparseLinear:
+    """Return the form itself, or where a latent variable is a sparse field, one in which all priors are sites."""
+    if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in latents):
+        return form
+    for group in form.groups:
+        _require_signed(group)
+    blocks: list[NoiseBlock] = []
+    potentials: list[SiteGroup] = []
+    maps: list[tuple[int, LinearMap] | None] = []
+    for rv, block in zip(latents, form.blocks):
+        _require_observed(rv, block, form)
+        if isinstance(rv.owner.op, tuple(_FIELDS)):
+            for potential, linear_map in _FIELDS[type(rv.owner.op)](rv, block, graphs):
+                potentials.append(potential)
+                maps.append((len(blocks), linear_map))
+        elif not block.flat:
+            block, potential = _of_gaussian(block, rv.type.shape)
+            potentials.append(potential)
+            maps.append(None)
+        blocks.append(block)
+    parts = {f.name: getattr(form, f.name) for f in fields(form)}
+    return SparseLinear(**parts | {"blocks": tuple(blocks)}, potentials=tuple(potentials), maps=tuple(maps))
+
+
+def _require_signed(group: SiteGroup) -> None:
+    """Raise for a likelihood of the square of a predictor, or of another even function.
+
+    Registered sites have none. Of one made of a density the values at a few predictors and their negatives are
+    compared, at an observation and parameters that most densities take.
+    """
+    if not group.site.interpreted:
+        return
+    eta = pt.dvector("eta")
+    values = [pt.constant(_PARAMETER)] * len(group.parameters)
+    density = pytensor.function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
+    with np.errstate(all="ignore"):
+        here, there = density(_PREDICTORS), density(-_PREDICTORS)
+    if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):
+        raise UnsupportedModelError(
+            f"The likelihood of {group.name!r} is the same for a predictor and its negative, as where that is squared "
+            f"or its absolute value is taken. A sparse linear model needs predictors that are linear in the field, so "
+            f"that the posterior has one mode: leave the square out."
+        )
+
+
+def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
+    """Raise for a variable that is there to be predicted, which has no site among those of a fit."""
+    if depends_on([group.predictor for group in form.groups], [block.noise]):
+        return
+    if isinstance(rv.owner.op, tuple(_FIELDS)):
+        raise UnsupportedModelError(
+            f"{rv.name!r} is a field with sparse coefficients that no observation depends on, so that there is nothing "
+            f"to predict. Leave it out."
+        )
+    raise UnsupportedModelError(
+        f"{rv.name!r} is a Gaussian variable that no observation depends on; beside a SparseField it has no prediction "
+        f"in closed form. Draw it by pm.sample_posterior_predictive(idata, var_names=[{rv.name!r}]), or predict a "
+        f"Deterministic of variables of the fit."
+    )
+
+
+def _of_field(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
+    op = rv.owner.op
+    site, parameters = _site_of(op.potential_of(graphs(parameters_of(rv))))
+    coefficients = apply_operator(op.linear_map, block.noise).ravel()
+    yield _potential(rv.name, site, coefficients, parameters, op.coefficients), op.linear_map
+
+
+def _of_tree(rv: TensorVariable, block: NoiseBlock, graphs: NoiseGraphs) -> Iterator[tuple[SiteGroup, LinearMap]]:
+    op = rv.owner.op
+    names = rv.name, f"{rv.name}_scaling"
+    for name, component, (own, probabilities) in zip(names, op.components, op.split(graphs(parameters_of(rv)))):
+        groups, forest = component.linear_map.groups, component.forest
+        sites, parameters = [], []
+        for potential, values in zip(component.potentials, own):
+            site, found = _site_of(potential.random(potential.each(values, groups))[1])
+            sites.append(site)
+            parameters += found
+        if probabilities:
+            low, high = sites
+            sites = [tree_mixture(low, high, forest)]
+            parameters += each_probability(forest, probabilities)
+        coefficients = apply_operator(component.linear_map, block.noise).ravel()
+        yield _potential(name, sites[0], coefficients, parameters, forest.size), component.linear_map
+
+
+def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
+    family = family_of(potential)
+    assert family is not None, "fields take potentials that have sites only"
+    return get_site(family.links["identity"]), family.site_parameters(parameters_of(potential))
+
+
+def field_sites() -> list[tuple[str, str, Site]]:
+    """Return of each distribution of fields its name, which potentials it takes, and a site that stands for these."""
+    takes, one = "laplace, normal or student_t", get_site("laplace")
+    mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
+    return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
+
+
+_FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
+"""Variables whose priors are potentials on their coefficients."""
+
+
+def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
+    """Return a block of independent Gaussian noise, with the sides that are known, as a flat one with normal sites."""
+    deviations = deviations_of(block)
+    if block.factor is not None or deviations is None:
+        raise UnsupportedModelError(
+            f"{block.name!r} has a Gaussian prior whose values depend on each other, which does not go together with "
+            f"a SparseField. Give it independent values (pm.Normal), or write its prior as a SparseField with "
+            f"potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
+        )
+    # Not the length of the deviations: hyperparameters may take part in these, and never do in observations.
+    known = [side if n is None else n for n, side in zip(sides, block.shape)]
+    size = pt.prod(pt.stack(known)) if known else pt.constant(1)
+    excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size
+    flat = replace(block, covariance=pt.eye(size), root=pt.eye(size), log_excess=excess, flat=True)
+    return flat, _potential(block.name, get_site("normal"), block.noise.ravel(), [deviations], size)
+
+
+def _potential(
+    name: str, site: Site, coefficients: TensorVariable, parameters: Sequence[TensorVariable], size: Any
+) -> SiteGroup:
+    return SiteGroup(
+        name=name,
+        site=site,
+        options={},
+        observed=pt.zeros(size),
+        predictor=coefficients,
+        parameters=tuple(pt.broadcast_to(p, (size,)).astype("float64") for p in parameters),
+        link="identity",
+    )

@@ -1,0 +1,325 @@
+"""Which PyMC distributions are Gaussian, with what mean and covariance.
+
+Each is read off its own parameters: a covariance where there is one, otherwise a precision matrix or the linear map of
+independent normals that the distribution is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV
+from pymc.distributions.multivariate import CARRV, ICARRV, MatrixNormal, MvNormal, ZeroSumNormalRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.sparse import dense_from_sparse
+from pytensor.sparse.type import SparseTensorType
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.distributions.sparse_field import SparseFieldRV
+from pymc_ep.distributions.wavelet_tree import WaveletTreeRV
+from pymc_ep.graphs.adjacency import require_connected, require_neighbours
+from pymc_ep.graphs.random_nodes import parameters_of
+
+__all__ = ["Gaussian", "gaussian_of"]
+
+Shape = Sequence
+"""Shape of a random variable, as scalar graphs."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A Gaussian random variable, ravelled to d values, given all other variables of its model.
+
+    The functions take the variable's shape and return graphs.
+
+    Attributes
+    ----------
+    mean : callable
+        Mean, of a shape that broadcasts to the variable's; None where it is zero whatever the model says.
+    covariance : callable
+        (d, d).
+    root : callable
+        (k, d), with covariance = root^T root.
+    barred : tuple of TensorVariable
+        What scales and correlations depend on: no latent variable may be behind these.
+    log_excess : callable, optional
+        log of the factor by which PyMC's density of the variable exceeds the normalised one.
+    check : callable, optional
+        Raises, given the variable's name, where the distribution is improper.
+    flat : bool
+        Whether it is the limit of ever wider Gaussians, with identities for covariance and root.
+    degenerate : bool
+        Whether its covariance is singular, so that it has no density as a vector.
+    """
+
+    mean: Callable[[Shape], TensorVariable] | None
+    covariance: Callable[[Shape], TensorVariable]
+    root: Callable[[Shape], TensorVariable]
+    barred: tuple[TensorVariable, ...]
+    log_excess: Callable[[Shape], TensorVariable] | None = None
+    check: Callable[[str], None] | None = None
+    flat: bool = False
+    degenerate: bool = False
+
+
+def gaussian_of(rv: TensorVariable) -> Gaussian | None:
+    """Return how a random variable is Gaussian, or None where it is not."""
+    op = rv.owner.op
+    reader = next((read for op_type, read in _READERS.items() if isinstance(op, op_type)), None)
+    return None if reader is None else reader(rv)
+
+
+def _normal(rv: TensorVariable) -> Gaussian:
+    mean, sigma = parameters_of(rv)
+
+    def diagonal(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:
+        return lambda shape: pt.diag(pt.broadcast_to(scale, shape).ravel().astype(rv.dtype))
+
+    return Gaussian(lambda shape: mean, diagonal(sigma**2), diagonal(sigma), (sigma,))
+
+
+def _flat(rv: TensorVariable) -> Gaussian:
+    """Density 1, where coefficient space counts (2 pi)^{-1/2} for each value."""
+
+    def identity(shape: Shape) -> TensorVariable:
+        return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
+
+    return Gaussian(None, identity, identity, (), _flat_excess, flat=True)
+
+
+def _flat_excess(shape: Shape) -> TensorVariable:
+    return 0.5 * np.log(2 * np.pi) * pt.prod(pt.stack([*shape, 1]))
+
+
+def _sparse_field(rv: TensorVariable) -> Gaussian:
+    """Leave out the potentials, which are sites."""
+    parameters = parameters_of(rv)
+
+    def log_excess(shape: Shape) -> TensorVariable:
+        return _flat_excess(shape) + rv.owner.op.log_excess(parameters)
+
+    return replace(_flat(rv), barred=tuple(parameters), log_excess=log_excess)
+
+
+def _wavelet_tree(rv: TensorVariable) -> Gaussian:
+    """Leave out the mixtures, which are sites."""
+    return replace(_flat(rv), barred=tuple(parameters_of(rv)))
+
+
+def _mv_normal(rv: TensorVariable) -> Gaussian:
+    mean, covariance = parameters_of(rv)
+    if rv.ndim == 1:
+        return Gaussian(
+            lambda shape: mean, lambda shape: covariance, lambda shape: pt.linalg.cholesky(covariance).T, (covariance,)
+        )
+
+    def stacked(matrix: TensorVariable) -> Callable[[Shape], TensorVariable]:
+        def blocks(shape: Shape) -> TensorVariable:
+            stack = pt.broadcast_to(matrix, (*shape, shape[-1]))
+            return _block_diagonal(stack.reshape((-1, shape[-1], shape[-1])))
+
+        return blocks
+
+    factor = pt.linalg.cholesky(covariance)
+    return Gaussian(lambda shape: mean, stacked(covariance), stacked(pt.swapaxes(factor, -1, -2)), (covariance,))
+
+
+def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
+    mean, rows, columns = parameters_of(rv)
+    if rows.ndim != 2 or columns.ndim != 2:
+        return None
+    covariance = pt.linalg.kron(rows @ rows.T, columns @ columns.T)
+    root = pt.linalg.kron(rows, columns).T
+    return Gaussian(lambda shape: mean, lambda shape: covariance, lambda shape: root, (rows, columns))
+
+
+def _random_walk(rv: TensorVariable) -> Gaussian | None:
+    """Cumulative sums along time of a first value and of innovations, all independent."""
+    first, innovation, _ = rv.owner.inputs
+    if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
+        return _walk_of_vectors(first, innovation)
+    if not all(isinstance(v.owner.op, NormalRV) for v in (first, innovation)):
+        return None
+    (m0, s0), (m1, s1) = map(parameters_of, (first, innovation))
+
+    def along_time(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
+        # The parts come with time first: (1, *batch) and (time - 1, *batch).
+        *batch, time = shape
+        joined = pt.concatenate([pt.broadcast_to(start, (1, *batch)), pt.broadcast_to(step, (time - 1, *batch))])
+        return pt.moveaxis(joined, 0, -1)
+
+    def covariance(shape: Shape) -> TensorVariable:
+        independent = pt.diag(along_time(s0**2, s1**2, shape).ravel()).reshape((*shape, *shape))
+        summed = pt.cumsum(pt.cumsum(independent, axis=len(shape) - 1), axis=-1)
+        return summed.reshape((pt.prod(shape), -1))
+
+    def root(shape: Shape) -> TensorVariable:
+        independent = pt.diag(along_time(s0, s1, shape).ravel()).reshape((-1, *shape))
+        return pt.cumsum(independent, axis=-1).reshape((pt.prod(shape), -1))
+
+    return Gaussian(lambda shape: pt.cumsum(along_time(m0, m1, shape), axis=-1), covariance, root, (s0, s1))
+
+
+def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gaussian:
+    """Cumulative sums along time, the last axis but one, of vectors that are independent of each other."""
+    (m0, c0), (m1, c1) = map(parameters_of, (first, innovation))
+
+    def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
+        # The parts come with time first; each is a vector, or a matrix, of the length of the last axis.
+        *batch, time, length = shape
+        part = (*batch, *[length] * ndim)
+        joined = pt.concatenate([pt.broadcast_to(start, (1, *part)), pt.broadcast_to(step, (time - 1, *part))])
+        return pt.moveaxis(joined, 0, len(batch))
+
+    def independent(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
+        return _block_diagonal(along_time(start, step, shape, 2).reshape((-1, shape[-1], shape[-1])))
+
+    def mean(shape: Shape) -> TensorVariable:
+        return pt.cumsum(along_time(m0, m1, shape, 1), axis=len(shape) - 2)
+
+    def covariance(shape: Shape) -> TensorVariable:
+        each = independent(c0, c1, shape).reshape((*shape, *shape))
+        summed = pt.cumsum(pt.cumsum(each, axis=len(shape) - 2), axis=2 * len(shape) - 2)
+        return summed.reshape((pt.prod(shape), -1))
+
+    def root(shape: Shape) -> TensorVariable:
+        first_root, step_root = (pt.swapaxes(pt.linalg.cholesky(c), -1, -2) for c in (c0, c1))
+        rows = independent(first_root, step_root, shape).reshape((-1, *shape))
+        return pt.cumsum(rows, axis=len(shape) - 1).reshape((pt.prod(shape), -1))
+
+    return Gaussian(mean, covariance, root, (c0, c1))
+
+
+def _autoregression(rv: TensorVariable) -> Gaussian | None:
+    """R x = (first values; c + innovations), with R unit lower triangular and banded."""
+    rho, sigma, first, *_ = parameters_of(rv)
+    if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
+        return None
+    op = rv.owner.op
+    m0, s0 = parameters_of(first)
+    constant, weights = (rho[0], rho[1:]) if op.constant_term else (pt.zeros(()), rho)
+
+    def residuals(time: TensorVariable) -> TensorVariable:
+        follows = (pt.arange(time) >= op.ar_order)[:, None]
+        lags = pt.add(*(weights[i] * pt.eye(time, k=-(i + 1)) for i in range(op.ar_order)), pt.zeros((time, time)))
+        return pt.eye(time) - follows * lags
+
+    def along_time(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
+        *batch, time = shape
+        starts = pt.broadcast_to(start, (*batch, op.ar_order))
+        return pt.concatenate([starts, pt.broadcast_to(step, (*batch, time - op.ar_order))], axis=-1)
+
+    def respond(rows: TensorVariable, time: TensorVariable) -> TensorVariable:
+        """Return R^{-1} applied along the last axis of (k, d) rows."""
+        flat = rows.reshape((-1, time))
+        return pt.linalg.solve_triangular(residuals(time), flat.T, lower=True, unit_diagonal=True).T.reshape(rows.shape)
+
+    def mean(shape: Shape) -> TensorVariable:
+        return respond(along_time(m0, constant, shape).reshape((1, -1)), shape[-1]).reshape(tuple(shape))
+
+    def root(shape: Shape) -> TensorVariable:
+        return respond(pt.diag(along_time(s0, sigma[..., None], shape).ravel()), shape[-1])
+
+    def covariance(shape: Shape) -> TensorVariable:
+        half = root(shape)
+        return half.T @ half
+
+    return Gaussian(mean, covariance, root, (rho, sigma, s0))
+
+
+def _of_precision(
+    precision: TensorVariable,
+    mean: Callable[[Shape], TensorVariable] | None,
+    barred: tuple[TensorVariable, ...],
+    log_excess: Callable[[Shape], TensorVariable],
+    check: Callable[[str], None],
+) -> Gaussian:
+    def root(shape: Shape) -> TensorVariable:
+        factor = pt.linalg.cholesky(precision)
+        return pt.linalg.solve_triangular(factor, pt.eye(precision.shape[0]), lower=True)
+
+    return Gaussian(mean, lambda shape: pt.linalg.inv(precision), root, barred, log_excess, check)
+
+
+def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
+    """Precision tau (D - alpha W); PyMC leaves out the constants of its density, -d log(2 pi) / 2 + log|D| / 2."""
+    mean, weights, alpha, tau, _ = parameters_of(rv)
+    w = _matrix(weights)
+    neighbours = w.sum(axis=0)
+    precision = _scalar(tau) * (pt.diag(neighbours) - _scalar(alpha) * w)
+
+    def log_excess(shape: Shape) -> TensorVariable:
+        return 0.5 * shape[-1] * np.log(2 * np.pi) - 0.5 * pt.log(neighbours).sum()
+
+    return _of_precision(
+        precision, lambda shape: mean, (weights, alpha, tau), log_excess, lambda name: require_neighbours(w, name)
+    )
+
+
+def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
+    """Differences of neighbours, and PyMC's soft constraint of the sum; PyMC normalises the latter only."""
+    weights, sigma, zero_sum_sd = parameters_of(rv)
+    below = pt.eq(pt.tril(_matrix(weights)), 1).astype("float64")
+    w = below + below.T
+    n = w.shape[0]
+    sd = _scalar(zero_sum_sd) * n
+    precision = (pt.diag(w.sum(axis=0)) - w) / _scalar(sigma) ** 2 + pt.ones((n, n)) / sd**2
+
+    def log_excess(shape: Shape) -> TensorVariable:
+        log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision))).sum()
+        return 0.5 * (n - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
+
+    return _of_precision(
+        precision, None, (weights, sigma, zero_sum_sd), log_excess, lambda name: require_connected(w, name)
+    )
+
+
+def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
+    """Independent normals minus their means along the last axes; one scale along these."""
+    sigma, _ = parameters_of(rv)
+
+    def centred(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:
+        def graph(shape: Shape) -> TensorVariable:
+            rows = pt.diag(pt.broadcast_to(scale, shape).ravel()).reshape((-1, *shape))
+            for axis in range(rv.owner.op.ndim_supp):
+                rows = rows - rows.mean(axis=-axis - 1, keepdims=True)
+            return rows.reshape((pt.prod(shape), -1))
+
+        return graph
+
+    return Gaussian(None, centred(sigma**2), centred(sigma), (sigma,), degenerate=True)
+
+
+def _block_diagonal(stack: TensorVariable) -> TensorVariable:
+    """Put matrices (b, k, k) on the diagonal of one (b k, b k)."""
+    b, k, _ = stack.shape
+    place = pt.arange(b)
+    return pt.set_subtensor(pt.zeros((b, b, k, k))[place, place], stack).swapaxes(1, 2).reshape((b * k, b * k))
+
+
+def _matrix(weights: TensorVariable) -> TensorVariable:
+    """Return an adjacency matrix, perhaps sparse, perhaps with leading axes of length one, as a dense matrix."""
+    if isinstance(weights.type, SparseTensorType):
+        weights = dense_from_sparse(weights)
+    return weights.reshape(weights.shape[-2:]).astype("float64")
+
+
+def _scalar(parameter: TensorVariable) -> TensorVariable:
+    return parameter.reshape(())
+
+
+_READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
+    NormalRV: _normal,
+    FlatRV: _flat,
+    SparseFieldRV: _sparse_field,
+    WaveletTreeRV: _wavelet_tree,
+    MvNormal.rv_type: _mv_normal,
+    MatrixNormal.rv_type: _matrix_normal,
+    RandomWalkRV: _random_walk,
+    AutoRegressiveRV: _autoregression,
+    CARRV: _conditional_autoregression,
+    ICARRV: _intrinsic_autoregression,
+    ZeroSumNormalRV: _zero_sum_normal,
+}

@@ -1,0 +1,145 @@
+"""Hyperparameters of a form: symbolic, and as a vector of PyMC's unconstrained values."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
+
+__all__ = ["HyperFunctions", "Hyperparameters"]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The part that all forms have.
+
+    Attributes
+    ----------
+    hyper_names : tuple of str
+        Free random variables that are hyperparameters.
+    hyper_values : tuple of TensorVariable
+        Their value variables on PyMC's unconstrained scale; all other graphs of the form are in terms of these.
+    hyper_constrained : tuple of TensorVariable
+        The hyperparameters themselves as functions of `hyper_values`.
+    hyper_transformed : tuple of bool
+        Whether PyMC transforms each of them, to a log, logit or the like.
+    hyper_gaussian : tuple of str
+        Those with Gaussian priors, which would be latent if all that they enter were affine in them.
+    log_prior : TensorVariable, ()
+        Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
+    log_prior_unconstrained : TensorVariable, ()
+        The same with the Jacobian terms: the density of `hyper_values`.
+    hyper_coordinates : tuple of (PartialCorrelations or None)
+        Coordinates in which `HyperFunctions` takes each of `hyper_values`; None for these themselves, an empty tuple
+        for all.
+    """
+
+    hyper_names: tuple[str, ...]
+    hyper_values: tuple[TensorVariable, ...]
+    hyper_constrained: tuple[TensorVariable, ...]
+    hyper_transformed: tuple[bool, ...]
+    hyper_gaussian: tuple[str, ...]
+    log_prior: TensorVariable
+    log_prior_unconstrained: TensorVariable
+    hyper_coordinates: tuple[PartialCorrelations | None, ...]
+
+    @property
+    def gaussian_remark(self) -> str:
+        """What to say of Gaussian variables that are hyperparameters; empty where there are none."""
+        if not self.hyper_gaussian:
+            return ""
+        return f"Gaussian, but in a scale, a product or another prior: {', '.join(self.hyper_gaussian)}"
+
+
+class HyperFunctions:
+    """Functions of the unconstrained hyperparameters, for compiled forms to inherit.
+
+    These are the vector theta, PyMC's unconstrained values but for those that have coordinates of their own.
+    """
+
+    form: Any
+    shallow_copy: Callable[[], Self]
+    _function: Callable[..., Callable[..., Any]]
+
+    def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
+        """Take other initial values, and with them shapes, of the hyperparameters."""
+        values = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
+        self._shapes = [np.shape(v) for v in hyper_start]
+        sizes = [np.size(v) for v in hyper_start]
+        self._ends = np.cumsum(sizes)[:-1]
+        self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
+        ends = np.cumsum([0, *sizes])
+        places = zip(self.form.hyper_coordinates, ends[:-1], ends[1:])
+        self._own = [(own, slice(begin, end)) for own, begin, end in places if own is not None]
+        self.start = self.from_values(values[None])[0]
+
+    def in_values(self) -> Self:
+        """Return a twin whose vector theta is PyMC's unconstrained values alone."""
+        other = self.shallow_copy()
+        other.start, other._own = self.to_values(self.start[None])[0], []
+        return other
+
+    def to_values(self, theta: np.ndarray) -> np.ndarray:
+        """Return PyMC's unconstrained values for rows of theta, (s, p)."""
+        out = theta.copy() if self._own else theta
+        for own, here in self._own:
+            out[:, here] = own.to_values(theta[:, here])
+        return out
+
+    def from_values(self, values: np.ndarray) -> np.ndarray:
+        """Return theta for rows of PyMC's unconstrained values, (s, p)."""
+        out = values.copy()
+        for own, here in self._own:
+            out[:, here] = own.from_values(values[:, here])
+        return out
+
+    def _pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Return gradients in theta from those in PyMC's values, rows (s, p) each."""
+        out = gradient.copy() if self._own else gradient
+        for own, here in self._own:
+            out[:, here] = own.pull(theta[:, here], gradient[:, here])
+        return out
+
+    def _log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log |d values / d theta|, (s,), and its gradient, (s, p), for rows of theta."""
+        total, gradient = np.zeros(len(theta)), np.zeros_like(theta)
+        for own, here in self._own:
+            part, gradient[:, here] = own.log_det(theta[:, here])
+            total += part
+        return total, gradient
+
+    def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
+        values = self.to_values(theta[None])[0]
+        return [part.reshape(s) for part, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
+
+    def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
+        rows = np.atleast_2d(theta)
+        values = self._constrained(*self._unpack_rows(rows))
+        out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
+        return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
+
+    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+        parts = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
+        return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
+
+    def _describe_hyperparameters(self) -> str:
+        sizes = zip(self.form.hyper_names, self._shapes)
+        names = ", ".join(f"{name} ({int(np.prod(s))})" if s else name for name, s in sizes) or "none"
+        return "; ".join(filter(None, [names, self.form.gaussian_remark]))
+
+    @cached_property
+    def _constrained(self) -> Callable[..., Any]:
+        rows = self._row_variables(self.form.hyper_values)
+        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+    @staticmethod
+    def _row_variables(variables: Sequence) -> dict:
+        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

@@ -1,0 +1,79 @@
+"""Which variables of a model are unknown, and the part of a form that its hyperparameters make."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytensor.tensor as pt
+from pymc import Model
+from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.gaussian_variables import gaussian_of
+from pymc_ep.graphs.queries import depends_on
+from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
+
+__all__ = ["coordinates_of", "follows_from", "hyper_fields", "keeps_gaussian", "kind_of", "relevant_variables"]
+
+
+def relevant_variables(model: Model) -> list[TensorVariable]:
+    """Free random variables that some observed variable or potential depends on, in the model's order."""
+    if not model.observed_RVs:
+        raise UnsupportedModelError(
+            "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
+        )
+    roots = [*model.observed_RVs, *model.potentials]
+    relevant = [rv for rv in model.free_RVs if depends_on(roots, [rv])]
+    for rv in relevant:
+        if not rv.dtype.startswith("float"):
+            raise UnsupportedModelError(
+                f"{rv.name!r} is discrete; Gaussian approximations need continuous unknowns. Sum it out or replace it "
+                f"by a continuous variable."
+            )
+    return relevant
+
+
+def kind_of(rv: TensorVariable) -> str:
+    """Return the name of a variable's distribution."""
+    return getattr(rv.owner.op, "name", None) or type(rv.owner.op).__name__
+
+
+def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
+    """Whether PyMC moves a variable as it is, or by the linear map of a sum to zero."""
+    transform = model.rvs_to_transforms.get(rv)
+    return transform is None or isinstance(transform, ZeroSumTransform)
+
+
+def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
+    """Whether a Deterministic is made of nothing random but the variables that take part."""
+    return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
+
+
+def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any]:
+    """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters`, but for their coordinates."""
+    return {
+        "hyper_names": tuple(rv.name for rv in hyper),
+        "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
+        "hyper_constrained": tuple(model.replace_rvs_by_values(hyper)),
+        "hyper_transformed": tuple(model.rvs_to_transforms.get(rv) is not None for rv in hyper),
+        "hyper_gaussian": tuple(rv.name for rv in hyper if keeps_gaussian(model, rv) and gaussian_of(rv)),
+        "log_prior": _log_prior(model, hyper, jacobian=False),
+        "log_prior_unconstrained": _log_prior(model, hyper, jacobian=True),
+    }
+
+
+def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[PartialCorrelations | None, ...]:
+    """Return coordinates for Cholesky factors of covariances, whose entries shrink with their scales."""
+    factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
+    sizes = model.initial_point() if any(factors) else {}
+    return tuple(
+        PartialCorrelations(int(sizes[model.rvs_to_values[rv].name].size)) if factor else None
+        for rv, factor in zip(hyper, factors)
+    )
+
+
+def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
+    """Return the log density of hyperparameters and potentials; `pm.find_MAP` takes it without Jacobian terms."""
+    terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
+    terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
+    return sum(terms, start=pt.constant(0.0))

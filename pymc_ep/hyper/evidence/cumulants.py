@@ -1,0 +1,191 @@
+"""How far tilted distributions are from the Gaussians that replace them, and what that does to the evidence.
+
+At a fixed point of EP the posterior q and each site's tilted distribution q_i share the mean and the variance of
+eta_i, and the exact evidence is (Opper, Paquet and Winther 2013, section 3)
+
+    Z = Z_EP E_q[prod_i q_i(eta_i) / q(eta_i)].
+
+With z_i = (eta_i - m_i) / V_ii^{1/2} each ratio is a series in Hermite polynomials,
+1 + sum_{l >= 3} h_il He_l(z_i) / l! with h_il = E_{q_i}[He_l(z_i)]: the terms l = 1, 2 vanish since two moments match,
+h_i3 is the standardised third cumulant and h_i4 the fourth. Mehler's formula
+E_q[He_l(z_i) He_k(z_j)] = delta_lk l! rho_ij^l then gives, for all pairs of sites,
+
+    log Z - log Z_EP  ~  1/2 sum_{i != j} sum_{l >= 3} h_il h_jl rho_ij^l / l!
+
+(the second order of Paquet, Winther and Opper 2009). Here l stops at 4. For independent predictors all terms are
+zero, as EP's evidence is then exact.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.ep.sweep import KNOWN, group_slices
+from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
+from pymc_ep.sites import CompiledSite, check_finite
+
+__all__ = [
+    "Correction",
+    "all_cumulants",
+    "correction_at",
+    "evidence_correction",
+    "non_gaussianity",
+    "tilted_cumulants",
+    "why_no_correction",
+]
+
+_STEP = 0.03
+"""Step of the differences, in units of one over the tilted standard deviation: what is cut off, step^4 / 30 times the
+seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
+_LARGEST = 10_000
+"""Most predictors for which all pairs are formed, in a second or two."""
+_MOST_OF_ONE = 1.0
+"""Nats that one site may move the evidence by: beyond, higher terms of the series are larger still."""
+_NEGLIGIBLE = 0.01
+"""Nats that a correction which cannot exceed them is not computed for."""
+_BLOCK = 2**22
+"""Most numbers in a block of rows of the posterior covariance."""
+
+
+class Correction(NamedTuple):
+    """What pairs of sites add to the log evidence.
+
+    Attributes
+    ----------
+    shares : ndarray, (n,)
+        Each site's half of its pair terms.
+    """
+
+    shares: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """Correction in nats."""
+        return float(self.shares.sum())
+
+    @property
+    def diverges(self) -> str:
+        """Say that higher terms of the series are larger still; empty where they are not."""
+        largest = float(np.max(np.abs(self.shares), initial=0.0))
+        if largest <= _MOST_OF_ONE:
+            return ""
+        return f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
+
+
+def tilted_cumulants(
+    site: CompiledSite,
+    y: np.ndarray,
+    cavity_mean: np.ndarray,
+    cavity_variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of tilted distributions.
+
+    Moving the cavity mean by v s multiplies the tilted density by exp(s eta), so that the cumulants are derivatives of
+    log Z in s, and the third and fourth are those of the tilted variance: differences of five closed forms or
+    quadratures, whichever the site has, with an error of order step^4.
+
+    Parameters
+    ----------
+    site : CompiledSite
+    y, cavity_mean, cavity_variance : ndarray, (n,)
+    parameters : sequence of ndarray, (n,)
+    """
+    centre = site.moments(y, cavity_mean, cavity_variance, 1.0, *parameters)
+    check_finite(centre, y, cavity_mean, cavity_variance, site.site.name)
+    scale = np.asarray(centre.variance)
+    unit = _STEP * cavity_variance / np.sqrt(scale)
+
+    def variance(steps: int) -> np.ndarray:
+        moved = site.moments(y, cavity_mean + steps * unit, cavity_variance, 1.0, *parameters)
+        return np.asarray(moved.variance) / scale
+
+    back2, back1, ahead1, ahead2 = (variance(steps) for steps in (-2, -1, 1, 2))
+    skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * _STEP)
+    kurtosis = (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * _STEP**2)
+    return skewness, kurtosis
+
+
+def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
+    """Return the divergence KL(q_i | q), in nats, to leading order in the cumulants: h_3^2 / 12 + h_4^2 / 48.
+
+    A site that says little next to its cavity leaves it Gaussian, so this weighs each site by its part in the
+    posterior (the expansion is that of negentropy: Jones and Sibson 1987, What is projection pursuit?).
+    """
+    return skewness**2 / 12.0 + kurtosis**2 / 48.0
+
+
+def all_cumulants(
+    form: CompiledSiteForm,
+    observed: Sequence[np.ndarray],
+    parameters: Sequence[Sequence[np.ndarray]],
+    cavity_mean: np.ndarray,
+    cavity_variance: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `tilted_cumulants` of all sites of a form, (n,) each.
+
+    Zero for Gaussian sites, NaN for a site that couples predictors.
+    """
+    skewness, kurtosis = np.zeros((2, len(cavity_mean)))
+    cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
+    groups = zip(form.form.factors, form.sites, observed, parameters, group_slices(observed))
+    for factor, site, y, values, here in groups:
+        if factor.site.coupled:
+            skewness[here], kurtosis[here] = np.nan, np.nan
+        elif not factor.site.gaussian:
+            moments = tilted_cumulants(site, y, cavity_mean[here], cavity_variance[here], values)
+            skewness[here], kurtosis[here] = moments
+    return skewness, kurtosis
+
+
+def why_no_correction(form: CompiledSiteForm, power: float) -> str:
+    """Say why the evidence of a form is not corrected; empty where it may be."""
+    if power != 1.0:
+        return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
+    if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
+        return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
+    many = sum(y.size for y in form.observed()) > _LARGEST
+    return f"over {_LARGEST} predictors, for all pairs of which there is no room" if many else ""
+
+
+def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
+    """Return the correction of the log evidence at a fit that converged."""
+    found = at.run.state.sweep
+    mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+    skewness, kurtosis = all_cumulants(evidence.form, evidence.observed, at.problem.parameters, mean, variance)
+    # With all correlations one. It spares the pairs of many observations of few coefficients.
+    most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
+    if most < _NEGLIGIBLE:
+        return Correction(np.zeros(len(mean)))
+    rows = at.problem.prior.posterior_rows(found.posterior)
+    return evidence_correction(skewness, kurtosis, np.asarray(found.posterior.variance), rows)
+
+
+def evidence_correction(
+    skewness: np.ndarray, kurtosis: np.ndarray, variance: np.ndarray, covariance_rows: Callable[[slice], np.ndarray]
+) -> Correction:
+    """Return the correction of the log evidence, to second order in third and fourth cumulants.
+
+    Parameters
+    ----------
+    skewness, kurtosis, variance : ndarray, (n,)
+        Standardised tilted cumulants, and posterior variances of the predictors.
+    covariance_rows : callable
+        Returns the rows of the predictors' posterior covariance in a slice, (rows, n).
+    """
+    n = len(skewness)
+    # A predictor that is known (variance 0, up to rounding) has no part in the sum.
+    inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+    shares = np.empty(n)
+    rows = max(1, _BLOCK // n)
+    for start in range(0, n, rows):
+        here = slice(start, min(start + rows, n))
+        correlation = covariance_rows(here) * inverse_sd[here, None] * inverse_sd
+        correlation[np.arange(here.stop - start), np.arange(start, here.stop)] = 0.0
+        cubes = correlation * correlation * correlation
+        third = skewness[here] * (cubes @ skewness) / 6.0
+        fourth = kurtosis[here] * ((cubes * correlation) @ kurtosis) / 24.0
+        shares[here] = 0.5 * (third + fourth)
+    return Correction(shares)

@@ -1,0 +1,284 @@
+"""Log evidence of a latent Gaussian model and its exact gradient in the hyperparameters."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.ep.engine import EP
+from pymc_ep.engines.ep.sweep import Problem, group_slices
+from pymc_ep.engines.interrupt import Interrupted
+from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.prior import Prior
+from pymc_ep.engines.report import Report
+from pymc_ep.engines.requirements import require_parallel
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+
+__all__ = ["Evidence", "EvidenceAt", "evidence_of"]
+
+_NAMED = 6
+"""Most coefficients that a message names."""
+
+
+class EvidenceAt(NamedTuple):
+    """A fit at one value of the hyperparameters.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+    prior : Prior
+    problem : Problem
+    run : Run
+    """
+
+    theta: np.ndarray
+    prior: Prior
+    problem: Problem
+    run: Run
+
+    @property
+    def sites(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shift and precision of all sites, each (n,)."""
+        return self.run.state.shift, self.run.state.precision
+
+    @property
+    def log_z(self) -> float:
+        """Log evidence under PyMC's densities, without the hyperparameters' prior."""
+        return float(self.run.state.sweep.log_z) + self.prior.log_excess
+
+    @property
+    def value(self) -> float:
+        """Log evidence plus what `Evidence` was told to count of the hyperparameters' prior."""
+        return self.log_z + self.prior.log_prior
+
+
+def evidence_of(form: CompiledSiteForm, settings: dict[str, Any], **others: Any) -> "Evidence":
+    """Return the evidence of a form by EP with the given options; `others` go to `Evidence`."""
+    engine = EP(form.sites, **{k: settings[k] for k in ("power", "damping", "tol", "schedule")})
+    form.solve_in(settings["solver"])
+    return Evidence(form, engine, settings["max_iter"], **others)
+
+
+class Evidence:
+    """log Z(theta) + log p(theta) by a converged fit at each theta, warm-started from the last.
+
+    Parameters
+    ----------
+    form : CompiledSiteForm
+    engine : EP
+    max_iter : int
+        Iterations of one fit.
+    report : Report, optional
+        Called in each iteration with log evidence and change.
+    checkpoint : Checkpoint, optional
+        Receives hyperparameters and sites of each fit.
+    density : {"natural", "unconstrained", "none"}
+        What `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without Jacobian
+        terms, their log density on the unconstrained scale, or nothing.
+
+    Raises
+    ------
+    InvalidDataError
+        Where an observation lies outside what its site takes, or lengths do not agree.
+    UnsupportedModelError
+        Where sites that depend on each other are to be updated one after another.
+    """
+
+    def __init__(
+        self,
+        form: CompiledSiteForm,
+        engine: EP,
+        max_iter: int,
+        report: Report | None = None,
+        checkpoint: Checkpoint | None = None,
+        *,
+        density: str = "natural",
+    ):
+        self.form = form
+        self.engine = engine
+        self.max_iter = max_iter
+        self.report = report or Report()
+        self.checkpoint = checkpoint or Checkpoint(None)
+        self.density = density
+        self._checked = False
+        if engine.schedule == "sequential":
+            require_parallel(form.form.factors)
+        self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
+        for group, y in zip(form.form.factors, form.observed()):
+            if y.size == 0:
+                raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
+            group.site.validate(y, group.name)
+
+    def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
+        """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none.
+
+        Raises
+        ------
+        Interrupted
+            Where the user interrupts the fit; it has what was reached.
+        """
+        prior = self._prior(theta)
+        self._check_prior(theta, prior)
+        if not self._checked:
+            self.require_covariance(theta, prior)
+            self._checked = True
+        problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
+        if start is None:
+            start = self.form.first_sites(prior)
+        found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior)))
+        at = EvidenceAt(theta, prior, problem, found)
+        if found.status.interrupted:
+            raise Interrupted(at)
+        self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
+        return at
+
+    def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
+        """Return what reports the evidence as `EvidenceAt.log_z` has it."""
+        return lambda value, change: self.report(value + prior.log_excess, change)
+
+    def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
+        """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
+
+        Log-concave sites have one fixed point in practice, so that a warm start only saves sweeps; where it does not
+        converge, and for other sites, which may have several fixed points, the fit starts from none.
+        """
+        if start is not None and self.engine.log_concave:
+            try:
+                at = self.at(theta, start)
+            except NumericalError:
+                return self.at(theta)
+            if at.run.status.converged:
+                return at
+        return self.at(theta)
+
+    def _explained(self, found: Run) -> Run:
+        """Say of a fit that did not settle under flat priors what is likely the matter."""
+        flat = [b.name for b in self.form.form.blocks if b.flat]
+        if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
+            # Gaussian noise leaves a posterior proper that it determines, and what it does not is refused before.
+            return found
+        more = (
+            f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
+            f"separates two classes or all counts are zero: give it a proper prior, such as pm.Normal, or rectified "
+            f"counts zero_mass=False"
+        )
+        return found._replace(status=found.status._replace(sentence=found.status.sentence + more))
+
+    def _prior(self, theta: np.ndarray) -> Prior:
+        try:
+            prior = self.form.prior(theta)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"A covariance or precision matrix of {self._gaussians()} is singular for "
+                f"{self.describe(theta)} ({error}). Check it, add a multiple of the identity to it, or use "
+                f"solver='observations', which factorises no prior covariance."
+            ) from error
+        if self.density == "natural":
+            return prior
+        unconstrained = self.density == "unconstrained"
+        return prior._replace(log_prior=float(self.form.log_prior_rows(theta[None])[0]) if unconstrained else 0.0)
+
+    def left_out(self, at: EvidenceAt) -> np.ndarray:
+        """Return the log predictive density of each observation given the others, (n,).
+
+        EP's cavity is the posterior without the observation, so log Zhat is its predictive density; with a fractional
+        power the whole site is removed for this. NaN where a Gaussian observation is all that holds a predictor, whose
+        cavity is then not proper.
+        """
+        found = at.run.state.sweep
+        if self.engine.power != 1.0:
+            found = EP(self.engine.sites, power=1.0).sweep(at.problem, *at.sites)
+        return np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
+
+    def gradient(self, at: EvidenceAt) -> np.ndarray:
+        """Return the gradient of `EvidenceAt.value`, (p,).
+
+        At a fixed point log Z is stationary in the sites, so that only its explicit dependence on the prior's
+        moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
+        """
+        found = at.run.state.sweep
+        weights = found.posterior.weights
+        d_array = at.problem.prior.cotangent(found.posterior, at.sites[1])
+        parameters = self._parameter_gradients(at)
+        return self.form.pullback(at.theta, weights, d_array, parameters, density=self.density)
+
+    def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
+        found, power = at.run.state.sweep, self.engine.power
+        out = []
+        observed = at.problem.observed
+        for site, varies, y, parameters, here in zip(
+            self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
+        ):
+            if not varies:
+                # The function that differentiates may take seconds to compile.
+                out.append(tuple(np.zeros(len(y)) for _ in parameters))
+                continue
+            cavity = found.cavity_mean[here], found.cavity_variance[here]
+            out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
+        return out
+
+    def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:
+        for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
+            group.site.validate_parameters(parameters, group.name, y)
+        bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
+        if bad.size:
+            what = f"The prior mean of the predictor of {self._observation(bad[0])} is {float(prior.mean[bad[0]])}"
+        elif (found := prior.gaussian.not_finite()) is not None:
+            value, coordinate, predictor = found
+            if self.form.solver.improper:
+                # NaN in a design reaches all coefficients of its product, so that no index is given.
+                name, _ = self.form.coefficient_places(theta)[coordinate]
+                what = f"The effect of {name!r} on the predictor of {self._observation(predictor)} is {value}"
+            else:
+                place = f"at index ({coordinate}, {predictor}), that of {self._observation(predictor)}"
+                what = f"The prior covariance of the predictors is {value} {place}"
+        else:
+            return
+        raise NumericalError(
+            f"{what}, for {self.describe(theta)}. Check design, offsets and the inputs of covariance functions for "
+            f"NaN and infinite values, and the initial values."
+        )
+
+    def _observation(self, predictor: int) -> str:
+        """Name the observation that belongs to one of all predictors."""
+        group, here = next(
+            (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
+        )
+        return f"observation {predictor - here.start} of {group.name!r}"
+
+    def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
+        """Raise where the prior covariance has a negative eigenvalue beyond rounding, or a flat prior no data.
+
+        Checked at the first hyperparameters and at those of the result; each check is a factorisation.
+        """
+        undetermined = prior.gaussian.undetermined()
+        if undetermined.size:
+            places = self.form.coefficient_places(theta)
+            first = (places[i] for i in undetermined[:_NAMED])
+            named = [f"{name!r}{list(index) if index else ''}" for name, index in first]
+            named += [f"and {undetermined.size - _NAMED} more"] * (undetermined.size > _NAMED)
+            raise InvalidDataError(
+                f"The observations do not determine {', '.join(named)}: the prior is flat there, or sees differences "
+                f"alone, and what observes it is zero or a linear combination of what observes other values. Leave it "
+                f"out, observe it, or give it a proper prior, such as pm.Normal, or a potential that sees its level."
+            )
+        if not prior.gaussian.is_positive_semidefinite():
+            least = float(np.linalg.eigvalsh(np.asarray(prior.gaussian.covariance_matrix()))[0])
+            raise NumericalError(
+                f"The prior covariance of the predictor, made by {self._gaussians()}, is not "
+                f"positive definite for {self.describe(theta)}: its least eigenvalue is {least:.3g}. Check the "
+                f"covariance matrix or function, or add a multiple of the identity to it."
+            )
+
+    def _gaussians(self) -> str:
+        """Return the names of what has a covariance, observed vectors among them."""
+        return ", ".join(block.name for block in self.form.form.blocks)
+
+    def describe(self, theta: np.ndarray) -> str:
+        """Return the hyperparameters with their values, for messages."""
+        if not theta.size:
+            return "a model without hyperparameters"
+        values = self.form.constrained(theta).items()
+        return ", ".join(f"{n} = {np.array2string(v, precision=3, threshold=4, edgeitems=2)}" for n, v in values)

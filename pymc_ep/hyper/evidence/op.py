@@ -1,0 +1,160 @@
+"""The log evidence as a PyTensor Op, so that a sampler of the hyperparameters can differentiate it.
+
+One evaluation is one fixed point; value and gradient are two outputs of it, since at the fixed point log Z is
+stationary in the sites and its gradient is a by-product (Seeger 2005, section 4).
+"""
+
+import logging
+import mmap
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
+from pymc_ep.hyper.maximise import endless_directions
+from pymc_ep.kernels import register_bodies
+
+__all__ = ["Counts", "EvidenceOp"]
+
+_log = logging.getLogger(__name__)
+
+register_bodies("jax", "pymc_ep.hyper.evidence.op_jax")
+register_bodies("numba", "pymc_ep.hyper.evidence.op_numba")
+
+
+class Counts(NamedTuple):
+    """How often an `EvidenceOp` was evaluated, in this process and those forked from it.
+
+    Attributes
+    ----------
+    evaluations : int
+    failed : int
+        Evaluations without a finite, converged log evidence.
+    """
+
+    evaluations: int
+    failed: int
+
+
+class EvidenceOp(Op):
+    """``log_z, gradient = op(theta)`` at unconstrained hyperparameters theta, (p,).
+
+    Log Z is that of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters
+    is not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z
+    is minus infinity and the gradient zero: a sampler turns back from there. `counts` says how often that was so, and
+    the first such point is logged.
+
+    Parameters
+    ----------
+    form : CompiledSiteForm
+        Data are read from its shared variables at each evaluation.
+    settings : dict
+        Options of EP, all of them.
+
+    Notes
+    -----
+    Each fit starts from the sites of the last where that cannot change the result beyond the tolerance, see
+    `Evidence.settled`. Evaluations are serial: a lock keeps the threads of one process apart. Pickled, the Op takes
+    along the form, not its compiled functions.
+    """
+
+    def __init__(self, form: CompiledSiteForm, settings: dict[str, Any]):
+        self.form = form.in_values()
+        self.settings = settings
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._evidence: Evidence | None = None
+        self._sites: tuple[np.ndarray, np.ndarray] | None = None
+        # Anonymous shared memory, so that the counts of forked samplers arrive here.
+        self._counts = np.frombuffer(mmap.mmap(-1, 16), dtype=np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"form": self.form, "settings": self.settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.settings, self.form = state["settings"], state["form"].in_values()
+        self._begin()
+
+    @property
+    def counts(self) -> Counts:
+        """Evaluations so far, and those that failed."""
+        return Counts(*(int(count) for count in self._counts))
+
+    def make_node(self, theta: Any) -> Apply:
+        """Take a vector of doubles, give a double and a vector of doubles."""
+        theta = pt.as_tensor_variable(theta).astype("float64")
+        return Apply(self, [theta], [pt.dscalar("log_z"), pt.dvector("gradient")])
+
+    def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
+        """Return the outputs' shapes; the older stack's first argument, the graph, is not needed."""
+        return [(), args[-1][0]]
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate on the host."""
+        log_z, gradient = self.evaluate(inputs[0])
+        output_storage[0][0], output_storage[1][0] = np.asarray(log_z), gradient
+
+    def evaluate(self, theta: Any) -> tuple[float, np.ndarray]:
+        """Return log Z and its gradient, (p,)."""
+        theta = np.array(theta, dtype=float)
+        with self._lock:
+            self._counts[0] += 1
+            try:
+                evidence = self._present()
+                at = evidence.settled(theta, self._sites)
+                gradient = evidence.gradient(at)
+                why = "" if at.run.status.converged else at.run.status.sentence
+            except (InvalidDataError, NumericalError) as error:
+                at, why = None, str(error)
+            if at is None or why or not (np.isfinite(at.log_z) and np.all(np.isfinite(gradient))):
+                return self._failed(theta, why or "it is not finite")
+            self._sites = at.sites
+            return at.log_z, gradient
+
+    def endless_directions(self, theta: np.ndarray) -> list[str]:
+        """Return where the density of the hyperparameters about theta, (p,), does not fall; empty if it does.
+
+        Sites whose quadrature searches for peaks are not asked: so far out each may take minutes.
+        """
+        if any(group.site.scanned for group in self.form.form.factors):
+            return []
+        # Fits that far out either converge at once or say nothing.
+        settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
+        return endless_directions(evidence_of(self.form, settings, density="unconstrained"), theta)
+
+    def _present(self) -> Evidence:
+        """Return the evidence of the data as they are now."""
+        observed = [y.ravel() for y in self.form.observed()]
+        known = self._evidence
+        if known is None or not all(np.array_equal(x, y) for x, y in zip(known.observed, observed)):
+            known = evidence_of(self.form, self.settings, density="none")
+            self._evidence, self._sites = known, None
+        return known
+
+    def _failed(self, theta: np.ndarray, why: str) -> tuple[float, np.ndarray]:
+        self._counts[1] += 1
+        if self._counts[1] == 1:
+            with np.printoptions(precision=3, threshold=6):
+                _log.warning("No log evidence at unconstrained hyperparameters %s, taken as -inf: %s", theta, why)
+        return -np.inf, np.zeros_like(theta)
+
+    def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """Return the cotangent of theta; second derivatives are not there."""
+        if not isinstance(cotangents[1].type, DisconnectedType):
+            raise NotImplementedError(
+                "The gradient of the log evidence cannot be differentiated again: methods that need second derivatives "
+                "(a Hessian by PyTensor) do not work on a marginal model; fit(hyper='optimize') gives the curvature."
+            )
+        return [cotangents[0] * outputs[1]]
+
+    L_op = pullback

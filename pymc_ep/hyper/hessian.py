@@ -1,0 +1,47 @@
+"""The curvature of log evidence plus log prior, by differences of exact gradients."""
+
+import numpy as np
+
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
+
+__all__ = ["STEP", "curvature", "scaled_curvature"]
+
+STEP = 1e-3
+"""Half-width of the differences of gradients on the unconstrained scale, where parameters mostly are of order 1."""
+_STEP_OF_SD = 1e-2
+"""The same in units of a hyperparameter's standard deviation, where that is what is smaller."""
+
+
+def scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Difference with steps that are short against the standard deviations that result, found in a few rounds."""
+    steps = np.full(at.theta.size, STEP)
+    for _ in range(3):
+        found = curvature(evidence, at, steps)
+        diagonal = found[0].diagonal()
+        sd = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        shorter = np.minimum(steps, _STEP_OF_SD * sd)
+        if not found[3] or np.all(shorter > 0.1 * steps):
+            break
+        steps = shorter
+    return found
+
+
+def curvature(evidence: Evidence, at: EvidenceAt, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Difference gradients and sites at the mode: minus the Hessian, d sites / d theta, and whether all fits held."""
+    p = at.theta.size
+    hessian, d_shift, d_precision, clean = np.zeros((p, p)), [], [], True
+    for i in range(p):
+        step = np.zeros(p)
+        step[i] = steps[i]
+        try:
+            low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
+        except (NumericalError, InvalidDataError):
+            none = np.zeros((p, len(at.sites[0])))
+            return hessian, none, none, False
+        clean &= low.run.status.converged and high.run.status.converged
+        hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
+        d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))
+        d_precision.append((high.sites[1] - low.sites[1]) / (2 * steps[i]))
+    hessian = (hessian + hessian.T) / 2
+    return hessian, np.array(d_shift), np.array(d_precision), bool(clean and np.all(np.isfinite(hessian)))

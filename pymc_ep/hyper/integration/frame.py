@@ -1,0 +1,62 @@
+"""Coordinates of the hyperparameters in which their density is about standard normal."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.hyper.evidence.evidence import EvidenceAt
+from pymc_ep.hyper.integration.explore import Explorer
+
+__all__ = ["Frame", "first_frame"]
+
+_FIRST_STEP = 0.5
+"""First distance from the mode along a logarithm or logit, whose scale is known; one along other coordinates."""
+_DROP = 0.05, 4.0
+"""Fall of the log density, in nats, between which a step from the mode says what its curvature is."""
+_TRIES, _STRETCH = 4, (0.01, 10.0)
+"""Steps along an axis until one is found, and bounds of the factor from one to the next."""
+_FLAT = 0.05
+"""Least curvature, in units of the steps, that a direction is given."""
+
+
+class Frame(NamedTuple):
+    """Coordinates z in which the density is about standard normal: theta = centre + z axes."""
+
+    centre: np.ndarray
+    axes: np.ndarray
+
+    def theta(self, z: np.ndarray) -> np.ndarray:
+        """Return unconstrained hyperparameters, (m, p), for rows of z."""
+        return self.centre + z @ self.axes
+
+    def z(self, theta: np.ndarray) -> np.ndarray:
+        """Return rows of z for rows of unconstrained hyperparameters, (m, p)."""
+        return np.linalg.solve(self.axes.T, (theta - self.centre).T).T
+
+
+def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray]:
+    """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients.
+
+    Say also, (p,), along which there is no fit at any distance.
+    """
+    form, theta = explorer.evidence.form, mode.theta
+    steps = np.where(form.transformed, _FIRST_STEP, 1.0)
+    hessian, edge = np.zeros((theta.size, theta.size)), np.zeros(theta.size, dtype=bool)
+    for i, axis in enumerate(np.eye(theta.size)):
+        for _ in range(_TRIES):
+            low, high = (explorer(theta + way * steps[i] * axis) for way in (-1.0, 1.0))
+            fall = max(np.inf if end is None else mode.value - end.value for end in (low, high))
+            if _DROP[0] <= fall <= _DROP[1]:
+                break
+            # A parabola would have fallen by one at this distance.
+            steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
+        edge[i] = np.isinf(fall)
+        if low is None or high is None:
+            hessian[i, i] = steps[i] ** -2
+        else:
+            moved = np.array([low.theta, high.theta])
+            slopes = np.array([low.gradient, high.gradient]) + form.log_prior_gradients(moved)[1]
+            hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
+    curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
+    return Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge

@@ -1,0 +1,41 @@
+"""Sites between fits at several values of the hyperparameters."""
+
+import numpy as np
+
+from pymc_ep.numerics.interpolation.spline import Spline
+
+__all__ = ["InterpolatedSites"]
+
+_SAME = 1e-9
+"""Relative difference of means that counts as rounding."""
+
+
+class InterpolatedSites:
+    """Spline of the sites in the hyperparameters.
+
+    Sites with the same mean in all fits, those of Gaussian noise, are interpolated as mean and log precision, which is
+    linear in the log of a scale; all others as they are, their precisions within the range of those of the fits.
+
+    Parameters
+    ----------
+    thetas : ndarray, (k, p)
+        Unconstrained hyperparameters of the fits.
+    shifts, precisions : ndarray, (k, n)
+    """
+
+    def __init__(self, thetas: np.ndarray, shifts: np.ndarray, precisions: np.ndarray):
+        self._least, self._most = precisions.min(axis=0), precisions.max(axis=0)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            means = np.where(precisions > 0, shifts / precisions, np.nan)
+        self._gaussian = np.ptp(means, axis=0) <= _SAME * np.abs(means).max(axis=0)
+        divisor = np.where(self._gaussian, precisions, 1.0)
+        first = shifts / divisor
+        second = np.where(self._gaussian, np.log(divisor), precisions)
+        self._spline = Spline(thetas, np.concatenate([first, second], axis=1))
+
+    def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return shifts and precisions, (n,) each, at theta, (p,)."""
+        first, second = np.split(self._spline(theta[None])[0], 2)
+        precision = np.clip(second, self._least, self._most)
+        precision[self._gaussian] = np.exp(second[self._gaussian])
+        return np.where(self._gaussian, first * precision, first), precision

@@ -1,0 +1,206 @@
+"""Hyperparameters at the maximum of log evidence plus log prior, and the curvature there."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
+from pymc_ep.hyper.hessian import scaled_curvature
+from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
+
+__all__ = ["Hyper", "endless_directions", "hold", "maximise", "owners", "stay", "why_not_settled"]
+
+_SETTLED = 1e-3
+"""Gradient, relative to the value, at which a search counts as settled."""
+_NEAR_SD = 0.03
+"""Distance to the mode, in standard deviations by a Newton step, at which it counts as settled as well."""
+_BEYOND = 15.0, 20.0
+"""Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
+_NO_FALL = 1e-3
+"""Nats by which the density must be lower at the farther of the two."""
+
+
+class Hyper(NamedTuple):
+    """Where the hyperparameters are, and what is known about them there.
+
+    Attributes
+    ----------
+    at : EvidenceAt
+        The fit at the mode.
+    factor : ndarray, (p, p), optional
+        L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
+    d_shift, d_precision : ndarray, (p, n)
+        Derivatives of the sites in the columns of `factor`'s directions: along L's column i.
+    trace : ndarray, (hyper_iteration,)
+        Log evidence plus log prior at each evaluation of the optimiser.
+    converged : bool
+    sentence : str
+    interrupted : bool
+        Whether the user ended the search.
+    """
+
+    at: EvidenceAt
+    factor: np.ndarray | None
+    d_shift: np.ndarray
+    d_precision: np.ndarray
+    trace: np.ndarray
+    converged: bool
+    sentence: str
+    interrupted: bool = False
+
+
+def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
+    """Fit at `theta` and hold the hyperparameters there."""
+    try:
+        at = evidence.at(theta, start)
+    except INTERRUPTS as stop:
+        at = reached(stop)
+    return hold(at, np.array([at.value]), True, "")
+
+
+def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+    """Return the hyperparameters held at a fit."""
+    none = np.zeros((0, len(at.sites[0])))
+    return Hyper(at, None, none, none, trace, converged, sentence)
+
+
+def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spread: bool = True) -> Hyper:
+    """Maximise log evidence plus log prior over the unconstrained hyperparameters by L-BFGS.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    theta : ndarray, (p,)
+        Where to start.
+    start : tuple of ndarray, optional
+        Sites to start from.
+    spread : bool
+        Whether curvature is wanted; without it the hyperparameters are held at the mode.
+
+    Returns
+    -------
+    Hyper
+        With curvature from central differences of the exact gradient; without it (draws stay at the mode)
+        where the Hessian is indefinite, as at an optimum on the boundary. Interrupted, it is at the best so far.
+    """
+    if theta.size == 0:
+        return stay(evidence, theta, start)
+    objective = Objective(evidence, start)
+    try:
+        return _maximise(objective, theta, spread)
+    except INTERRUPTS as stop:
+        sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
+        # The first fit is not the best one before its gradient is there.
+        found = hold(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
+        return found._replace(interrupted=True)
+
+
+def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
+    evidence = objective.evidence
+    endless = search(objective, theta)
+    best = objective.at
+    trace = np.array(objective.trace)
+    if endless and (sentence := why_not_settled(objective, theta, 1.0)):
+        return hold(best, trace, False, f"{sentence}; the hyperparameters are held there")
+    if not spread:
+        sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
+        return hold(best, trace, not sentence, sentence)
+    hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
+    why = _why_no_spread(evidence, hessian, clean)
+    # Rounding in a large value hides a small slope.
+    size = max(1.0, abs(best.value))
+    sentence = why_not_settled(objective, theta, size, None if why else hessian)
+    if why:
+        return hold(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+    factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
+    return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
+
+
+def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
+    """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
+    evidence, at, gradient = objective.evidence, objective.at, objective.slope
+    largest = float(np.max(np.abs(gradient)))
+    if largest < _SETTLED * size:
+        return ""
+    if hessian is not None and gradient @ np.linalg.solve(hessian, gradient) < _NEAR_SD**2:
+        return ""
+    values = evidence.form.constrained(at.theta)
+    not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
+    away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
+    if away.any():
+        running = [f"{name} (now {_shortest(values[name])})" for name in owners(evidence, away)]
+        return (
+            f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
+            f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
+            f"keeps away from there, or use hyper='sample', which needs no mode"
+        )
+    steepest = owners(evidence, np.abs(gradient) == largest)[0]
+    return (
+        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
+        f"elsewhere with start={{...}}"
+    )
+
+
+def owners(evidence: Evidence, which: np.ndarray) -> list[str]:
+    """Return the names of the hyperparameters that some of the unconstrained values belong to."""
+    form = evidence.form
+    sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
+    return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
+
+
+def _shortest(value: np.ndarray) -> str:
+    return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
+
+
+def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
+    """Say why a Gaussian about the mode would be meaningless; an empty string where it is not."""
+    if not clean:
+        return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
+    eigenvalues = scipy.linalg.eigvalsh(hessian)
+    if eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
+        return (
+            "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
+            "direction); they are held at the mode"
+        )
+    spread = np.sqrt(np.linalg.inv(hessian).diagonal())
+    flat = evidence.form.transformed & (spread > WIDEST)
+    if flat.any():
+        return (
+            f"the evidence hardly depends on {', '.join(owners(evidence, flat))} at the mode (an optimum at a "
+            f"boundary); the hyperparameters are held at the mode"
+        )
+    return ""
+
+
+def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
+    """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
+
+    Each is moved alone, where its prior does not fall by itself: logarithms and logits by what is far on their scale,
+    others from `theta` by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a
+    posterior is improper, or as good as that, where such a direction exists.
+    """
+    found = []
+    form = evidence.form
+    for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
+        far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
+        for way in (-1.0, 1.0):
+            # Far from where the model starts, or from one: a user's start may lie far out itself.
+            outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
+            base = np.where(here := np.arange(theta.size) == i, outer, theta)
+            points = [base + way * distance * here for distance in far]
+            with np.errstate(all="ignore"):
+                log_prior = form.log_prior_rows(np.array(points))
+            if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
+                continue
+            try:
+                near, far_out = (evidence.at(point) for point in points)
+            except (NumericalError, InvalidDataError):
+                continue
+            trusted = near.run.status.converged and far_out.run.status.converged
+            if trusted and np.isfinite(near.value) and far_out.value > near.value - _NO_FALL:
+                name = owners(evidence, here)[0]
+                found.append(f"{name} = {_shortest(form.constrained(far_out.theta)[name])}")
+    return found

@@ -1,0 +1,45 @@
+"""One text of mathematics for NumPy and JAX: which of the two an array belongs to."""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["is_jax", "namespace", "on_host", "to_jax"]
+
+
+def namespace(*arrays: Any) -> Any:
+    """Return the module of array functions that the arguments call for.
+
+    Parameters
+    ----------
+    *arrays
+        Arrays or numbers. A JAX array or tracer among them decides for ``jax.numpy``; its presence is the only
+        thing that ever makes this package import JAX here.
+
+    Returns
+    -------
+    module
+        ``numpy`` or ``jax.numpy``.
+    """
+    if any(is_jax(array) for array in arrays):
+        from pymc_ep.numerics.backend.namespace_jax import jax_numpy
+
+        return jax_numpy()
+    return np
+
+
+def is_jax(array: Any) -> bool:
+    """Whether `array` is a JAX array or tracer, told from the module of its type without importing JAX."""
+    return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def to_jax(array: Any) -> Any:
+    """Return an array on JAX's default device."""
+    from pymc_ep.numerics.backend.namespace_jax import jax_numpy
+
+    return jax_numpy().asarray(array)
+
+
+def on_host(fields: Any) -> Any:
+    """Return a NamedTuple with NumPy arrays in place of JAX's, and everything else as it is."""
+    return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))

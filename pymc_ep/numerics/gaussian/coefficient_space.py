@@ -1,0 +1,211 @@
+"""Gaussian posteriors in coefficient space: n predictors m0 + R^T v of p < n independent standard normals v.
+
+With sites exp(b f - Pi f^2 / 2), the posterior precision of v is B = I + R Pi R^T, which has the determinant of
+I + K Pi for K = R^T R. A coefficient may also have a flat prior: its entry of I is then 0, and nothing else changes as
+long as the sites determine it. With B = L L^T and W = L^{-1},
+
+    E v = B^{-1} R g,   g = b - Pi m0,        V_i = |W r_i|^2,        E = (K + Pi^{-1})^{-1} = Pi - Pi R^T B^{-1} R Pi,
+
+where r_i is a column of R. Nothing of size n by n is formed, and negative precisions are no different from others as
+long as B is positive definite.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.numerics.backend.cholesky import inverse_factor
+from pymc_ep.numerics.backend.namespace import is_jax, namespace
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
+
+__all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
+
+_PART = 2**20
+"""Numbers of R that are worked on at a time."""
+_WIDE = 10.0
+"""Standard deviation, over the predictors, that stands for a flat prior in a first iterate."""
+_DEPENDENT = 1e-11
+"""Pivot of the correlations of flat coefficients' effects at which they are linearly dependent."""
+
+
+class CoefficientPosterior(NamedTuple):
+    """Posterior of n predictors and of the p coefficients behind them.
+
+    Attributes
+    ----------
+    mean, variance : array, (n,)
+        Marginal moments of the predictors.
+    remainder : array, (n,)
+        1 - pi_i V_i.
+    weights : array, (n,)
+        a = b - Pi E[f]: the derivative of log Z in m0.
+    log_det : scalar
+        log |B|: for a flat coefficient the prior's density counts as (2 pi)^{-1/2}.
+    proper : bool scalar
+        Whether B is positive definite; the other fields are meaningless where it is not.
+    coordinates : array, (p,)
+        E[v]: the mean of x with Cov(x, v) = C is that of its prior plus C E[v].
+    whitener : array, (p, p)
+        W, lower triangular.
+    """
+
+    mean: Any
+    variance: Any
+    remainder: Any
+    weights: Any
+    log_det: Any
+    proper: Any
+    coordinates: Any
+    whitener: Any
+
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """The coefficients are drawn by themselves."""
+        return False
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p)."""
+        half = np.asarray(self.whitener) @ cross.T
+        return np.einsum("ij,ij->j", half, half)
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of v, (size, p)."""
+        return self.coordinates + rng.standard_normal((size, len(self.coordinates))) @ np.asarray(self.whitener)
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        residual = np.asfortranarray((draws - self.coordinates).T)
+        normal = scipy.linalg.blas.dtrsm(1.0, np.asarray(self.whitener), residual, lower=1, trans_a=1)
+        squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
+        return 0.5 * squares + 0.5 * float(self.log_det)
+
+
+class FactorPrior(NamedTuple):
+    """The predictors m0 + R^T v, of which each v_j is standard normal or has a flat prior.
+
+    Attributes
+    ----------
+    rows : array, (p, n)
+        R.
+    precision : array, (p,)
+        1, or 0 where the prior is flat.
+    """
+
+    rows: Any
+    precision: Any
+
+    def variances(self) -> Any:
+        """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
+        return _squares(self.rows)
+
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n), with flat coefficients counted as standard normal."""
+        return self.rows.T @ self.rows
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        return True
+
+    def regular(self) -> "FactorPrior":
+        """Return this prior with wide Gaussians in place of what is flat, for a first iterate."""
+        if np.asarray(self.precision).all():
+            return self
+        sd = widened(_squares(self.rows.T), self.rows.shape[1], self.precision)
+        return FactorPrior(self.rows * sd[:, None], namespace(self.rows).ones_like(sd))
+
+    def undetermined(self) -> np.ndarray:
+        """Return which coefficients are flat and follow from other flat ones, whatever the sites."""
+        flat = np.flatnonzero(np.asarray(self.precision) == 0)
+        rows = np.asarray(self.rows)[flat]
+        return flat[dependent(rows @ rows.T)]
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first number of R that is not finite, its coefficient and its predictor."""
+        return first_not_finite(np.asarray(self.rows))
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
+        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        xp = namespace(self.rows)
+        p = self.rows.shape[0]
+        gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._parts())
+        whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
+        pieces = [_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._parts()]
+        variance = xp.concatenate(pieces)
+        zero = xp.zeros_like(shift)
+        prior = CoefficientPosterior(
+            mean, variance, 1.0 - precision * variance, zero, log_det, proper, xp.zeros(p), whitener
+        )
+        return self.shifted(prior, mean, shift, precision)
+
+    def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+        return shifted_posterior(self.rows.T, self.precision, posterior, mean, shift, precision)
+
+    def rounding(self, posterior: CoefficientPosterior) -> float:
+        """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
+        return ROUNDING
+
+    def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+        half = np.asarray(_triangular_product(posterior.whitener, self.rows))
+        return lambda rows, columns=slice(None): half[:, rows].T @ half[:, columns]
+
+    def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
+        """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
+        inverse = posterior.whitener.T @ posterior.whitener
+        out = np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights))
+        for part in self._parts():
+            out[:, part] -= np.asarray(inverse @ self.rows[:, part]) * precision[part]
+        return out
+
+    def _parts(self) -> list[slice]:
+        """Cut the predictors into pieces, so that no copy of all rows is made."""
+        p, n = self.rows.shape
+        step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
+        return [slice(start, start + step) for start in range(0, n, step)]
+
+
+def shifted_posterior(
+    design: Any, prior_precision: Any, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any
+) -> CoefficientPosterior:
+    """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
+
+    Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
+    """
+    whitener, coordinates = posterior.whitener, posterior.coordinates
+    for _ in range(2):
+        weights = shift - precision * (mean + design @ coordinates)
+        residual = design.T @ weights - prior_precision * coordinates
+        coordinates = coordinates + whitener.T @ (whitener @ residual)
+    fitted = mean + design @ coordinates
+    return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+
+
+def widened(squares: Any, n: int, precision: Any) -> Any:
+    """Return factors for the coefficients, (p,), that stand for wide priors where the precision is 0, else 1.
+
+    `squares`, (p,), are the sums of squares of their effects on n predictors.
+    """
+    xp = namespace(squares)
+    sizes = xp.sqrt(squares / n)
+    return xp.where(precision == 0, _WIDE / xp.where(sizes > 0, sizes, 1.0), 1.0)
+
+
+def dependent(gram: np.ndarray) -> np.ndarray:
+    """Return which vectors, of which `gram` holds the products, are zero or combinations of the others."""
+    length = np.sqrt(gram.diagonal())
+    length = np.where(length > 0, length, 1.0)
+    _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram / np.multiply.outer(length, length), lower=1, tol=_DEPENDENT)
+    return np.sort(pivots[rank:] - 1)
+
+
+def _triangular_product(whitener: Any, rows: Any) -> Any:
+    if is_jax(whitener):
+        return whitener @ rows
+    return scipy.linalg.blas.dtrmm(1.0, whitener, np.asfortranarray(rows), lower=1)
+
+
+def _squares(rows: Any) -> Any:
+    return (rows**2).sum(axis=0) if is_jax(rows) else np.einsum("ij,ij->j", rows, rows)

@@ -1,0 +1,237 @@
+"""Gaussian posteriors of many unknowns x under a flat prior: all that is known of them are sites on m0 + D x.
+
+With sites exp(b f - pi f^2 / 2) the posterior of x has precision A = D^T diag(pi) D, and
+
+    E x = A^{-1} D^T (b - pi m0),      V_i = d_i^T A^{-1} d_i,
+
+where d_i is a row of D: `coefficient_space` with every coefficient flat, D sparse and A factored by
+`pymc_ep.numerics.precision`. Potentials of the model, sparse ones say, are sites as observations are.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator
+
+from pymc_ep.numerics.gaussian.protocol import ROUNDING
+from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
+
+__all__ = ["FlatPosterior", "FlatPrior", "null_unknowns"]
+
+_CLEAN = 1e-12
+"""Residual of the normal equations, relative to their right-hand side, above which a solution is refined."""
+_FLAT = 1e-9
+"""Part of a precision that is left without a site, below which it counts as this: what others know of a predictor is
+then nothing beside the site, and the difference that says how little has no digits. The evidence and the moments of a
+site depend on so wide a cavity only in the order of this number; where the site is Gaussian, not at all."""
+_DRAWS = 200
+"""Draws from which variances are estimated where rows are not known."""
+_RIDGE = 1e-10
+"""Precision added to each unknown, relative to that of its own sites, to look for what these leave open."""
+
+
+class FlatPosterior(NamedTuple):
+    """Posterior of n predictors and of the N unknowns behind them.
+
+    Attributes
+    ----------
+    mean, variance : ndarray, (n,)
+        Marginal moments of the predictors.
+    remainder : ndarray, (n,)
+        1 - pi_i V_i.
+    weights : ndarray, (n,)
+        b - pi E[f]: the derivative of log Z in m0.
+    log_det : float
+        log |A|: the flat prior's density counts as (2 pi)^{-1/2} for each unknown.
+    proper : bool
+        Whether A is positive definite; the other fields are nan or meaningless where it is not.
+    coordinates : ndarray, (N,)
+        E x.
+    precision : ndarray, (n,)
+        pi, with what the prior adds to it.
+    design : csr_array or LinearOperator, (n, N)
+        D.
+    factor : PrecisionFactor
+        Of A.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    remainder: np.ndarray
+    weights: np.ndarray
+    log_det: float
+    proper: bool
+    coordinates: np.ndarray
+    precision: np.ndarray
+    design: scipy.sparse.csr_array | LinearOperator
+    factor: PrecisionFactor
+
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """The unknowns are drawn by themselves."""
+        return False
+
+    def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.
+
+        Those of a LinearOperator, whose rows are not known, are estimated from draws, always the same: with a relative
+        standard error of 0.1 (0.05 of a standard deviation).
+        """
+        if isinstance(cross, LinearOperator):
+            rng = np.random.default_rng(0)
+            return sum((cross @ self.factor.draw(1, rng)[0]) ** 2 for _ in range(_DRAWS)) / _DRAWS
+        return self.factor.variances(scipy.sparse.csr_array(cross))
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of x, (size, N)."""
+        return self.coordinates + self.factor.draw(size, rng)
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of x, (s, N); a flat prior counts as (2 pi)^{-1/2}."""
+        residual = self.design @ (draws - self.coordinates).T
+        squares = prior_precision @ draws.T**2 - self.precision @ residual**2
+        return 0.5 * squares + 0.5 * self.log_det
+
+
+class FlatPrior(NamedTuple):
+    """The predictors m0 + D x of unknowns x with a flat prior, or one of precision D^T diag(w) D around 0.
+
+    Attributes
+    ----------
+    start : ndarray, (n,)
+        Precisions of sites that `regular` adds to make a proper prior to start from.
+    algebra : Algebra
+        Of D.
+    added : ndarray, (n,)
+        w; 0 for a flat prior.
+    """
+
+    start: np.ndarray
+    algebra: Algebra
+    added: np.ndarray
+
+    @classmethod
+    def of(cls, algebra: Algebra, start: np.ndarray) -> "FlatPrior":
+        """Return the flat prior of D's unknowns."""
+        return cls(start, algebra, np.zeros_like(start))
+
+    @property
+    def precision(self) -> np.ndarray:
+        """The precisions of independent priors of the unknowns, (N,): none."""
+        return np.zeros(self.algebra.design.shape[1])
+
+    def variances(self) -> np.ndarray:
+        """Return the prior variances, (n,), with unknowns counted as standard normal."""
+        return self.algebra.row_squares
+
+    def covariance_matrix(self) -> np.ndarray:
+        """Return the prior covariance of predictors, (n, n), with unknowns counted as standard normal."""
+        design = self.algebra.design
+        return design @ (design.T @ np.eye(design.shape[0]))
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        return True
+
+    def regular(self) -> "FlatPrior":
+        """Return the proper prior to start from, of precision D^T diag(start) D."""
+        return self._replace(added=self.start)
+
+    def undetermined(self) -> np.ndarray:
+        """Return unknowns that no predictor depends on, or only together with others in a way that cancels."""
+        return null_unknowns(self.algebra)
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first number of D that is not finite, its unknown and its predictor."""
+        design = self.algebra.design
+        if isinstance(design, LinearOperator):
+            # Its parts have been looked at when it was found to have this algebra.
+            return None
+        bad = np.flatnonzero(~np.isfinite(design.data))
+        if not bad.size:
+            return None
+        predictor = int(np.searchsorted(design.indptr, bad[0], side="right")) - 1
+        return float(design.data[bad[0]]), int(design.indices[bad[0]]), predictor
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> FlatPosterior:
+        """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        design, total = self.algebra.design, self.added + precision
+        factor = self.algebra.factor(total)
+        nothing, unknown = np.zeros(design.shape[1]), np.full(len(total), np.nan)
+        if not factor.proper:
+            return FlatPosterior(unknown, unknown, unknown, unknown, np.nan, False, nothing, total, design, factor)
+        variance = factor.predictor_variances()
+        zero = FlatPosterior(
+            mean,
+            variance,
+            _remainder(precision * variance),
+            nothing,
+            factor.log_det,
+            True,
+            nothing,
+            total,
+            design,
+            factor,
+        )
+        return self.shifted(zero, mean, shift, precision)
+
+    def shifted(self, posterior: FlatPosterior, mean: Any, shift: Any, precision: Any) -> FlatPosterior:
+        """Return the posterior for another `shift` of the same `precision`: solutions with the factor only.
+
+        Starts at the unknowns of the given posterior; a second step takes off what the first has lost to rounding.
+        """
+        if not posterior.proper:
+            return posterior
+        design, factor, unknowns = posterior.design, posterior.factor, posterior.coordinates
+        scale = np.abs(design.T @ (shift - precision * mean)).max(initial=0.0)
+        effect = design @ unknowns
+        for attempt in range(2):
+            residual = design.T @ (shift - precision * (mean + effect) - self.added * effect)
+            if attempt and np.abs(residual).max(initial=0.0) <= _CLEAN * scale:
+                break
+            unknowns = unknowns + factor.solve(residual)
+            effect = design @ unknowns
+        fitted = mean + effect
+        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=unknowns)
+
+    def rounding(self, posterior: FlatPosterior) -> float:
+        """Return to how much of a posterior standard deviation rounding may come: there is no prior to cancel with."""
+        return ROUNDING
+
+    def posterior_rows(self, posterior: FlatPosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of D A^{-1} D^T: a solution each."""
+        design = self.algebra.design
+        units = scipy.sparse.eye_array(design.shape[0], format="csr")
+
+        def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
+            return (design @ posterior.factor.solve(design.T @ units[rows].T.toarray()))[columns].T
+
+        return block
+
+    def cotangent(self, posterior: FlatPosterior, precision: Any) -> None:
+        """Return nothing: D is constant."""
+        return
+
+
+def _remainder(explained: np.ndarray) -> np.ndarray:
+    """Return 1 - pi V, where that is rounding of a positive number as small as it can be told."""
+    left = 1.0 - explained
+    return np.where(left > -_FLAT, np.maximum(left, _FLAT), left)
+
+
+def null_unknowns(algebra: Algebra) -> np.ndarray:
+    """Return one unknown for each direction that D maps to zero; none where D has full column rank.
+
+    With a small ridge R added, the diagonal of R (D^T D + R)^{-1} holds, for each unknown, how much of it lies in the
+    null space: the sum is the dimension, and the largest elements are the unknowns that are named.
+    """
+    design = algebra.design
+    ones = np.ones(design.shape[0])
+    if algebra.factor(ones).proper:
+        return np.zeros(0, dtype=int)
+    squares = np.bincount(design.indices, design.data**2, minlength=design.shape[1])
+    ridge = np.where(squares > 0, _RIDGE * squares, 1.0)
+    share = ridge * algebra.factor(ones, ridge).variances(scipy.sparse.eye_array(design.shape[1], format="csr"))
+    return np.sort(np.argsort(-share, kind="stable")[: max(1, round(float(share.sum())))])

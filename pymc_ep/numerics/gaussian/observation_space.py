@@ -1,0 +1,357 @@
+"""Gaussian posteriors in observation space, dense: prior N(m0, K) of n predictors times Gaussian sites.
+
+Site i is exp(b_i f - pi_i f^2 / 2). With Pi = diag(pi) the posterior precision is K^{-1} + Pi, but K may be
+singular and pi zero, so everything follows from
+
+    E = (K + Pi^{-1})^{-1} = Pi^{1/2} B^{-1} Pi^{1/2},    B = I + Pi^{1/2} K Pi^{1/2},
+
+which exists for any pi >= 0 (Rasmussen and Williams 2006, section 3.6.3). With B = L L^T, one Cholesky factorisation
+and the inverse W of its triangular factor are all the cubic work, two thirds of that of an inverse of B. Marginal
+variances then follow from the diagonal of B^{-1} = W^T W:
+
+    V_i = (1 - [B^{-1}]_ii) / pi_i,     1 - pi_i V_i = [B^{-1}]_ii,
+
+and, where pi_i K_ii is too small for that difference, from V_i = K_ii - K_i^T E K_i.
+
+Negative precisions (sites that are not log-concave) are applied in a second step to the posterior of the
+positive ones, as the downdate with D = (-Pi)^{1/2}: M = I - D V D must stay positive definite.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_ep.numerics.backend.cholesky import (
+    cholesky,
+    counts,
+    factor_lower,
+    gram,
+    inverse_factor,
+    solve,
+    solve_right,
+    times,
+)
+from pymc_ep.numerics.backend.namespace import is_jax, namespace
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
+
+__all__ = [
+    "DensePosterior",
+    "DensePrior",
+]
+
+_SMALL = 1e-7
+"""Below this value of pi_i V_i the marginal variance is computed row by row; above it the difference
+1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
+_WEAK = 1e-6
+"""Value of pi_i K_ii below which a site is too weak to divide by its precision."""
+_WEAK_PAIR = 1e-5
+"""Value of pi_i V_i below which covariances with site i are not read off the inverse of B."""
+_CLEAN = 1e-11
+"""Residual of the weights, relative to the largest, above which they are refined."""
+
+
+class DensePosterior(NamedTuple):
+    """Posterior of n predictors.
+
+    Attributes
+    ----------
+    mean, variance : array, (n,)
+        Marginal moments.
+    remainder : array, (n,)
+        1 - pi_i V_i, computed without that difference: variance / remainder is the cavity variance of site i.
+    weights : array, (n,)
+        a with mean = m0 + K a; the derivative of log Z in m0.
+    log_det : scalar
+        log |I + K Pi|.
+    proper : bool scalar
+        Whether the posterior is a proper Gaussian; the other fields are meaningless where it is not.
+    root : array, (n,)
+        s = max(pi, 0)^{1/2}.
+    whitener : array, (n, n)
+        W = L^{-1}, lower triangular, with B = L L^T of the positive precisions.
+    downdate : array, (n, m)
+        R with E = s B^{-1} s - R R^T, for the m negative precisions.
+    """
+
+    mean: Any
+    variance: Any
+    remainder: Any
+    weights: Any
+    log_det: Any
+    proper: Any
+    root: Any
+    whitener: Any
+    downdate: Any
+
+    @property
+    def drawn_from_prior(self) -> Literal[True]:
+        """Draws are draws of the prior, moved by `draw_coordinates`."""
+        return True
+
+    @property
+    def coordinates(self) -> Any:
+        """The weights: the mean of x with Cov(x, eta) = C is that of its prior plus C a."""
+        return self.weights
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x with Cov(x, eta) = `cross`, (d, n), less diag(C E C^T).
+
+        As a sum of squares of W s C^T, that is accurate where it nearly equals the prior variance.
+        """
+        columns = np.asfortranarray((cross * np.asarray(self.root)).T)
+        reduced = scipy.linalg.blas.dtrmm(1.0, np.asarray(self.whitener), columns, lower=1)
+        gained = cross @ np.asarray(self.downdate)
+        explained = np.einsum("ij,ij->j", reduced, reduced) - np.einsum("ij,ij->i", gained, gained)
+        return prior_variance - explained
+
+    def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Turn prior draws of the predictors into the weights that make them posterior draws (Matheron's rule).
+
+        Anything jointly Gaussian with eta is updated by the same weights: if (x, eta) are a prior draw about their
+        means, then x + Cov(x, eta) r is a posterior draw about the prior mean of x.
+
+        Parameters
+        ----------
+        prior_draws : ndarray, (s, n)
+            Draws of eta - m0 under the prior.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray, (s, n)
+            The weights r.
+
+        Notes
+        -----
+        With pseudo-observation noise nu ~ N(0, Pi^{-1}), r = a - E (eta - m0) - E nu, and E nu = s B^{-1} zeta with
+        zeta standard normal, which is finite where pi is 0. The negative sites add the draw R zeta', since
+        they widen the posterior.
+        """
+        noise = rng.standard_normal(prior_draws.shape)
+        positive = self.root * ((self.root * prior_draws + noise) @ self.whitener.T @ self.whitener)
+        centred = self.weights - positive
+        if not self.downdate.shape[1]:
+            return centred
+        return centred + rng.standard_normal((len(prior_draws), self.downdate.shape[1])) @ self.downdate.T
+
+    def precision_matrix(self) -> Any:
+        """Return E = (K + Pi^{-1})^{-1}, (n, n), by its limit where pi is 0."""
+        positive = gram(self.whitener) * self.root[:, None] * self.root
+        return positive - self.downdate @ self.downdate.T if self.downdate.shape[1] else positive
+
+
+class DensePrior(NamedTuple):
+    """N(m0, K) on n predictors.
+
+    Attributes
+    ----------
+    covariance : array, (n, n)
+        K, possibly singular.
+    """
+
+    covariance: Any
+
+    def variances(self) -> Any:
+        """Return the prior variances, (n,)."""
+        return namespace(self.covariance).diagonal(self.covariance)
+
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n)."""
+        return self.covariance
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether there is no negative eigenvalue beyond rounding (1e-9 of the largest variance)."""
+        shifted = np.array(self.covariance)
+        largest = max(float(np.max(np.abs(shifted.diagonal()))), np.finfo(float).tiny)
+        shifted.flat[:: len(shifted) + 1] += 1e-9 * largest
+        return factor_lower(shifted.T)[1] == 0
+
+    def regular(self) -> "DensePrior":
+        """Return a proper prior to start from: this one."""
+        return self
+
+    def undetermined(self) -> np.ndarray:
+        """Return the coordinates that nothing can determine: the prior is proper."""
+        return np.zeros(0, dtype=int)
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first covariance that is not finite, and the two predictors."""
+        return first_not_finite(np.asarray(self.covariance))
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> DensePosterior:
+        """Multiply by Gaussian sites.
+
+        Parameters
+        ----------
+        mean : array, (n,)
+            Prior mean.
+        shift, precision : array, (n,)
+            Natural parameters of the sites.
+        log_concave : bool
+            Whether all precisions are known not to be negative.
+        """
+        covariance = self.covariance
+        xp = namespace(covariance)
+        root = xp.sqrt(xp.maximum(precision, 0.0))
+        whitener, log_det, proper = _whitener(covariance, root)
+        remainder = (whitener**2).sum(axis=0) if xp is not np else np.einsum("ij,ij->j", whitener, whitener)
+        variance = _marginal_variances(covariance, root, whitener, remainder)
+        downdate = xp.zeros((covariance.shape[0], 0))
+        if not log_concave and (is_jax(precision) or (precision < 0).any()):
+            downdate, extra, log_det_m, proper_m = _negative_sites(covariance, root, whitener, precision)
+            variance = variance + extra
+            remainder = xp.where(precision < 0, 1.0 - precision * variance, remainder - precision * extra)
+            log_det, proper = log_det + log_det_m, proper & proper_m
+        zero = xp.zeros_like(shift)
+        prior = DensePosterior(mean, variance, remainder, zero, log_det, proper, root, whitener, downdate)
+        return self.shifted(prior, mean, shift, precision)
+
+    def shifted(self, posterior: DensePosterior, mean: Any, shift: Any, precision: Any) -> DensePosterior:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only.
+
+        Starts at the weights of the given posterior. With large precisions the solution loses digits to
+        cancellation; its residual b - Pi m - a, which is small and free of that, restores them.
+
+        Parameters
+        ----------
+        posterior : DensePosterior
+            Of these precisions; its mean and weights belong to any shift.
+        mean : array, (n,)
+            Prior mean.
+        shift, precision : array, (n,)
+        """
+        weights, fitted = posterior.weights, posterior.mean
+        for attempt in range(2):
+            residual = shift - precision * fitted - weights
+            if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
+                break
+            weights = weights + _respond(posterior, self.covariance, residual)
+            fitted = mean + times(self.covariance, weights)
+        return posterior._replace(mean=fitted, weights=weights)
+
+    def rounding(self, posterior: DensePosterior) -> Any:
+        """Return to how much of a posterior standard deviation or variance rounding may come.
+
+        Mean and variance are differences of terms as large as prior variances: under vague priors, digits cancel.
+        """
+        xp = namespace(self.covariance)
+        variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
+        return ROUNDING * xp.max(self.variances()) / xp.min(variance)
+
+    def posterior_rows(self, posterior: DensePosterior) -> Callable[..., np.ndarray]:
+        """Return a function of rows, and maybe columns, of the posterior covariance V of the predictors.
+
+        Of the positive precisions V = s^{-1} (I - B^{-1}) s^{-1} = s^{-1} B^{-1} s K = K - K s B^{-1} s K. Under vague
+        priors the last cancels all digits: it serves pairs of sites that are both too weak to divide by, the second
+        pairs with one such. Negative precisions add K R R^T K.
+        """
+        covariance, root, whitener, variance = (
+            np.asarray(a) for a in (self.covariance, posterior.root, posterior.whitener, posterior.variance)
+        )
+        weak = root**2 * variance < _WEAK_PAIR
+        divisor = np.where(weak, 1.0, root)
+        whole = np.array(gram(whitener))
+        whole /= -divisor[:, None]
+        whole /= divisor
+        if weak.any():
+            reduced = whitener @ (root[:, None] * covariance[:, weak])
+            across = whitener.T @ reduced / divisor[:, None]
+            across[weak] = covariance[np.ix_(weak, weak)] - reduced.T @ reduced
+            whole[:, weak], whole[weak] = across, across.T
+        if posterior.downdate.shape[1]:
+            gained = covariance @ np.asarray(posterior.downdate)
+            whole += gained @ gained.T
+        np.fill_diagonal(whole, variance)
+        return lambda rows, columns=slice(None): whole[rows][:, columns]
+
+    def cotangent(self, posterior: DensePosterior, precision: Any) -> np.ndarray:
+        """Return d log Z / d K = (a a^T - E) / 2, (n, n)."""
+        out = np.array(posterior.precision_matrix())
+        out *= -0.5
+        weights = np.asarray(posterior.weights)
+        out += 0.5 * np.multiply.outer(weights, weights)
+        return out
+
+
+def _respond(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
+    """Return (I - E K) gain = (I + Pi K)^{-1} gain.
+
+    With gain = s h this is s B^{-1} h, which does not cancel where pi K is large. Where s is too small to divide
+    by, the gain is kept and its effect on the others subtracted: s (h - s K gain) there.
+    """
+    xp = namespace(covariance)
+    root, whitener, downdate = posterior.root, posterior.whitener, posterior.downdate
+    weak = root**2 * xp.diagonal(covariance) < _WEAK
+    kept = xp.where(weak, gain, 0.0)
+    scaled = xp.where(weak, 0.0, gain / xp.where(weak, 1.0, root))
+    if xp is not np or weak.any():
+        scaled = scaled - root * times(covariance, kept)
+    response = kept + root * solve(whitener, scaled)
+    if not downdate.shape[1]:
+        return response
+    return response + downdate @ (downdate.T @ times(covariance, gain))
+
+
+def _whitener(covariance: Any, root: Any) -> tuple[Any, Any, Any]:
+    """Return W = L^{-1}, log |B| and whether B = I + s K s = L L^T is positive definite."""
+    xp = namespace(covariance)
+    n = covariance.shape[0]
+    if xp is not np:
+        return inverse_factor(xp.eye(n) + covariance * root[:, None] * root)
+    if not root.any():
+        return np.eye(n, order="F"), 0.0, True
+    whitened = covariance * root[:, None]
+    whitened *= root
+    whitened.flat[:: n + 1] += 1.0
+    return inverse_factor(whitened)
+
+
+def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: Any) -> Any:
+    """Return diag(K - K s B^{-1} s K), by the diagonal of B^{-1} wherever that is accurate."""
+    xp = namespace(covariance)
+    explained = 1.0 - remainder
+    small = explained < _SMALL
+    by_diagonal = explained / xp.where(small, 1.0, root) ** 2
+    if xp is not np:
+        from pymc_ep.numerics.backend.cholesky_jax import where_any_jax
+
+        def by_rows() -> Any:
+            return xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
+
+        return where_any_jax(small, by_rows, by_diagonal)
+    if not root.any():
+        return covariance.diagonal().copy()
+    if small.any():
+        columns = np.asfortranarray((covariance[small] * root).T)
+        reduced = scipy.linalg.blas.dtrmm(1.0, whitener, columns, lower=1)
+        by_diagonal[small] = covariance.diagonal()[small] - np.einsum("ij,ij->j", reduced, reduced)
+    return by_diagonal
+
+
+def _negative_sites(covariance: Any, root: Any, whitener: Any, precision: Any) -> tuple[Any, Any, Any, Any]:
+    """Apply the negative precisions to the posterior of the positive ones.
+
+    With D = (-Pi)^{1/2}, C = (I - E K) D and V the posterior covariance so far, V D = K C, and
+    V + V D M^{-1} D V is the downdated covariance, M = I - D V D; its E is E - C M^{-1} C^T.
+
+    Returns
+    -------
+    downdate, (n, m) : C L^{-T} with M = L L^T
+    extra, (n,) : what the variances gain
+    log_det, proper : of M
+    """
+    xp = namespace(covariance)
+    negative = np.flatnonzero(precision < 0) if xp is np else slice(None)
+    scale = xp.sqrt(xp.maximum(-precision, 0.0))[negative]
+    columns = covariance[:, negative] * scale
+    spread = -root[:, None] * (whitener.T @ (whitener @ (root[:, None] * columns)))
+    spread = spread + (xp.eye(covariance.shape[0])[:, negative] * scale)
+    moved = covariance @ spread
+    m = xp.eye(scale.shape[0]) - scale[:, None] * moved[negative]
+    counts["factorizations"] += 1
+    factor, proper = cholesky((m + m.T) / 2)
+    downdate = solve_right(spread, factor)
+    extra = ((covariance @ downdate) ** 2).sum(axis=1)
+    return downdate, extra, 2.0 * xp.log(xp.diagonal(factor)).sum(), proper

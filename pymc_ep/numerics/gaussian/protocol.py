@@ -1,0 +1,143 @@
+"""What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
+
+`observation_space`, `coefficient_space`, `sparse_coefficient_space` and `flat_prior` are those there are. A posterior
+is handed back to the prior that made it; both are NamedTuples of arrays, so that JAX can trace them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from pymc_ep.exceptions import first_index
+
+__all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
+
+ROUNDING = 4 * np.finfo(float).eps
+"""What rounding may make of a number, relative to the largest it is computed from."""
+
+
+class _Posterior(Protocol):
+    """Posterior of n predictors under Gaussian sites exp(b f - pi f^2 / 2)."""
+
+    @property
+    def mean(self) -> Any:
+        """Marginal means, (n,)."""
+
+    @property
+    def variance(self) -> Any:
+        """Marginal variances V, (n,)."""
+
+    @property
+    def remainder(self) -> Any:
+        """1 - pi_i V_i, (n,): variance / remainder is the cavity variance of site i."""
+
+    @property
+    def weights(self) -> Any:
+        """The derivative a of log Z in the prior mean, (n,)."""
+
+    @property
+    def log_det(self) -> Any:
+        """log |I + K Pi|."""
+
+    @property
+    def proper(self) -> Any:
+        """Whether the posterior is a proper Gaussian; the rest is meaningless where it is not."""
+
+    @property
+    def coordinates(self) -> Any:
+        """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
+
+    def _replace(self, **fields: Any) -> Any:
+        """Return a copy with other fields, as NamedTuples do."""
+
+
+class _DrawnFromPrior(_Posterior, Protocol):
+    """A posterior whose draws are draws of the prior that are moved."""
+
+    @property
+    def drawn_from_prior(self) -> Literal[True]:
+        """Tells this kind from the other."""
+
+    def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return by how much to move each coordinate, (s, c), for prior draws of the predictors about m0, (s, n)."""
+
+
+class _DrawnByItself(_Posterior, Protocol):
+    """A posterior whose coordinates are drawn by themselves."""
+
+    @property
+    def drawn_from_prior(self) -> Literal[False]:
+        """Tells this kind from the other."""
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of the coordinates, (size, c)."""
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of coordinates, (s, c), independent under the prior."""
+
+
+GaussianPosterior = _DrawnFromPrior | _DrawnByItself
+"""Either kind of posterior, which `drawn_from_prior` tells apart."""
+
+
+class GaussianPrior(Protocol):
+    """N(m0, K) on n predictors; the mean is passed in, as it changes without the rest."""
+
+    def variances(self) -> Any:
+        """Return the prior variances, (n,)."""
+
+    def covariance_matrix(self) -> Any:
+        """Return K, (n, n)."""
+
+    def is_positive_semidefinite(self) -> bool:
+        """Whether K has no negative eigenvalue beyond rounding."""
+
+    def regular(self) -> Any:
+        """Return a proper prior to start from: itself, or one near it."""
+
+    def undetermined(self) -> np.ndarray:
+        """Return the coordinates that neither prior nor predictors can determine; none where the prior is proper."""
+
+    def not_finite(self) -> tuple[float, int, int] | None:
+        """Return the first number of the prior that is not finite, with its coordinate and predictor."""
+
+    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
+        """Multiply by Gaussian sites, of which `log_concave` says that none has a negative precision."""
+
+    def shifted(self, posterior: Any, mean: Any, shift: Any, precision: Any) -> Any:
+        """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
+
+    def rounding(self, posterior: Any) -> Any:
+        """Return to how much of a posterior standard deviation or variance rounding may come."""
+
+    def posterior_rows(self, posterior: Any) -> Callable[..., np.ndarray]:
+        """Return the posterior covariance as a function: ``rows`` and ``columns`` are slices or indices, (k, m).
+
+        Without ``columns`` it returns whole rows, (k, n).
+        """
+
+    def cotangent(self, posterior: Any, precision: Any) -> np.ndarray | None:
+        """Return the derivative of log Z in the prior's own array; None where that is constant."""
+
+    def __iter__(self) -> Any:
+        """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
+
+
+class CoordinatePrior(GaussianPrior, Protocol):
+    """A prior with independent coordinates, whose posterior is not `drawn_from_prior`."""
+
+    @property
+    def precision(self) -> Any:
+        """Prior precisions of the coordinates, (c,)."""
+
+
+def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:
+    """Return the first element of a matrix that is not finite, with row and column."""
+    if np.isfinite(matrix).all():
+        return None
+    row, column = first_index(~np.isfinite(matrix))
+    return float(matrix[row, column]), row, column

@@ -1,0 +1,179 @@
+"""Marginal variances diag(D A^{-1} D^T), A = D^T diag(w) D, where A is known by products with vectors only.
+
+`perturb_and_map` is unbiased, up to the tolerance of its solutions, with a relative standard error of
+sqrt(2 / samples); `lanczos` is a lower bound that grows with its steps, and soon finds the largest variances only.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
+
+__all__ = ["LanczosBound", "VarianceEstimate", "lanczos", "perturb_and_map"]
+
+Map = Callable[[Any], Any]
+
+
+class VarianceEstimate(NamedTuple):
+    """Variances estimated from samples.
+
+    Attributes
+    ----------
+    variance : ndarray, (n,)
+    standard_error : ndarray, (n,)
+        Of each variance, sampling alone: `variance` times sqrt(2 / samples).
+    worst_residual : float
+        Largest relative residual of a solution.
+    iterations : int
+        Products with A, of all samples.
+    converged : bool
+        Whether all solutions met their tolerance.
+    samples : ndarray, (samples, N)
+        Draws of N(0, A^{-1}): with the same seed, where to start from at weights near these.
+    """
+
+    variance: np.ndarray
+    standard_error: np.ndarray
+    worst_residual: float
+    iterations: int
+    converged: bool
+    samples: np.ndarray
+
+
+class LanczosBound(NamedTuple):
+    """Lower bounds of variances from a Krylov space.
+
+    Attributes
+    ----------
+    variance : ndarray, (n,)
+    last_increment : ndarray, (n,)
+        What the last step added: no standard error, but small where the bound may be tight.
+    steps : int
+        Dimension of the space; less than asked for where it is exhausted, and the bound exact.
+    """
+
+    variance: np.ndarray
+    last_increment: np.ndarray
+    steps: int
+
+
+def perturb_and_map(
+    forward: Map,
+    adjoint: Map,
+    weights: np.ndarray,
+    n_samples: int,
+    rng: np.random.Generator,
+    solve: Callable[[Map, np.ndarray, np.ndarray | None], Solution] | None = None,
+    *,
+    start: np.ndarray | None = None,
+) -> VarianceEstimate:
+    """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
+
+    With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 is unbiased.
+    It stays so with c scaled to c^T A c = N: direction and length of A^{1/2} c are independent, and its square has the
+    mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for variances. Scales that are learned from them
+    would otherwise move on in each round by what this sum is off, where the data say little of them.
+
+    Solutions are tasks of joblib: one after the other, or, under ``joblib.parallel_config("threading", n_jobs=4)``, so
+    many at once, with the same result to the last digit.
+
+    Parameters
+    ----------
+    forward, adjoint : callable
+        (N,) -> (n,) and back: D and D^T.
+    weights : ndarray, (n,)
+        w >= 0.
+    n_samples : int
+    rng : numpy.random.Generator
+    solve : callable, optional
+        (A, b, start) -> Solution, for A as a function of vectors; conjugate gradients with a tolerance of 1e-3 and no
+        preconditioner if not given.
+    start : ndarray, (n_samples, N), optional
+        Where each solution starts: the samples of an estimate with the same seed at other weights.
+    """
+    negative = np.flatnonzero(~(weights >= 0))
+    if negative.size:
+        raise ValueError(f"weights must not be negative, but weight {negative[0]} is {weights[negative[0]]}")
+    equations = NormalEquations(forward, adjoint, weights)
+    solve = solve or _solve
+    root = np.sqrt(weights)
+    variance, solutions = np.zeros(len(root)), []
+
+    def draw(target: np.ndarray, first: np.ndarray | None) -> tuple[Solution, np.ndarray]:
+        found = solve(equations.apply, target, first)
+        return found, forward(found.x) ** 2
+
+    # The targets are made in their order, and so are the sums.
+    targets = (adjoint(root * rng.standard_normal(len(root))) for _ in range(n_samples))
+    firsts = [None] * n_samples if start is None else start
+    tasks = (delayed(draw)(target, first) for target, first in zip(targets, firsts))
+    for found, squares in Parallel(prefer="threads", return_as="generator")(tasks):
+        length = float(weights @ squares)
+        variance += squares * (len(found.x) / length if length > 0 else 1.0) / n_samples
+        solutions.append(found)
+    return VarianceEstimate(
+        variance,
+        variance * np.sqrt(2.0 / n_samples),
+        max(found.residual for found in solutions),
+        sum(found.iterations for found in solutions),
+        all(found.converged for found in solutions),
+        np.stack([found.x for found in solutions]),
+    )
+
+
+def lanczos(
+    forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator, *, n_unknowns: int
+) -> LanczosBound:
+    """Bound variances from below by those of A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
+
+    With orthonormal vectors Q, (N, k), of which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
+    k. All vectors are kept orthogonal to all before (recursions alone lose that: Paige 1972), which costs k^2 N
+    operations and k N numbers. Large variances are found first; of small ones a few hundred steps find a small part.
+
+    Parameters
+    ----------
+    forward, adjoint : callable
+        (N,) -> (n,) and back: D and D^T.
+    weights : ndarray, (n,)
+        w.
+    steps : int
+        k, cut to N.
+    rng : numpy.random.Generator
+        For the first vector.
+    n_unknowns : int
+        N.
+    """
+    apply = NormalEquations(forward, adjoint, weights).apply
+    vector = rng.standard_normal(n_unknowns)
+    vector /= np.linalg.norm(vector)
+    basis = np.zeros((min(steps, n_unknowns), n_unknowns))
+    variance, increment = np.zeros(len(weights)), np.zeros(len(weights))
+    pivot, off, whitened = np.inf, 0.0, np.zeros(len(weights))
+    for k in range(len(basis)):
+        basis[k] = vector
+        image = apply(vector)
+        diagonal = float(vector @ image)
+        # T = L L^T grows by a row a step, and D Q L^{-T} by a column.
+        below = off / pivot
+        square = diagonal - below**2
+        if not square > 0.0:
+            return LanczosBound(variance, increment, k)
+        pivot = float(np.sqrt(square))
+        whitened = (forward(vector) - below * whitened) / pivot
+        increment = whitened**2
+        variance = variance + increment
+        size = np.linalg.norm(image)
+        for _ in range(2):
+            image = image - basis[: k + 1].T @ (basis[: k + 1] @ image)
+        off = float(np.linalg.norm(image))
+        if off <= len(basis) * np.finfo(float).eps * size:
+            return LanczosBound(variance, increment, k + 1)
+        vector = image / off
+    return LanczosBound(variance, increment, len(basis))
+
+
+def _solve(apply: Map, b: np.ndarray, start: np.ndarray | None) -> Solution:
+    return conjugate_gradients(apply, b, start=start, tol=1e-3)

@@ -1,0 +1,331 @@
+"""Exact algebra of a sparse precision A = D^T diag(pi) D: factor, solutions, draws and the selected inverse.
+
+The unknowns are eliminated node by node of a nested dissection. What is known of A when the turn of a node comes is,
+for its own unknowns s and the later ones r that they are coupled with, a dense matrix F, the front: elements of A, and
+what the node's children left (the multifrontal method; Duff and Reid 1983). With F_ss = L L^T and W = L^{-1},
+
+    H = F_rs F_ss^{-1} = (F_rs W^T) W,      what is left for the parent:  F_rr - (F_rs W^T) (F_rs W^T)^T.
+
+Of the inverse S, blocks follow from parents to children (Takahashi et al. 1973; Erisman and Tinney 1975):
+
+    S_rs = -S_rr H,      S_ss = W^T W - H^T S_rs,
+
+where S_rr is part of what is known at the parent. They hold the covariances of all unknowns that share a row of D,
+hence diag(D S D^T). All of it is products and factors of dense matrices by BLAS and LAPACK.
+"""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+
+from pymc_ep.numerics.backend.cholesky import counts
+from pymc_ep.numerics.precision.nested_dissection import Dissection, pair_count
+
+__all__ = ["Multifrontal", "MultifrontalFactor", "pivots_vanish", "rows_by_length"]
+
+_VANISHING = 2**10 * np.finfo(float).eps
+"""Pivot, relative to the diagonal of A, at which A counts as singular.
+
+What rounding leaves of a zero was measured to be 1 to 600 units of rounding for differences on images of 24^2 to 64^2
+pixels; variances that rest on a pivot this small would have a tenth of error.
+"""
+_PAIR_BYTES = 60
+"""Memory that a product of two entries of a row takes while they are sorted; 12 of these are kept."""
+_LONG = 64
+"""Entries of a row beyond which its variance is found by a solution instead of by pairs."""
+_CHUNK = 2**22
+"""Numbers of right-hand sides that are solved for at a time."""
+
+
+def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
+    """Whether the diagonal of a Cholesky factor says that the matrix, of `diagonal`, is singular, or not finite."""
+    return not (pivots**2 > _VANISHING * diagonal).all()
+
+
+def rows_by_length(design: scipy.sparse.csr_array) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return the rows of a design grouped by their number m of entries: indices, (r,), columns and values, (r, m)."""
+    lengths = np.diff(design.indptr)
+    out = []
+    for length in np.unique(lengths[lengths > 0]):
+        rows = np.flatnonzero(lengths == length)
+        entries = design.indptr[rows].astype(np.int64)[:, None] + np.arange(length)
+        out.append((rows, design.indices[entries].astype(np.int64), design.data[entries]))
+    return out
+
+
+class Pairs(NamedTuple):
+    """The products of two entries of one row of a design, by the element of A that they belong to.
+
+    Attributes
+    ----------
+    products : csr_array, (e, n)
+        Elements of A are ``products @ pi``, each above the diagonal or below it once.
+    row, column : ndarray of int, (e,)
+        Where they are in the front of the node that is eliminated first.
+    starts : ndarray of int, (K + 1,)
+        Where the elements of each node begin.
+    outside : ndarray of int
+        Rows of the design that are left out: those with a pair that no front has, and those that are long.
+    """
+
+    products: scipy.sparse.csr_array
+    row: np.ndarray
+    column: np.ndarray
+    starts: np.ndarray
+    outside: np.ndarray
+
+    def of_node(self, k: int) -> tuple[slice, np.ndarray, np.ndarray]:
+        """Return the elements that belong to the front of a node, and their rows and columns there."""
+        here = slice(self.starts[k], self.starts[k + 1])
+        return here, self.row[here], self.column[here]
+
+
+class Multifrontal:
+    """Factors precisions D^T diag(pi) D of one design by nested dissection.
+
+    Parameters
+    ----------
+    design : csr_array, (n, N)
+        D, canonical.
+    dissection : Dissection
+        Of the pattern of D^T D.
+    """
+
+    def __init__(self, design: scipy.sparse.csr_array, dissection: Dissection):
+        self.design = design
+        self.dissection = dissection
+        self._other: tuple[scipy.sparse.csr_array | None, Any] = (None, None)
+
+    @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+        return self.design.power(2).sum(axis=1)
+
+    @property
+    def flops(self) -> float:
+        """Operations of a factor with all variances."""
+        return self.dissection.flops
+
+    @property
+    def bytes(self) -> int:
+        """Memory of a factor while variances are computed: W and H of all nodes, a few fronts, and pairs of D."""
+        own, later = self.dissection.sizes
+        kept = (own * (own + later)).sum() + 6 * ((own + later) ** 2).max()
+        return int(8 * kept) + _PAIR_BYTES * pair_count(self.design)
+
+    @property
+    def sentence(self) -> str:
+        """What is done, for the user."""
+        n, (own, later) = self.design.shape[1], self.dissection.sizes
+        return (
+            f"the {n} x {n} precision is factored exactly by nested dissection, with {len(own)} dense matrices of at "
+            f"most {(own + later).max()} unknowns ({self.flops:.2g} operations, {self.bytes / 1e6:.0f} MB)"
+        )
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The map from pi to the elements of A."""
+        return self.pairs_of(self.design)
+
+    def pairs_for(self, design: scipy.sparse.csr_array) -> Pairs:
+        """Return the pairs of any design, (m, N), those of short rows; they are kept for the own and the last."""
+        if design is self.design:
+            return self.pairs
+        if design is not self._other[0]:
+            canonical = scipy.sparse.csr_array(design, copy=True)
+            canonical.sum_duplicates()
+            self._other = design, self.pairs_of(canonical, _LONG)
+        return self._other[1]
+
+    @cached_property
+    def _members(self) -> tuple[np.ndarray, np.ndarray]:
+        """All members of fronts, as node times N plus place, sorted; and where each node's begin, (K,)."""
+        tree, n = self.dissection, self.design.shape[1]
+        fronts = [
+            k * n + np.concatenate([np.arange(tree.edges[k], tree.edges[k + 1]), later])
+            for k, later in enumerate(tree.beyond)
+        ]
+        return np.concatenate(fronts), np.cumsum([0, *map(len, fronts[:-1])])
+
+    @cached_property
+    def places_in_parents(self) -> list[np.ndarray]:
+        """Where the later unknowns of each node are in the front of its parent."""
+        tree, n = self.dissection, self.design.shape[1]
+        members, starts = self._members
+        return [
+            np.searchsorted(members, parent * n + later) - starts[parent] if parent >= 0 else later
+            for parent, later in zip(tree.parents, tree.beyond)
+        ]
+
+    def pairs_of(self, design: scipy.sparse.csr_array, longest: int | None = None) -> Pairs:
+        """Collect the products of two entries of the rows of a canonical design, (m, N).
+
+        Rows of more than `longest` entries are left out.
+        """
+        tree, n = self.dissection, self.design.shape[1]
+        places, (members, first_member) = tree.places, self._members
+        node_of = np.repeat(np.arange(len(tree.parents)), np.diff(tree.edges))
+        nothing = np.zeros(0, dtype=int)
+        parts, outside = [(nothing, np.zeros(0), nothing)], [nothing]
+        for rows, columns, values in rows_by_length(design):
+            if longest is not None and columns.shape[1] > longest:
+                outside.append(rows)
+                continue
+            one, other = np.tril_indices(columns.shape[1])
+            high = np.maximum(places[columns[:, one]], places[columns[:, other]])
+            low = np.minimum(places[columns[:, one]], places[columns[:, other]])
+            wanted = node_of[low] * n + high
+            member = np.minimum(np.searchsorted(members, wanted), len(members) - 1)
+            inside = (members[member] == wanted).all(axis=1)
+            outside.append(rows[~inside])
+            product = values[inside][:, one] * values[inside][:, other]
+            key = low[inside] * len(members) + member[inside]
+            parts.append((key.ravel(), product.ravel(), np.repeat(rows[inside], len(one))))
+        key, product, rows = (np.concatenate(part) for part in zip(*parts))
+        elements, element = np.unique(key, return_inverse=True)
+        products = scipy.sparse.csr_array((product, (element.ravel(), rows)), shape=(len(elements), design.shape[0]))
+        place, member = np.divmod(elements, len(members))
+        node = node_of[place]
+        starts = np.searchsorted(place, tree.edges)
+        return Pairs(products, member - first_member[node], place - tree.edges[node], starts, np.concatenate(outside))
+
+    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> "MultifrontalFactor":
+        """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
+        counts["factorizations"] += 1
+        tree, elements = self.dissection, self.pairs.products @ weights
+        added = np.zeros(self.design.shape[1]) if ridge is None else ridge[tree.order]
+        left: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        out = MultifrontalFactor(self)
+        for k, parent in enumerate(tree.parents):
+            own, later = tree.edges[k + 1] - tree.edges[k], len(tree.beyond[k])
+            front = np.zeros((own + later, own + later), order="F")
+            here, row, column = self.pairs.of_node(k)
+            front[row, column] = elements[here]
+            diagonal = front.diagonal()[:own] + added[tree.edges[k] : tree.edges[k + 1]]
+            front.reshape(-1, order="F")[: own * (own + later) : own + later + 1] = diagonal
+            for place, rest in left.pop(k, []):
+                # Along the columns, as the numbers lie.
+                front.T[place[:, None], place] += rest.T
+            rest = out.eliminate(front, own, diagonal)
+            if not out.proper:
+                return out
+            if parent >= 0:
+                left.setdefault(parent, []).append((self.places_in_parents[k], rest))
+        return out
+
+
+class MultifrontalFactor:
+    """A factor of A = D^T diag(pi) D; see `pymc_ep.numerics.precision.plan.PrecisionFactor`.
+
+    Attributes
+    ----------
+    log_det : float
+    proper : bool
+        Whether A is positive definite; nothing else means anything where it is not.
+    """
+
+    def __init__(self, algebra: Multifrontal):
+        self.algebra = algebra
+        self.log_det = 0.0
+        self.proper = True
+        self._inverses: list[np.ndarray] = []
+        self._passed: list[np.ndarray] = []
+
+    def eliminate(self, front: np.ndarray, own: int, diagonal: np.ndarray) -> np.ndarray:
+        """Append the W and the H of a node with `own` unknowns, from its front; return what is left of that.
+
+        Of symmetric matrices the lower triangle is right.
+        """
+        factor, info = scipy.linalg.lapack.dpotrf(front[:own, :own], lower=1, clean=1)
+        if info != 0 or pivots_vanish(factor.diagonal(), diagonal):
+            self.log_det, self.proper = np.nan, False
+            return front
+        self.log_det += 2.0 * float(np.log(factor.diagonal()).sum())
+        inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
+        self._inverses.append(inverse)
+        if own == len(front):
+            self._passed.append(np.zeros((0, own)))
+            return front[own:, own:]
+        half = scipy.linalg.blas.dtrmm(1.0, inverse, front[own:, :own], side=1, lower=1, trans_a=1)
+        rest = np.asfortranarray(front[own:, own:])
+        rest = scipy.linalg.blas.dsyrk(-1.0, half, beta=1.0, c=rest, lower=1, overwrite_c=1)
+        self._passed.append(scipy.linalg.blas.dtrmm(1.0, inverse, half, side=1, lower=1, overwrite_b=1))
+        return rest
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, for b of shape (N,) or (N, k)."""
+        tree = self.algebra.dissection
+        x = np.asarray(b, dtype=float)[tree.order]
+        for k, (inverse, passed) in enumerate(zip(self._inverses, self._passed)):
+            own = slice(tree.edges[k], tree.edges[k + 1])
+            x[tree.beyond[k]] -= passed @ x[own]
+            x[own] = inverse.T @ (inverse @ x[own])
+        return self._backwards(x)
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, A^{-1}), (size, N): solutions of L^T x = z for standard normal z."""
+        tree = self.algebra.dissection
+        x = np.ascontiguousarray(rng.standard_normal((size, len(tree.order))).T)
+        for k, inverse in enumerate(self._inverses):
+            own = slice(tree.edges[k], tree.edges[k + 1])
+            x[own] = inverse.T @ x[own]
+        return self._backwards(x).T
+
+    def _backwards(self, x: np.ndarray) -> np.ndarray:
+        """Take the effect of later unknowns off those of each node, (N,) or (N, k) by place; return by unknown."""
+        tree = self.algebra.dissection
+        for k in range(len(self._passed) - 1, -1, -1):
+            x[tree.edges[k] : tree.edges[k + 1]] -= self._passed[k].T @ x[tree.beyond[k]]
+        out = np.empty_like(x)
+        out[tree.order] = x
+        return out
+
+    def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
+
+        Rows of which all pairs of unknowns are in one front need the selected inverse alone; others a solution each.
+        """
+        pairs = self.algebra.pairs_for(design)
+        out = pairs.products.T @ self._selected(pairs)
+        step = max(1, _CHUNK // design.shape[1])
+        for start in range(0, len(pairs.outside), step):
+            rows = pairs.outside[start : start + step]
+            dense = design[rows].toarray().T
+            out[rows] = np.einsum("ij,ij->j", dense, self.solve(dense))
+        return out
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,)."""
+        return self.variances(self.algebra.design)
+
+    def _selected(self, pairs: Pairs) -> np.ndarray:
+        """Return the covariances of pairs of unknowns, (e,), twice where they are not one: from parents to children."""
+        tree, places = self.algebra.dissection, self.algebra.places_in_parents
+        out = np.empty(len(pairs.row))
+        known: dict[int, np.ndarray] = {}
+        waiting = np.bincount(tree.parents[tree.parents >= 0], minlength=len(tree.parents))
+        for k in range(len(tree.parents) - 1, -1, -1):
+            parent, inverse, passed = tree.parents[k], self._inverses[k], self._passed[k]
+            columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
+            if parent >= 0:
+                beyond = known[parent][places[k][:, None], places[k]]
+                # As above by SciPy's BLAS, not by `@`: NumPy's is another one, and between calls of some microseconds
+                # the waiting threads of either keep the processors from the other (20 times slower on two of these).
+                across = scipy.linalg.blas.dgemm(1.0, beyond.T, passed)
+                columns = np.concatenate([columns + scipy.linalg.blas.dgemm(1.0, passed, across, trans_a=1), -across])
+                waiting[parent] -= 1
+                if not waiting[parent]:
+                    del known[parent]
+            here, row, column = pairs.of_node(k)
+            out[here] = np.where(row == column, 1.0, 2.0) * columns[row, column]
+            if waiting[k]:
+                own = len(inverse)
+                known[k] = np.empty((len(columns), len(columns)))
+                known[k][:, :own] = columns
+                if parent >= 0:
+                    known[k][:own, own:] = columns[own:].T
+                    known[k][own:, own:] = beyond
+        return out

@@ -1,0 +1,240 @@
+"""Precisions that are diagonal in an orthonormal basis: denoising under independent wavelet coefficients.
+
+Let D = [X; W] where each row of X has a single entry and the J rows of W are orthonormal, and let the precisions pi of
+the observations be such that X^T diag(pi_x) X = c I: every unknown is known equally well. Then
+
+    A = D^T diag(pi) D = c (I - W^T W) + W^T diag(t) W,        t_j = c + pi_j,
+
+so that log|A| = sum_j log t_j + (N - J) log c, coefficient j has the variance 1 / t_j, and any function of A is that
+of c and t between two transforms. Of the unknowns themselves
+
+    diag(A^-1)_i = sum_j W_ji^2 / t_j + (1 - sum_j W_ji^2) / c,
+
+where no digits cancel, however large some of the t_j are. The squares of W are all that is needed besides W.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator
+
+from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
+
+__all__ = ["Basis", "Orthonormal", "OrthonormalFactor", "joined"]
+
+Product = Callable[[np.ndarray], np.ndarray]
+
+_EQUAL = 1e-12
+"""Difference of the unknowns' precisions, relative to them, that is rounding: their mean then stands for all."""
+_ORTHOGONAL = 1e-9
+"""Largest product of a random vector that is rounding of zero."""
+_VANISHES = 1e-14
+"""A sum of two precisions, relative to their sizes, below which nothing of it is left but rounding."""
+_OPERATIONS = 2.0**9
+"""Operations for each unknown of a factor with all variances: some transforms, and as many of squares."""
+_ARRAYS = 16
+"""Arrays of one number for each unknown that exist at a time."""
+
+
+class Basis(NamedTuple):
+    """Orthonormal rows W, (J, N), known by products.
+
+    Attributes
+    ----------
+    size : int
+        J.
+    forward, adjoint : callable
+        (N,) -> (J,) and back: W and W^T.
+    squared_adjoint : callable, optional
+        (J,) -> (N,): sum_j W_ji^2 v_j; None where there is no quick way to it.
+    """
+
+    size: int
+    forward: Product
+    adjoint: Product
+    squared_adjoint: Product | None
+
+
+def joined(parts: Sequence[Basis]) -> Basis | None:
+    """Return several sets of orthonormal rows as one, or None unless they are that."""
+    if len(parts) == 1:
+        return parts[0]
+    for part, others in ((part, parts[:k]) for k, part in enumerate(parts)):
+        # W_k W_j^T = 0, or a product with a random vector would show it.
+        probe = part.adjoint(np.random.default_rng(0).standard_normal(part.size))
+        if any(np.abs(other.forward(probe)).max() > _ORTHOGONAL for other in others):
+            return None
+    ends = np.cumsum([part.size for part in parts])
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([part.forward(x) for part in parts])
+
+    def adjoint(v: np.ndarray) -> np.ndarray:
+        return sum((part.adjoint(own) for part, own in zip(parts, np.split(v, ends[:-1]))), start=np.zeros(()))
+
+    squared = [part.squared_adjoint for part in parts if part.squared_adjoint is not None]
+
+    def squared_adjoint(v: np.ndarray) -> np.ndarray:
+        return sum((of_part(own) for of_part, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(()))
+
+    return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
+
+
+class Orthonormal:
+    """Factors precisions D^T diag(pi) D of D = [X; W] by transforms, where all unknowns are observed equally well.
+
+    Parameters
+    ----------
+    observed : csr_array, (m, N)
+        X, with one entry in each row.
+    basis : Basis
+        W.
+    otherwise : callable
+        Returns the algebra of D by its entries, for weights under which unknowns are not observed equally well. It may
+        raise where there is none.
+    """
+
+    def __init__(self, observed: scipy.sparse.csr_array, basis: Basis, otherwise: Callable[[], Algebra]):
+        self.observed = observed
+        self.basis = basis
+        self._otherwise = otherwise
+        self._squares = observed.power(2).T.tocsr()
+
+    @cached_property
+    def design(self) -> LinearOperator:
+        """D, by its products."""
+        observed, transposed, basis = self.observed, self.observed.T.tocsr(), self.basis
+        m, n = observed.shape
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            x = np.ravel(x)
+            return np.concatenate([observed @ x, basis.forward(x)])
+
+        def adjoint(v: np.ndarray) -> np.ndarray:
+            v = np.ravel(v)
+            return transposed @ v[:m] + basis.adjoint(v[m:])
+
+        return LinearOperator((m + basis.size, n), matvec=forward, rmatvec=adjoint, dtype=float)
+
+    @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+        return np.concatenate([self.observed.power(2).sum(axis=1), np.ones(self.basis.size)])
+
+    @property
+    def flops(self) -> float:
+        """Operations of a factor with all variances."""
+        return _OPERATIONS * self.observed.shape[1]
+
+    @property
+    def bytes(self) -> int:
+        """Most memory that a factor takes."""
+        return 8 * _ARRAYS * self.observed.shape[1]
+
+    @property
+    def sentence(self) -> str:
+        """What is done, for the user."""
+        n = self.observed.shape[1]
+        return (
+            f"the {n} x {n} precision is diagonal in {self.basis.size} orthonormal coefficients, as all unknowns are "
+            f"observed with one precision: exact, by transforms alone"
+        )
+
+    def common_precision(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> float | None:
+        """Return c with X^T diag(weights) X = c I, for the first weights, (m or more,); None where there is none."""
+        diagonal = self._squares @ weights[: self.observed.shape[0]]
+        diagonal = diagonal if ridge is None else diagonal + ridge
+        common = float(diagonal.mean())
+        return common if np.isfinite(common) and np.ptp(diagonal) <= _EQUAL * abs(common) else None
+
+    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> PrecisionFactor:
+        """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
+        common = self.common_precision(weights, ridge)
+        if common is None:
+            return self._otherwise().factor(weights, ridge)
+        return OrthonormalFactor(self, common, weights[self.observed.shape[0] :])
+
+
+class OrthonormalFactor:
+    """A = c I + W^T diag(pi) W; see `pymc_ep.numerics.precision.plan.PrecisionFactor`.
+
+    Parameters
+    ----------
+    algebra : Orthonormal
+    common : float
+        c.
+    weights : ndarray, (J,)
+        pi.
+    """
+
+    def __init__(self, algebra: Orthonormal, common: float, weights: np.ndarray):
+        self._observed, self._basis = algebra.observed, algebra.basis
+        self._common, self._totals = common, common + weights
+        self._beside = self._observed.shape[1] - self._basis.size
+        rounding = _VANISHES * (abs(common) + np.abs(weights))
+        self.proper = bool((self._totals > rounding).all()) and (not self._beside or common > 0.0)
+
+    @property
+    def log_det(self) -> float:
+        """log |A|."""
+        beside = self._beside * float(np.log(self._common)) if self._beside else 0.0
+        return float(np.log(self._totals).sum()) + beside
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, for b of shape (N,) or (N, k)."""
+        b = np.asarray(b, dtype=float)
+        if b.ndim == 1:
+            return self._function(np.reciprocal, b)
+        return np.column_stack([self._function(np.reciprocal, column) for column in b.T])
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, A^{-1}), (size, N): A^{-1/2} z, symmetric, for standard normal z."""
+        noise = rng.standard_normal((size, self._observed.shape[1]))
+        return np.array([self._function(_inverse_root, z) for z in noise]).reshape(noise.shape)
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,)."""
+        return np.concatenate([self.variances(self._observed), 1.0 / self._totals])
+
+    def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
+
+        Rows of one entry are read off the variances of the unknowns; others need a transform each.
+        """
+        design = scipy.sparse.csr_array(design, copy=True)
+        design.sum_duplicates()
+        out, row = design.power(2) @ self._of_unknowns, np.zeros(design.shape[1])
+        for i in np.flatnonzero(np.diff(design.indptr) > 1):
+            here = slice(design.indptr[i], design.indptr[i + 1])
+            row[design.indices[here]] = design.data[here]
+            squares = self._basis.forward(row) ** 2
+            outside = max(float(row @ row - squares.sum()), 0.0) / self._common if self._beside else 0.0
+            out[i] = float((squares / self._totals).sum()) + outside
+            row[design.indices[here]] = 0.0
+        return out
+
+    @cached_property
+    def _of_unknowns(self) -> np.ndarray:
+        squared_adjoint = self._basis.squared_adjoint
+        assert squared_adjoint is not None, "this algebra is planned for bases that have it"
+        inside = squared_adjoint(1.0 / self._totals)
+        if not self._beside:
+            return inside
+        # By rounding alone could a row of an orthonormal matrix be longer than 1.
+        left = np.maximum(1.0 - squared_adjoint(np.ones(self._basis.size)), 0.0)
+        return inside + left / self._common
+
+    def _function(self, of: Product, x: np.ndarray) -> np.ndarray:
+        """Return f(A) x, (N,), for a function of numbers."""
+        coefficients = self._basis.forward(x)
+        if not self._beside:
+            return self._basis.adjoint(of(self._totals) * coefficients)
+        outside = float(of(np.asarray(self._common)))
+        return outside * x + self._basis.adjoint((of(self._totals) - outside) * coefficients)
+
+
+def _inverse_root(precision: np.ndarray) -> np.ndarray:
+    return 1.0 / np.sqrt(precision)

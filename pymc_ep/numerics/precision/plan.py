@@ -1,0 +1,296 @@
+"""Gaussian algebra by the precision A = D^T diag(pi) D of N unknowns, and the choice between exact ways to do it."""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.numerics.backend.cholesky import counts, factor_lower, mirror_lower
+from pymc_ep.numerics.precision.multifrontal import Multifrontal, pivots_vanish, rows_by_length
+from pymc_ep.numerics.precision.nested_dissection import dissect, pair_count, pattern
+
+__all__ = [
+    "Algebra",
+    "Dense",
+    "DenseFactor",
+    "PrecisionFactor",
+    "plan_algebra",
+    "require_dense_memory",
+    "require_memory",
+]
+
+_MOST_PAIRS = 2**25
+"""Products of two entries of a row that nested dissection may list: 2 GB while they are sorted."""
+_FULL = 0.5
+"""Density of a precision above which no order of its unknowns is looked for."""
+_DENSE = 0.05
+"""Density of a design above which its products are done by BLAS."""
+_CHUNK = 2**22
+"""Numbers of a product with the design that are held at a time."""
+_GATHER = 8
+"""Time to fetch a number from anywhere, over that to multiply and add in order."""
+_GAIN = 2.0
+"""How many times fewer operations make up for the smaller matrices of nested dissection."""
+_FREE = 0.8
+"""Part of the free memory that a factor may take."""
+_DENSE_COPIES = 4
+"""Arrays of the size of a dense design, and of the precision, that exist at a time under JAX."""
+
+
+class PrecisionFactor(Protocol):
+    """A factor of a precision A, (N, N)."""
+
+    @property
+    def proper(self) -> bool:
+        """Whether A is positive definite beyond rounding; nothing else means anything where it is not."""
+
+    @property
+    def log_det(self) -> float:
+        """log |A|."""
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, for b of shape (N,) or (N, k)."""
+
+    def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N)."""
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,), for the algebra's own D."""
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, A^{-1}), (size, N)."""
+
+
+class Algebra(Protocol):
+    """A way to factor D^T diag(pi) D, chosen once for a design D, (n, N)."""
+
+    @property
+    def design(self) -> scipy.sparse.csr_array | LinearOperator:
+        """D: canonical entries, or products alone."""
+
+    @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+
+    @property
+    def flops(self) -> float:
+        """Operations of a factor with all variances."""
+
+    @property
+    def bytes(self) -> int:
+        """Most memory that a factor takes."""
+
+    @property
+    def sentence(self) -> str:
+        """What is done, for the user."""
+
+    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> PrecisionFactor:
+        """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
+
+
+def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
+    """Choose the exact algebra that needs the fewest operations.
+
+    Parameters
+    ----------
+    design : sparse array or ndarray, (n, N)
+        D. An array in compressed rows of floats is kept, and made canonical.
+    shape : tuple of int, optional
+        Shape of the array of unknowns, C-ordered, of N elements.
+    """
+    if not (isinstance(design, scipy.sparse.csr_array) and design.dtype == float):
+        design = scipy.sparse.csr_array(design, dtype=float)
+    design.sum_duplicates()
+    dense = Dense(design)
+    if pair_count(design) > _MOST_PAIRS:
+        return dense
+    coupled = pattern(design)
+    if coupled.nnz > _FULL * coupled.shape[0] ** 2:
+        return dense
+    local = Multifrontal(design, dissect(coupled, shape))
+    return local if _GAIN * local.flops < dense.flops else dense
+
+
+def require_memory(algebra: Algebra) -> None:
+    """Raise where a factor would not fit the free memory of this machine, if that is known."""
+    n = algebra.design.shape[1]
+    cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
+    _require(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
+
+
+def require_dense_memory(design: scipy.sparse.csr_array) -> None:
+    """Raise where dense algebra that knows no sparse design, (n, N), as that under JAX, would not fit the free memory.
+
+    It holds a few copies of the design, scaled and whitened, and as many (N, N) matrices. How much memory a device
+    of JAX has is not known here; the host holds these copies too.
+    """
+    n_rows, n = design.shape
+    cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
+    needed = _DENSE_COPIES * 8 * n * (n_rows + n)
+    _require(needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure)
+
+
+def _require(needed: int, what: str, how: str, cure: str) -> None:
+    free = _free_memory()
+    if free is not None and needed > _FREE * free:
+        raise InvalidDataError(
+            f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"
+        )
+
+
+def _free_memory() -> int | None:
+    """Return the bytes of memory that could be had, or None where the system does not say.
+
+    Linux counts what caches would give back apart from what is free; elsewhere all memory is taken for free.
+    """
+    try:
+        with Path("/proc/meminfo").open() as lines:
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+class Dense:
+    """Factors precisions D^T diag(pi) D of one design as dense matrices.
+
+    Parameters
+    ----------
+    design : csr_array, (n, N)
+        D, canonical.
+    """
+
+    def __init__(self, design: scipy.sparse.csr_array):
+        self.design = design
+
+    @property
+    def row_squares(self) -> np.ndarray:
+        """Squared lengths of the rows of D, (n,)."""
+        return self.design.power(2).sum(axis=1)
+
+    @property
+    def flops(self) -> float:
+        """Operations of a factor with all variances."""
+        n_rows, n = self.design.shape
+        return float(n) ** 3 + 4.0 * (n_rows * n**2 if self._is_dense else self.design.nnz * n)
+
+    @property
+    def bytes(self) -> int:
+        """Most memory that a factor takes: it, the inverse, and pieces of products."""
+        n_rows, n = self.design.shape
+        return 8 * (2 * n**2 + 2 * min(max(_CHUNK, n), n_rows * n))
+
+    @property
+    def sentence(self) -> str:
+        """What is done, for the user."""
+        n = self.design.shape[1]
+        return (
+            f"the {n} x {n} precision is factored exactly as a dense matrix ({self.flops:.2g} operations, "
+            f"{self.bytes / 1e6:.0f} MB)"
+        )
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.design.nnz > _DENSE * self.design.shape[0] * self.design.shape[1]
+
+    @cached_property
+    def _transposed(self) -> scipy.sparse.csr_array:
+        return self.design.T.tocsr()
+
+    def precision(self, weights: np.ndarray) -> np.ndarray:
+        """Return D^T diag(weights) D, (N, N), of which only the lower triangle need be right."""
+        n_rows, n = self.design.shape
+        out = np.zeros((n, n), order="F")
+        if self._is_dense:
+            step = max(1, _CHUNK // n)
+            for start in range(0, n_rows, step):
+                rows = self.design[start : start + step].toarray()
+                scaled = rows * weights[start : start + step, None]
+                out = scipy.linalg.blas.dgemm(1.0, rows.T, scaled.T, beta=1.0, c=out, trans_b=1, overwrite_c=1)
+            return out
+        step = max(1, _CHUNK // max(n_rows, n))
+        for start in range(0, n, step):
+            columns = self._transposed[start : start + step]
+            scaled = columns.T.toarray() * weights[:, None]
+            out[start:, start : start + step] = self._transposed[start:] @ scaled
+        return out
+
+    def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> "DenseFactor":
+        """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
+        counts["factorizations"] += 1
+        matrix = self.precision(weights)
+        if ridge is not None:
+            matrix.reshape(-1, order="F")[:: len(matrix) + 1] += ridge
+        diagonal = matrix.diagonal().copy()
+        factor, info = factor_lower(matrix)
+        pivots = factor.diagonal()
+        if info != 0 or pivots_vanish(pivots, diagonal):
+            return DenseFactor(self.design, np.zeros((0, 0)), np.nan, False)
+        return DenseFactor(self.design, factor, 2.0 * float(np.log(pivots).sum()), True)
+
+
+class DenseFactor:
+    """A dense factor of A; see `PrecisionFactor`.
+
+    Parameters
+    ----------
+    design : csr_array, (n, N)
+        D.
+    factor : ndarray, (N, N), Fortran-ordered
+        L with A = L L^T in the lower triangle; the upper is not read.
+    log_det : float
+    proper : bool
+    """
+
+    def __init__(self, design: scipy.sparse.csr_array, factor: np.ndarray, log_det: float, proper: bool):
+        self.log_det = log_det
+        self.proper = proper
+        self._design = design
+        self._factor = factor
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A^{-1} b, for b of shape (N,) or (N, k)."""
+        return scipy.linalg.lapack.dpotrs(self._factor, b, lower=1)[0].reshape(b.shape)
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of N(0, A^{-1}), (size, N)."""
+        noise = np.asfortranarray(rng.standard_normal((size, len(self._factor))).T)
+        return scipy.linalg.blas.dtrsm(1.0, self._factor, noise, lower=1, trans_a=1, overwrite_b=1).T
+
+    def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
+        """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N)."""
+        design = scipy.sparse.csr_array(design)
+        n, out = design.shape[1], np.zeros(design.shape[0])
+        covariance = self._covariance
+        for rows, columns, values in rows_by_length(design):
+            length = columns.shape[1]
+            gathered = _GATHER * length < n
+            step = max(1, _CHUNK // (length**2 if gathered else n))
+            for start in range(0, len(rows), step):
+                part = slice(start, start + step)
+                if gathered:
+                    pairs = covariance[columns[part, :, None], columns[part, None, :]]
+                    out[rows[part]] = np.einsum("ri,rij,rj->r", values[part], pairs, values[part], optimize=True)
+                else:
+                    dense = design[rows[part]].toarray()
+                    out[rows[part]] = np.einsum("ij,ij->i", dense @ covariance, dense)
+        return out
+
+    def predictor_variances(self) -> np.ndarray:
+        """Return diag(D A^{-1} D^T), (n,)."""
+        return self.variances(self._design)
+
+    @cached_property
+    def _covariance(self) -> np.ndarray:
+        """A^{-1} in full, the one other array of N x N numbers."""
+        inverse, _ = scipy.linalg.lapack.dpotri(self._factor.copy(order="F"), lower=1, overwrite_c=1)
+        return mirror_lower(inverse)

@@ -1,0 +1,219 @@
+"""Moments of Gaussian times likelihood by one Gauss-Hermite rule, where the integrand is a smooth single peak.
+
+With x the standardised offset from a centre c in units of s, and h_k the orthonormal Hermite polynomials, the ratio of
+the integrand to N(f; c, s**2), divided by its mean, is sum_k a_k h_k(x). A rule of N nodes integrates all terms below
+degree 2 N, and the coefficients of a smooth ratio fall geometrically. Whether they have fallen is seen from the nodes
+themselves: where the last that they tell, a_(N-3) to a_(N-1), are below 1e-9, those beyond degree 2 N - 2 are below
+rounding. A kink within reach of the nodes shows in them as well.
+
+Under narrow cavities (many observations for each coefficient) t changes little, and 16 nodes about the cavity's own
+mean and standard deviation do: no peak has to be found. Elsewhere 32 stand about the peak of the integrand.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.numerics.quadrature.gauss_legendre import LogDensity, Panels, TiltedNodes
+from pymc_ep.numerics.quadrature.peak_search import (
+    Peak,
+    Survey,
+    has_one_peak,
+    integrand_of,
+    is_near,
+    left_out,
+    single_peak,
+    slopes_beside,
+    surveyed,
+)
+
+__all__ = ["Smooth", "known_smooth_nodes", "seen_smooth_nodes"]
+
+_NARROW, _PEAKED = 16, 32
+"""Nodes about the cavity's mean, and about a peak."""
+_LAST = 3
+"""Coefficients that are looked at."""
+_NEGLIGIBLE = 1e-9
+_TRIES = 2
+"""Rules about a peak: one of the width that its curvature says, one of the moments that this gave."""
+_BEYOND = 1e-11
+"""Of the site's mass and variance: what may lie outside of the nodes about a peak."""
+_CURVED = 0.5
+"""Curvature of log t times the cavity variance above which the rule about the cavity's mean is not tried."""
+_STEEP = 2.0
+"""Slope of log t times the cavity's standard deviation above which it is not tried."""
+
+
+class Smooth(NamedTuple):
+    """Rules for those of n sites that have a smooth integrand, and the sites that are left.
+
+    Attributes
+    ----------
+    rules : list of (ndarray of int, TiltedNodes)
+        Indices of sites, and their rule, one panel each.
+    rest : ndarray of int
+    seen : Survey, optional
+        What a survey, if there was one, saw of all n.
+    """
+
+    rules: list[tuple[np.ndarray, TiltedNodes]]
+    rest: np.ndarray
+    seen: Survey | None = None
+
+
+def known_smooth_nodes(
+    log_density: LogDensity,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    power: np.ndarray,
+    *parameters: np.ndarray,
+) -> Smooth:
+    """Return rules about cavity means, for a t whose peaks are known to its site.
+
+    Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays.
+    """
+    sd = np.sqrt(variance)
+    with np.errstate(invalid="ignore", over="ignore"):
+        slopes = power * log_density(mean + sd * np.array([[-1.0], [1.0]]), y, *parameters)[1]
+        tried = np.flatnonzero(_is_narrow(slopes, sd))
+        rules: list[tuple[np.ndarray, TiltedNodes]] = []
+        rest = np.ones(len(y), dtype=bool)
+        if tried.size:
+            part = [array[tried] for array in (y, mean, variance, power, *parameters)]
+            _take(rules, rest, tried, *_nodes_about(log_density, _NARROW, part[1], sd[tried], *part))
+    return Smooth(rules, np.flatnonzero(rest))
+
+
+def seen_smooth_nodes(
+    log_density: LogDensity,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    power: np.ndarray,
+    *parameters: np.ndarray,
+) -> Smooth:
+    """Return rules about cavity means and about peaks, where a survey sees a single peak of the integrand.
+
+    Arguments are those of `scan.scanned_nodes`, which is for the sites that are left.
+    """
+    arrays = (y, mean, variance, power, *parameters)
+    rules: list[tuple[np.ndarray, TiltedNodes]] = []
+    rest = np.ones(len(y), dtype=bool)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
+        seen, log_t, slope = surveyed(log_density, *arrays, also=_rule(_NARROW)[0])
+        sd = np.sqrt(variance)
+        single = has_one_peak(seen)
+        narrow = single & is_near(seen) & _is_narrow(slopes_beside(seen, variance), sd)
+        narrow = np.flatnonzero(narrow | (variance == 0))
+        if narrow.size:
+            about = [array[narrow] for array in (mean, sd, mean, variance, power)]
+            _take(rules, rest, narrow, *_weighed(_NARROW, log_t[:, narrow], slope[:, narrow], *about))
+        integrand = integrand_of(log_density, y, mean, variance, power, parameters)
+        sites, peak = single_peak(integrand, seen, np.flatnonzero(rest & single))
+        for _ in range(_TRIES):
+            if not sites.size:
+                break
+            part = [array[sites] for array in arrays]
+            rule, smooth = _nodes_about(log_density, _PEAKED, part[1] + peak.offset, peak.width, *part)
+            smooth &= _left_out(rule, seen.of(sites)) < _BEYOND
+            _take(rules, rest, sites, rule, smooth)
+            again = np.flatnonzero(~smooth)
+            sites, peak = sites[again], _recentred(_of(rule, again))
+    return Smooth(rules, np.flatnonzero(rest), seen)
+
+
+def _is_narrow(slopes: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Whether t looks smooth on the scale of the cavity, (n,), from the slopes of its log at mean +- sd, (2, n)."""
+    steep = np.abs(slopes).max(axis=0) * sd < _STEEP
+    return steep & (np.abs(slopes[1] - slopes[0]) * sd < 2 * _CURVED)
+
+
+def _nodes_about(
+    log_density: LogDensity, nodes: int, centre: np.ndarray, width: np.ndarray, *arrays: np.ndarray
+) -> tuple[TiltedNodes, np.ndarray]:
+    """Evaluate and weigh nodes about centres; see `_weighed`."""
+    y, mean, variance, power, *parameters = arrays
+    log_t, slope = log_density(centre + _rule(nodes)[0][:, None] * width, y, *parameters)
+    return _weighed(nodes, log_t, slope, centre, width, mean, variance, power)
+
+
+def _weighed(
+    nodes: int,
+    log_t: np.ndarray,
+    slope: np.ndarray,
+    centre: np.ndarray,
+    width: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    power: np.ndarray,
+) -> tuple[TiltedNodes, np.ndarray]:
+    """Return the rules with nodes at ``centre + width * x``, and for which sites the ratio is smooth, (n,)."""
+    node, weight, last = _rule(nodes)
+    offset = node[:, None] * width
+    # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
+    log_t = log_t + slope * (offset - ((centre + offset) - centre))
+    # A cavity without variance is a point, and all nodes are there.
+    spread = np.where(variance > 0, variance, 1.0)
+    away, ratio = centre - mean, np.where(variance > 0, width / np.sqrt(spread), 1.0)
+    exponent = power * log_t + 0.5 * (1 - ratio**2) * node[:, None] ** 2 - offset * (away / spread)
+    top = exponent.max(axis=0)
+    weights = weight[:, None] * np.exp(exponent - top)
+    total = weights.sum(axis=0)
+    weights /= total
+    smooth = np.abs(last @ weights).max(axis=0) < _NEGLIGIBLE
+    log_z = top + np.log(total * ratio) - away**2 / (2 * spread)
+    site = np.arange(len(mean))
+    panels = Panels(offset[0], offset[-1] - offset[0], site, site)
+    return TiltedNodes(panels, centre, offset, weights, power * slope, log_z, mean, variance), smooth
+
+
+def _of(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:
+    """Return the rules, one panel each, of some of the sites."""
+    panels, centre, offset, weight, slope, log_z, mean, variance, _ = rule
+    site = np.arange(len(sites))
+    return TiltedNodes(
+        Panels(panels.left[sites], panels.width[sites], site, site),
+        centre[sites],
+        offset[:, sites],
+        weight[:, sites],
+        slope[:, sites],
+        log_z[sites],
+        mean[sites],
+        variance[sites],
+    )
+
+
+def _take(rules: list, rest: np.ndarray, sites: np.ndarray, rule: TiltedNodes, smooth: np.ndarray) -> None:
+    """Add the rules of smooth sites to the list, and strike these sites off the rest."""
+    if smooth.any():
+        rules.append((sites[smooth], rule if smooth.all() else _of(rule, np.flatnonzero(smooth))))
+        rest[sites[smooth]] = False
+
+
+def _left_out(rule: TiltedNodes, seen: Survey) -> np.ndarray:
+    """Bound the part of each site's mass and variance that lies outside of its nodes, (n,)."""
+    node, weight, _ = _rule(len(rule.offset))
+    ends, width = [0, -1], rule.panels.width / (node[-1] - node[0])
+    density = (rule.weight[ends] / weight[ends, None]) * np.exp(-0.5 * node[ends, None] ** 2) / np.sqrt(2 * np.pi)
+    log_mass = rule.log_z + 0.5 * np.log(2 * np.pi * rule.variance)
+    peak = Peak(rule.centre - rule.mean, width)
+    return left_out(seen, peak, peak.offset + rule.offset[ends], density / width, log_mass)
+
+
+def _recentred(rule: TiltedNodes) -> Peak:
+    """Return mean, as an offset from the cavity's, and standard deviation by rules that are not exact."""
+    shift = (rule.weight * rule.offset).sum(axis=0)
+    spread = (rule.weight * (rule.offset - shift) ** 2).sum(axis=0)
+    return Peak(rule.centre - rule.mean + shift, np.sqrt(spread))
+
+
+@lru_cache
+def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return nodes and weights for the standard normal, and the last orthonormal polynomials at the nodes."""
+    node, weight = np.polynomial.hermite_e.hermegauss(nodes)
+    polynomials = [np.ones(nodes), node]
+    for k in range(1, nodes - 1):
+        polynomials.append((node * polynomials[k] - np.sqrt(k) * polynomials[k - 1]) / np.sqrt(k + 1))
+    return node, weight / weight.sum(), np.array(polynomials[-_LAST:])

@@ -1,0 +1,274 @@
+"""Quadrature for a log density of which nothing is known: no shape, no scale, perhaps several peaks.
+
+`quadrature.tilted_nodes` relies on what a site says of itself, log-concavity or the places of its scales. Here both are
+searched for, from what `survey` saw on its grid: where the slope turns from up to down the peak is enclosed, and so are
+the ends of the support. Panels break at those places, and at distances from each peak that grow from its own width by
+factors, and are halved until their Legendre coefficients have decayed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.numerics.quadrature.gauss_legendre import (
+    LogDensity,
+    Panels,
+    TiltedNodes,
+    legendre,
+    panel_values,
+    panels_between,
+    weighed,
+)
+from pymc_ep.numerics.quadrature.peak_search import (
+    NEAR,
+    Integrand,
+    Survey,
+    around,
+    first_false,
+    integrand_of,
+    sectioned,
+)
+
+__all__ = ["defined", "scanned_nodes"]
+
+_CUTS = np.array([-NEAR, -5.0, -2.5, 0.0, 2.5, 5.0, NEAR])[:, None]
+_PEAKS = 3
+"""Peaks looked for; of more, those that begin highest."""
+
+_ROUNDS = 13
+"""Of a search, by four bits each."""
+_SETTLED = 1e-11
+"""Nats by which the tangents at the ends of a bracket rise over it when the peak between them needs no closer look:
+where the slope is continuous the break may lie anywhere near, and a kink is then known to so much of its scale."""
+_WIDTH_ROUNDS = 2
+"""Of 44 octaves, so that a width is right to a fifth of an octave."""
+_WIDEST, _NARROWEST = 2.0**4, 2.0**-40
+"""Cavity standard deviations between which the width of a peak lies."""
+
+_LADDER = 8.0
+_DROP = 60.0
+"""Nats below the highest point seen at which the interval of integration may end."""
+_DISAGREEMENT = 1e-6
+"""Of the derivative of log Z times the cavity's standard deviation: what tells a jump of t from rounding."""
+
+_TAIL_COEFFICIENTS = 4
+_TOLERANCE = 1e-9
+"""Of the site's mass: what the last Legendre coefficients of a panel may come to. Where the integrand is analytic the
+rule's own error is about the square of that, since n nodes are exact to degree 2 n - 1."""
+_HALVINGS = 30
+
+
+def defined(log_density: LogDensity) -> LogDensity:
+    """Return a log density that is minus infinity, with slope zero, wherever the given one is not finite."""
+
+    def density(f: Any, y: Any, *parameters: Any) -> tuple[Any, Any]:
+        log_t, slope = log_density(f, y, *parameters)
+        good = np.isfinite(log_t)
+        return np.where(good, log_t, -np.inf), np.where(good & np.isfinite(slope), slope, 0.0)
+
+    return density
+
+
+class _Scan(NamedTuple):
+    """What the search found, as offsets from the highest peak."""
+
+    centre: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    breaks: np.ndarray
+
+
+def scanned_nodes(
+    log_density: LogDensity,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    power: np.ndarray,
+    parameters: Sequence[np.ndarray] = (),
+    *,
+    seen: Survey,
+    nodes: int = 24,
+) -> TiltedNodes:
+    """Place and weigh the nodes of an adaptive Gauss-Legendre rule.
+
+    Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays, and so is the result; `log_density` is one that
+    `defined` returned, and `seen` what `survey.surveyed` did.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
+        found = _search(integrand_of(log_density, y, mean, variance, power, parameters), seen, mean, variance)
+        log_centre = log_density(found.centre[None], y, *parameters)[0][0]
+        panels = panels_between(found.low, found.high, found.breaks)
+
+        def evaluate(panels: Panels) -> tuple[Any, Any, Any]:
+            return panel_values(log_density, panels, found.centre, log_centre, y, parameters, nodes)
+
+        values = evaluate(panels)
+        for _ in range(_HALVINGS):
+            rule = weighed(panels, *values, found.centre, log_centre, mean, variance, power)
+            rough = _unresolved(rule)
+            if not rough.any():
+                break
+            panels, values = _halved(panels, values, rough, evaluate)
+        jump = _jumps(rule)
+    return rule._replace(jump=jump if jump.any() else None)
+
+
+def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.ndarray) -> _Scan:
+    deviation = np.sqrt(variance)
+    grid, level, _ = seen
+    peaks, heights = _peaks(integrand, seen)
+    top = np.maximum(level.max(axis=0), heights[0])
+    high_up = level > top - _DROP
+    low_end, high_end = _ends(integrand, seen, high_up)
+    width = _widths(integrand, peaks, heights, deviation)
+    ladder = _ladder(peaks, width, deviation)
+    some = high_up.any(axis=0)
+    count = len(grid)
+    first = np.where(some, np.argmax(high_up, axis=0), count // 2)
+    last = np.where(some, count - 1 - np.argmax(high_up[::-1], axis=0), count // 2)
+    columns = np.arange(grid.shape[1])
+    low = np.minimum(grid[np.maximum(first - 1, 0), columns], peaks.min(axis=0) - width.max(axis=(0, 1)) * _LADDER)
+    high = np.maximum(
+        grid[np.minimum(last + 1, count - 1), columns], peaks.max(axis=0) + width.max(axis=(0, 1)) * _LADDER
+    )
+    low, high = np.maximum(low, low_end), np.minimum(high, high_end)
+    centre = peaks[0]
+    breaks = np.concatenate([_CUTS * deviation, peaks, ladder]) - centre
+    return _Scan(mean + centre, low - centre, high - centre, breaks)
+
+
+def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets and heights of up to `_PEAKS` local maxima, (peaks, n), the highest first.
+
+    Where there are fewer, the highest is repeated.
+    """
+    grid, level, rise = seen
+    known = np.isfinite(level)
+    up, down = (known & (rise > 0)) | ~known, (known & (rise <= 0)) | ~known
+    turns = up[:-1] & down[1:] & (known[:-1] | known[1:])
+    begin = np.where(turns, np.maximum(level[:-1], level[1:]), -np.inf)
+    order = np.argsort(-begin, axis=0)[:_PEAKS]
+    columns = np.arange(grid.shape[1])
+    best = np.argmax(level, axis=0)
+    peaks, heights = (np.tile(values[best, columns], (_PEAKS, 1)) for values in (grid, level))
+    row, sites = np.nonzero(turns[order, columns])
+    place = order[row, sites]
+    peaks[row, sites], heights[row, sites] = _enclosed(integrand, seen, place, sites)
+    first = np.argsort(-heights, axis=0, kind="stable")
+    return peaks[first, columns], heights[first, columns]
+
+
+def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return offsets and heights of the peaks between each point of the grid named and the next, (m,)."""
+    (low, high), (level_low, level_high), (up, down) = ((part[place, sites], part[place + 1, sites]) for part in seen)
+    for _ in range(_ROUNDS):
+        smooth = np.isfinite(level_low) & np.isfinite(level_high) & (up >= 0) & (down <= 0)
+        open_ = np.flatnonzero(~(smooth & ((up - down) * (high - low) <= _SETTLED)))
+        if not open_.size:
+            break
+        point = sectioned(low[open_], high[open_])
+        level, rise = integrand(point, sites[open_])
+        # Where nothing is defined the peak lies towards the end that is.
+        upwards = np.where(np.isfinite(level), rise > 0, level_high[open_] >= level_low[open_])
+        at = first_false(upwards)
+        low[open_], high[open_] = around(at, low[open_], point, high[open_])
+        level_low[open_], level_high[open_] = around(at, level_low[open_], level, level_high[open_])
+        up[open_], down[open_] = around(at, up[open_], rise, down[open_])
+    return np.where(level_low >= level_high, low, high), np.maximum(level_low, level_high)
+
+
+def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray:
+    """Return the ends of the support, (2, n), infinite where the grid sees none next to a point that is high up."""
+    known = np.isfinite(seen.level)
+    columns, count = np.arange(known.shape[1]), len(known)
+    first, last = np.argmax(known, axis=0), count - 1 - np.argmax(known[::-1], axis=0)
+    inside = np.stack([seen.offset[first, columns], seen.offset[last, columns]])
+    beyond = [np.maximum(first - 1, 0), np.minimum(last + 1, count - 1)]
+    outside = np.stack([seen.offset[row, columns] for row in beyond])
+    bounded = np.stack([first > 0, last < count - 1]) & known.any(axis=0)
+    bounded &= np.stack([high_up[first, columns], high_up[last, columns]])
+    end, sites = np.nonzero(bounded)
+    near, far = inside[end, sites], outside[end, sites]
+    for _ in range(_ROUNDS if sites.size else 0):
+        point = sectioned(near, far)
+        near, far = around(first_false(np.isfinite(integrand(point, sites)[0])), near, point, far)
+    ends = np.tile(np.array([-np.inf, np.inf])[:, None], len(columns))
+    ends[end, sites] = near
+    return ends
+
+
+def _widths(integrand: Integrand, peaks: np.ndarray, heights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return, for either side of each peak, the distance at which the integrand has dropped by one nat."""
+    # Sides, then peaks, then sites in one row.
+    way = np.repeat([-1.0, 1.0], peaks.size)
+    peak, height = np.tile(peaks.ravel(), 2), np.tile(heights.ravel(), 2)
+    sites = np.tile(np.arange(peaks.shape[1]), 2 * len(peaks))
+    low, high = np.full(len(way), np.log(_NARROWEST)), np.full(len(way), np.log(_WIDEST))
+    for _ in range(_WIDTH_ROUNDS):
+        middle = sectioned(low, high)
+        level = integrand(peak + way * np.exp(middle) * deviation[sites], sites)[0]
+        low, high = around(first_false(level > height - 1), low, middle, high)
+    width = np.exp(high).reshape(2, *peaks.shape) * deviation
+    # Beside an end of the support one side has no width; it is resolved by halving.
+    return np.maximum(width, 1e-6 * width.max(axis=0))
+
+
+def _ladder(peaks: np.ndarray, width: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return distances from the peaks that grow from their widths to the cavity's, (rungs, n)."""
+    steps = int(np.ceil(np.log(np.max(_WIDEST * deviation / width)) / np.log(_LADDER)))
+    factors = _LADDER ** np.arange(max(steps, 0) + 1)[:, None, None]
+    return np.concatenate([peaks - factors * width[0], peaks + factors * width[1]]).reshape(-1, peaks.shape[1])
+
+
+def _unresolved(rule: TiltedNodes) -> np.ndarray:
+    """Whether each panel's last Legendre coefficients say that it must be halved.
+
+    The integrand is weighed with ``1 + z**2``, z the distance from the tilted mean in tilted standard deviations, since
+    variances are wanted as well.
+    """
+    site = rule.panels.site
+    shift = rule.panels.total(rule.weight * rule.offset)
+    away = rule.offset - shift[site]
+    spread = rule.panels.total(rule.weight * away**2)
+    unit_weight = legendre(rule.offset.shape[0])[1][:, None]
+    values = rule.weight / unit_weight * (1 + away**2 / spread[site])
+    tail = np.abs(_last_coefficients(rule.offset.shape[0]) @ values).sum(axis=0)
+    # A panel at the resolution of its own ends cannot be halved.
+    room = rule.panels.width > 1e-13 * np.maximum(np.abs(rule.panels.left), np.abs(rule.centre)[site])
+    return (tail > _TOLERANCE) & room
+
+
+def _jumps(rule: TiltedNodes) -> np.ndarray:
+    """Whether t jumps somewhere: the expected slope is then not the derivative of log Z, which is known otherwise."""
+    deviation = np.sqrt(rule.variance)
+    mean = rule.centre + rule.panels.total(rule.weight * rule.offset)
+    gradient = rule.panels.total(rule.weight * rule.slope) * deviation
+    return np.abs(gradient - (mean - rule.mean) / deviation) > _DISAGREEMENT * np.maximum(1, np.abs(gradient))
+
+
+def _last_coefficients(nodes: int) -> np.ndarray:
+    """Return the matrix that takes values at the nodes to the last Legendre coefficients, (coefficients, nodes)."""
+    node, weight = legendre(nodes)
+    basis = np.polynomial.legendre.legvander(2 * node - 1, nodes - 1)[:, -_TAIL_COEFFICIENTS:]
+    return (basis * weight[:, None]).T * (2 * np.arange(nodes - _TAIL_COEFFICIENTS, nodes) + 1)[:, None]
+
+
+def _halved(
+    panels: Panels, values: Sequence[np.ndarray], rough: np.ndarray, evaluate: Callable
+) -> tuple[Panels, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Replace the rough panels by their halves, keeping the values of the others."""
+    half = panels.width[rough] / 2
+    left = np.concatenate([panels.left[rough], panels.left[rough] + half])
+    site = np.tile(panels.site[rough], 2)
+    new = evaluate(Panels(left, np.tile(half, 2), site, panels.first))
+    left = np.concatenate([panels.left[~rough], left])
+    width = np.concatenate([panels.width[~rough], half, half])
+    site = np.concatenate([panels.site[~rough], site])
+    order = np.lexsort((left, site))
+    offset, log_t, slope = (
+        np.concatenate([old[:, ~rough], part], axis=1)[:, order] for old, part in zip(values, new, strict=True)
+    )
+    site = site[order]
+    joined = Panels(left[order], width[order], site, np.searchsorted(site, np.arange(len(panels.first))))
+    return joined, (offset, log_t, slope)

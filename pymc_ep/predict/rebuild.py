@@ -1,0 +1,106 @@
+"""From a result back to its posterior."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import pymc as pm
+
+from pymc_ep.contracts.form import CompiledForm
+from pymc_ep.contracts.posterior import SitePosterior
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms import compiled_form, entry_of, get_method
+from pymc_ep.forms.registry import Predictions
+from pymc_ep.graphs.shared_values import exchanged
+from pymc_ep.predict.fitted_data import changed_data
+from pymc_ep.results import fit_group, fit_state, settings
+from pymc_ep.results.unchanged import require_unchanged
+
+__all__ = ["own_predictions", "posterior_of", "single_posterior_of"]
+
+
+def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
+    """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
+
+    Where data of the model have changed since, by `pymc.set_data`, the posterior is that of the fitted data, which the
+    container holds, and the wanted variables are those of the present data.
+
+    Raises
+    ------
+    ValueError
+        Where `idata` is no result of `pymc_ep.fit`, or of another model, or where latent variables themselves are made
+        of what has changed.
+    """
+    changed = changed_data(idata, model)
+    if not changed:
+        return _posterior_at_present(idata, model, wanted)
+    with exchanged(changed):
+        form = _posterior_at_present(idata, model, wanted).form
+    behind, of_latent = form.form.made_of(settings(idata)["latent"])
+    changed = {variable: value for variable, value in changed.items() if variable in behind}
+    fitted = form.fitted_to(changed) if changed else None
+    if fitted is None:
+        return _posterior_at_present(idata, model, wanted)
+    for name, own in of_latent.items():
+        if touched := [str(variable.name) for variable in changed if variable in own]:
+            raise ValueError(
+                f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "
+                f"another variable now. Set the data of the fit again, and put what is new into a variable of its own, "
+                f"such as a gp.conditional; or fit anew."
+            )
+    method = get_method(fit_group(idata).attrs["method"], form.form)
+    return cast(SitePosterior, method.rebuild(fitted, fit_state(idata)))
+
+
+def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
+    """Rebuild the posterior of a fit whose data are those of the model."""
+    state = fit_state(idata)
+    form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
+    if not entry_of(form.form).gaussian:
+        raise UnsupportedModelError(_why_not_gaussian(form))
+    method = get_method(fit_group(idata).attrs["method"], form.form)
+    n, p = sum(y.size for y in form.observed()), form.start.size
+    if state["shift"].size != n or state["theta"].size != p:
+        raise ValueError(
+            f"The result holds {state['shift'].size} sites and {state['theta'].size} hyperparameters, but the model "
+            f"now has {n} observations and {p} hyperparameters. Set the data of the fit again, or fit anew."
+        )
+    posterior = cast(SitePosterior, method.rebuild(form, state))
+    prior = posterior.mode[1]
+    present = {"observed": np.concatenate([np.ravel(y) for y in form.observed()]), "prior_mean": prior.mean}
+    if "prior_variance" in state:
+        present["prior_variance"] = np.asarray(prior.gaussian.variances())
+    require_unchanged(state, present)
+    return posterior
+
+
+def _why_not_gaussian(form: CompiledForm) -> str:
+    if (own := entry_of(form.form).predictions) is not None:
+        return own.remark(form.form)
+    names = ", ".join(map(repr, form.form.latent_names))
+    observed = ", ".join(repr(group.name) for group in form.form.groups)
+    return (
+        f"The model of {observed} is of the form {type(form.form).__name__}, whose posterior of {names} has no sites "
+        f"and no Gaussian predictions; use the draws and moments of the fit, or pm.sample_posterior_predictive."
+    )
+
+
+def own_predictions(idata: Any, model: pm.Model) -> Predictions | None:
+    """Return what a form without Gaussian predictors answers in its own way; None for forms that have these."""
+    return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions
+
+
+def single_posterior_of(idata: Any, model: pm.Model) -> SitePosterior:
+    """Rebuild the posterior of a fit whose sites are looked at.
+
+    Raises
+    ------
+    ValueError
+        As `posterior_of`.
+    UnsupportedModelError
+        Where it has none, as an average over translated grids.
+    """
+    posterior = _posterior_at_present(idata, model, [])
+    if posterior.without_sites:
+        raise UnsupportedModelError(posterior.without_sites)
+    return posterior

@@ -1,0 +1,19 @@
+"""Whether the data of a model are still those of a fit."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+__all__ = ["require_unchanged"]
+
+
+def require_unchanged(state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> None:
+    """Raise where numbers that a fit has kept are not those of the model as it is now."""
+    for name, now in present.items():
+        held, scale = state[name], np.max(np.abs(now.astype(float)), initial=1e-300)
+        if held.shape != now.shape or not np.allclose(held, now, rtol=1e-6, atol=1e-9 * scale):
+            what = f"{name.replace('_', ' ')} {'differ' if name.endswith('s') else 'differs'}"
+            raise ValueError(
+                f"The data of the model have changed since the fit (its {what}). Set those of the fit again, and put "
+                f"new inputs into variables of their own; or fit anew."
+            )

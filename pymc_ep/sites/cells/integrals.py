@@ -1,0 +1,82 @@
+"""Integrals of likelihoods of cells over Gaussian predictors, by rules that stand where the mass is.
+
+A Gauss-Hermite rule at the moments of the predictor misses a likelihood that is narrow beside them, or far from their
+mean. Here nodes stand about the mode of the product, at f = mode + sd sinh(t) for equidistant t, with the standard
+deviation from the curvature there: dense where the product may be narrow, and out to where the Gaussian alone makes it
+vanish. (The product of a log-concave likelihood and N(f; m, v) is at most exp(-(f - mode)^2 / (2 v)) times its
+maximum.) The trapezoidal rule is then exact but for terms that vanish exponentially in the number of nodes (Trefethen
+and Weideman 2014), whether the product is a peak or a Gaussian cut off by a step.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.sites.cells.likelihoods import CellSite
+
+__all__ = ["log_integral"]
+
+_NODES, _STEP = 40, 0.35
+"""Nodes at least, and largest distance between two in t, at which a peak that is a Gaussian is known to 1e-9."""
+_REACH = 6.5
+"""Prior standard deviations from the mode at which nodes end: exp(-21) is left."""
+_MOST = 100
+"""Newton steps at most; some ten are taken."""
+_NEAR = 0.1
+"""Step, in standard deviations of the product, that is close enough to its mode."""
+_LEAST = 1e-24
+"""Least variance of a predictor, for those that are known."""
+
+
+def log_integral(
+    site: CellSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, *parameters: np.ndarray
+) -> np.ndarray:
+    """Return log of the integral of p(y | f) N(f; mean, variance), of the common shape of all arguments.
+
+    Parameters
+    ----------
+    site : CellSite
+    y, mean, variance : ndarray
+        Observations, and moments of their predictors; a variance may be zero.
+    *parameters : ndarray
+        Of the likelihood.
+    """
+    variance = np.maximum(variance, _LEAST)
+    away, sd = _peak(site, y, mean, variance, parameters)
+    reach = np.arcsinh(_REACH * np.sqrt(variance) / sd)
+    count = max(_NODES, 1 + int(np.ceil(2.0 * reach.max(initial=0.0) / _STEP)))
+    step = 2.0 * reach / (count - 1)
+    logs = []
+    for k in range(count):
+        t = (k - 0.5 * (count - 1)) * step
+        x = away + sd * np.sinh(t)
+        logs.append(site.log_density(y, mean + x, *parameters) - 0.5 * x**2 / variance + np.log(np.cosh(t)))
+    return logsumexp(logs, axis=0) + np.log(step * sd) - 0.5 * np.log(2 * np.pi * variance)
+
+
+def _peak(
+    site: CellSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: tuple[Any, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return about where p(y | f) N(f; mean, variance) has its mode, relative to the mean, and its sd by the curvature.
+
+    By Newton steps from where the likelihood itself is highest, if that is anywhere: a rate e^f is then approached from
+    above, without overflow. Between two places that are known to be on either side of the mode, a step that leaves
+    them, or is more than half as long as the one before, gives way to the middle.
+    """
+    x = site.peak(y, *parameters) - mean
+    x = np.where(np.isfinite(x), x, 0.0)
+    low, high, longest = np.full(x.shape, -np.inf), np.full(x.shape, np.inf), np.full(x.shape, np.inf)
+    for _ in range(_MOST):
+        slope, bend = site.slopes(y, mean + x, *parameters)
+        slope, bend = slope - x / variance, bend + 1.0 / variance
+        low, high = np.where(slope > 0, x, low), np.where(slope > 0, high, x)
+        ahead = x + slope / bend
+        halved = np.isfinite(high - low) & ~((ahead >= low) & (ahead <= high) & (np.abs(ahead - x) <= longest))
+        ahead = np.where(halved, 0.5 * (low + high), ahead)
+        longest = 0.5 * np.abs(ahead - x)
+        x, far = ahead, np.abs(ahead - x) * np.sqrt(bend) > _NEAR
+        if not far.any():
+            break
+    _, bend = site.slopes(y, mean + x, *parameters)
+    return x, (bend + 1.0 / variance) ** -0.5

@@ -1,0 +1,417 @@
+"""Expected log likelihoods of the cells of a matrix whose predictors are inner products of Gaussian rows, or bounds.
+
+The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f are known. For a
+Poisson rate e^f the expectation follows from these as it is. Otherwise there is a lower bound: by the best parabola
+above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of f. With
+these taken at given moments it is concave in the means and variances of either row. At a variance of zero all are the
+log density and its derivatives themselves.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
+
+from pymc_ep.sites.cells.count_rates import (
+    at_most_one,
+    below_log_softplus,
+    log_binomial,
+    log_or_none,
+    log_softplus_bends,
+    no_zeros,
+    no_zeros_dispersed,
+    softplus,
+    softplus_curvature,
+)
+
+__all__ = [
+    "CELL_SITES",
+    "CURVED_CELL_SITES",
+    "BernoulliCells",
+    "CellBound",
+    "CellSite",
+    "CurvedCellSite",
+    "NegativeBinomialCells",
+    "NormalCells",
+    "PoissonCells",
+    "SoftplusPoissonCells",
+    "cell_site",
+    "cell_site_names",
+]
+
+
+Anchor = tuple[np.ndarray, np.ndarray]
+"""Both statistics of f, (n,) each; by default those at which a bound is asked for."""
+
+
+class CellBound(NamedTuple):
+    """What cells add to a bound on the log evidence.
+
+    Attributes
+    ----------
+    value : ndarray, (n,)
+        A lower bound on E log p(y | f), all constants included.
+    of_mean, of_spread : ndarray, (n,)
+        Its derivatives in E f and in the site's second statistic.
+    of_parameters : tuple of ndarray, (n,)
+        Its derivatives in the parameters, where there is no other anchor.
+    """
+
+    value: np.ndarray
+    of_mean: np.ndarray
+    of_spread: np.ndarray
+    of_parameters: tuple[np.ndarray, ...] = ()
+
+
+class CellSite(Protocol):
+    """What a likelihood of cells offers.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of str
+        Names of the likelihood's parameters beside f.
+    spread : {"log_mean_exp", "variance"}
+        The second statistic of f: log E e^f or Var f.
+    domain : {"count", "binary", "real"}
+        What observations are.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    spread: str
+    domain: str
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *parameters: np.ndarray, anchor: Anchor | None = None
+    ) -> CellBound:
+        """Return the bound at moments of f, (n,) each; tangents and parabolas are the best ones at the anchor's."""
+
+    def log_density(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return log p(y | f), of the common shape of all arguments."""
+
+    def peak(self, y: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return the f at which p(y | f), were zeros not cut off, is largest, which may be infinite."""
+
+    def slopes(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return d log p(y | f) / df, and minus the second derivative, were zeros not cut off, which is no smaller."""
+
+    def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return P(Y > y | f), of the common shape of all arguments."""
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """Return the place of the first observation that cannot be, and what they may be; None where all can."""
+
+
+class CurvedCellSite(CellSite, Protocol):
+    """A likelihood of cells with a second statistic Var f, and a log density that no parabola curves away from."""
+
+    def curvature(self, y: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the largest -d^2 log p(y | f) / df^2 over all f, (n,), and its derivatives in the parameters."""
+
+
+def _counts(y: np.ndarray, least: int) -> tuple[int, str] | None:
+    bad = ~((y >= least) & (y == np.floor(y)) & np.isfinite(y))
+    kinds = "whole numbers of at least zero" if least == 0 else "whole numbers of at least one, as zeros are cut off"
+    return (int(np.argmax(bad)), kinds) if bad.any() else None
+
+
+@dataclass(frozen=True)
+class PoissonCells:
+    """Counts with the rate e^f (Ko and Khan 2014), for which the expectation is exact.
+
+    Attributes
+    ----------
+    truncated : bool
+        Whether zeros cannot be observed. -log P(y > 0) is convex in f, and its tangent takes its place.
+    """
+
+    truncated: bool = False
+
+    name = "poisson"
+    parameters = ()
+    spread = "log_mean_exp"
+    domain = "count"
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
+        """See `CellSite`."""
+        rate = np.exp(spread)
+        found = CellBound(y * mean - rate - gammaln(y + 1), np.asarray(y, dtype=float), -rate)
+        return _with_tangent(found, mean, anchor, no_zeros) if self.truncated else found
+
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        out = y * f - np.exp(f) - gammaln(y + 1)
+        return out + no_zeros(f)[0] if self.truncated else out
+
+    def peak(self, y: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return log_or_none(y)
+
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `CellSite`."""
+        rate = np.exp(f)
+        return y - rate + (no_zeros(f)[1] if self.truncated else 0.0), rate
+
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        out = gammainc(y + 1, np.exp(f))
+        return at_most_one(out, no_zeros(f)[0]) if self.truncated else out
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """See `CellSite`."""
+        return _counts(y, int(self.truncated))
+
+
+@dataclass(frozen=True)
+class NegativeBinomialCells:
+    """Counts with the rate g e^f, of which g has a gamma distribution with mean one and shape alpha in each cell.
+
+    Summed over g the log likelihood is y x - (alpha + y) log(1 + e^x), x = f - log alpha, up to constants. A
+    distribution of g that is independent of f would bound it as well, by log E e^f in place of f in the logarithm, but
+    its curvature, alpha + y where rates are far above alpha, has no counterpart in the likelihood: on listening counts
+    it made of variances a tenth, and the evidence preferred biases without any spread.
+
+    Attributes
+    ----------
+    truncated : bool
+        Whether zeros cannot be observed; see `PoissonCells`.
+    """
+
+    truncated: bool = False
+
+    name = "negative_binomial"
+    parameters = ("alpha",)
+    spread = "variance"
+    domain = "count"
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, alpha: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
+        """See `CellSite`."""
+        found = _parabola(
+            mean - np.log(alpha), spread, None if anchor is None else (anchor[0] - np.log(alpha), anchor[1])
+        )
+        total = alpha + y
+        value = y * (mean - np.log(alpha)) - total * found.value + log_binomial(y, alpha)
+        of_alpha = digamma(total) - digamma(alpha) + 1 - found.value - total * (1 - found.of_mean) / alpha
+        bound = CellBound(value, y - total * found.of_mean, -total * found.of_spread, (of_alpha,))
+        return _with_tangent(bound, mean, anchor, partial(no_zeros_dispersed, alpha=alpha)) if self.truncated else bound
+
+    def log_density(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        x = f - np.log(alpha)
+        out = y * x - (alpha + y) * np.logaddexp(0.0, x) + log_binomial(y, alpha)
+        return out + no_zeros_dispersed(f, alpha)[0] if self.truncated else out
+
+    def peak(self, y: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return log_or_none(y)
+
+    def slopes(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `CellSite`."""
+        part = expit(f - np.log(alpha))
+        first = y - (alpha + y) * part + (no_zeros_dispersed(f, alpha)[1] if self.truncated else 0.0)
+        return first, (alpha + y) * part * (1 - part)
+
+    def above(self, y: np.ndarray, f: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        out = betainc(y + 1, alpha, expit(f - np.log(alpha)))
+        return at_most_one(out, no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
+
+    def curvature(self, y: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
+        return (alpha + y) / 4, np.full(y.shape, 0.25)
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """See `CellSite`."""
+        return _counts(y, int(self.truncated))
+
+
+@dataclass(frozen=True)
+class BernoulliCells:
+    """Bits with log odds f: y f - log(1 + e^f)."""
+
+    name = "bernoulli"
+    parameters = ()
+    spread = "variance"
+    domain = "binary"
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
+        """See `CellSite`."""
+        found = _parabola(mean, spread, anchor)
+        return CellBound(y * mean - found.value, y - found.of_mean, -found.of_spread)
+
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return y * f - np.logaddexp(0.0, f)
+
+    def peak(self, y: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return np.where(y > 0, np.inf, -np.inf)
+
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `CellSite`."""
+        part = expit(f)
+        return y - part, part * (1 - part)
+
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return np.where(y < 1, expit(f), 0.0)
+
+    def curvature(self, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `CurvedCellSite`."""
+        return (np.full(y.shape, 0.25),)
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """See `CellSite`."""
+        bad = ~((y == 0) | (y == 1))
+        return (int(np.argmax(bad)), "0 or 1") if bad.any() else None
+
+
+@dataclass(frozen=True)
+class SoftplusPoissonCells:
+    """Counts with the rate l = log(1 + e^f), bounded by the best parabolas below log l and above l."""
+
+    name = "softplus_poisson"
+    parameters = ()
+    spread = "variance"
+    domain = "count"
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
+        """See `CellSite`."""
+        rate, parabola = (
+            _parabola(mean, spread, anchor),
+            below_log_softplus(*((mean, spread) if anchor is None else anchor)),
+        )
+        _, log_rate, _, slope = softplus(parabola.touches)
+        bend, step = parabola.curvature, mean - parabola.touches
+        log_rate = log_rate + slope * step - bend / 2 * (step**2 + spread)
+        value = y * log_rate - rate.value - gammaln(y + 1)
+        return CellBound(value, y * (slope - bend * step) - rate.of_mean, -y * bend / 2 - rate.of_spread)
+
+    def log_density(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        rate, log_rate, *_ = softplus(f)
+        return y * log_rate - rate - gammaln(y + 1)
+
+    def peak(self, y: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return y + log_or_none(-np.expm1(-y))
+
+    def slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `CellSite`."""
+        _, _, part, slope = softplus(f)
+        return y * slope - part, part * (1 - part) - y * log_softplus_bends(f)[0]
+
+    def above(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return gammainc(y + 1, np.logaddexp(0.0, f))
+
+    def curvature(self, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `CurvedCellSite`."""
+        return (softplus_curvature(y),)
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """See `CellSite`."""
+        return _counts(y, 0)
+
+
+@dataclass(frozen=True)
+class NormalCells:
+    """Numbers that are f up to Gaussian noise, for which the expectation is exact."""
+
+    name = "normal"
+    parameters = ("sigma",)
+    spread = "variance"
+    domain = "real"
+
+    def bounded(
+        self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, sigma: np.ndarray, *, anchor: Anchor | None = None
+    ) -> CellBound:
+        """See `CellSite`."""
+        precision, second = sigma**-2.0, (y - mean) ** 2 + spread
+        value = -0.5 * (np.log(2 * np.pi) + precision * second) - np.log(sigma)
+        of_sigma = (precision * second - 1) / sigma
+        return CellBound(value, precision * (y - mean), -0.5 * precision, (of_sigma,))
+
+    def log_density(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return -0.5 * (np.log(2 * np.pi) + ((y - f) / sigma) ** 2) - np.log(sigma)
+
+    def peak(self, y: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return y
+
+    def slopes(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `CellSite`."""
+        return (y - f) / sigma**2, sigma**-2.0
+
+    def above(self, y: np.ndarray, f: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        """See `CellSite`."""
+        return ndtr((f - y) / sigma)
+
+    def curvature(self, y: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, ...]:
+        """See `CurvedCellSite`."""
+        return sigma**-2.0, -2 * sigma**-3.0
+
+    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
+        """See `CellSite`."""
+        bad = ~np.isfinite(y)
+        return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
+
+
+def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> CellBound:
+    """Return an upper bound on E log(1 + e^x), and its derivatives in the moments of x.
+
+    With z^2 = E x^2 at the anchor, log(1 + e^x) <= log(1 + e^z) + (x - z) / 2 + k (x^2 - z^2), k = tanh(z / 2) / (4 z).
+    """
+    at = (mean, variance) if anchor is None else anchor
+    z = np.sqrt(at[0] ** 2 + at[1])
+    k = np.where(z > 0, np.tanh(z / 2) / np.where(z > 0, 4 * z, 1.0), 0.125)
+    value = np.logaddexp(0.0, z) + (mean - z) / 2 + k * (mean**2 + variance - z**2)
+    return CellBound(value, 0.5 + 2 * k * mean, k)
+
+
+def _with_tangent(found: CellBound, mean: np.ndarray, anchor: Anchor | None, cut: Any) -> CellBound:
+    """Add the tangent of -log P(y > 0) at the anchor."""
+    at = mean if anchor is None else anchor[0]
+    value, slope, *of_parameters = cut(at)
+    own = tuple(a + b for a, b in zip(found.of_parameters, of_parameters))
+    return CellBound(found.value + value + slope * (mean - at), found.of_mean + slope, found.of_spread, own)
+
+
+_SITES: dict[str, Any] = {
+    "poisson": PoissonCells,
+    "negative_binomial": NegativeBinomialCells,
+    "logit": BernoulliCells,
+    "softplus_poisson": SoftplusPoissonCells,
+    "normal": NormalCells,
+}
+"""By the names of the sites that have the same likelihood of a predictor with a Gaussian posterior."""
+_TRUNCATED = (PoissonCells, NegativeBinomialCells)
+CELL_SITES = tuple(_SITES.values())
+"""Their types."""
+CURVED_CELL_SITES = (NegativeBinomialCells, BernoulliCells, SoftplusPoissonCells, NormalCells)
+"""Types of those that are each a `CurvedCellSite`."""
+
+
+def cell_site(name: str, *, truncated: bool) -> CellSite | None:
+    """Return the likelihood of cells that is that of a site, maybe with zeros cut off; None where there is none."""
+    kind = _SITES.get(name)
+    if kind is None or (truncated and kind not in _TRUNCATED):
+        return None
+    return kind(truncated=True) if truncated else kind()
+
+
+def cell_site_names() -> tuple[str, ...]:
+    """Return the names of the sites that cells can have."""
+    return tuple(_SITES)

@@ -1,0 +1,35 @@
+"""Asymmetric Laplace noise, the likelihood of quantile regression."""
+
+from typing import Any
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_ep.sites.base import Site, Tilted, register_site
+from pymc_ep.sites.likelihoods.laplace import two_halves
+
+__all__ = ["ASYMMETRIC_LAPLACE"]
+
+
+def logp(y: Any, eta: Any, b: Any, kappa: Any) -> Any:
+    """log of the density ``b exp(-b |r| kappa**sign(r)) / (kappa + 1 / kappa)`` of the residual r = y - eta."""
+    return pm.logp(pm.AsymmetricLaplace.dist(b=b, kappa=kappa, mu=eta), y)
+
+
+def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any, kappa: Any) -> Tilted:
+    """Mixture of two truncated Gaussians; the density falls at b kappa below y and at b / kappa above it."""
+    halves = two_halves(y, mean, variance, power * b * kappa, power * b / kappa)
+    return halves._replace(log_z=halves.log_z + power * (pt.log(b) - pt.log(kappa + 1 / kappa)))
+
+
+ASYMMETRIC_LAPLACE = register_site(
+    Site(
+        name="asymmetric_laplace",
+        parameters=("b", "kappa"),
+        domain="real",
+        log_concave=True,
+        logp=logp,
+        typical=lambda y, b, kappa: (y, (1 + kappa**4) / (b * kappa) ** 2),
+        tilted=tilted,
+    )
+)

@@ -1,0 +1,100 @@
+"""Numbers of successes among n trials, under the logistic, the probit and the complementary log-log link."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.kernels.truncated_normal.op import truncated_normal
+from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.sites.base import Relation, Site, SuperGaussian, register_site
+from pymc_ep.sites.likelihoods.cloglog import knots as cloglog_knots
+from pymc_ep.sites.likelihoods.cloglog import log_success
+from pymc_ep.sites.likelihoods.logistic import log_logistic_powers, logistic_bound
+from pymc_ep.sites.likelihoods.logit import knots as binary_logit_knots
+from pymc_ep.sites.likelihoods.probit import knots as probit_knots
+from pymc_ep.sites.responses import successes
+
+__all__ = ["BINOMIAL_CLOGLOG", "BINOMIAL_LOGIT", "BINOMIAL_PROBIT"]
+
+
+def log_combinations(n: Any, y: Any) -> Any:
+    """log of the number of ways to choose y of n."""
+    return pt.gammaln(n + 1) - pt.gammaln(y + 1) - pt.gammaln(n - y + 1)
+
+
+def logit_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, 1 / (1 + exp(-eta))).
+
+    Between the extremes it is the density at its maximum, where the probability is y / n, times the ratio to it, see
+    `log_logistic_powers`; without a success, or a failure, it is n softplus terms.
+    """
+    inside = (y > 0) & (y < n)
+    successes = pt.switch(inside, y, 0.5 * n)
+    failures = n - successes
+    top = successes * pt.log(successes / n) + failures * pt.log(failures / n)
+    some = log_logistic_powers(eta - pt.log(successes / failures), successes, failures) + top
+    extreme = -n * pt.softplus(pt.switch(y > 0, -eta, eta))
+    return log_combinations(n, y) + pt.switch(inside, some, extreme)
+
+
+def probit_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, Phi(eta))."""
+    return log_combinations(n, y) + y * truncated_normal(-eta)[0] + (n - y) * truncated_normal(eta)[0]
+
+
+def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
+    """log Binomial(y; n, 1 - exp(-exp(eta)))."""
+    failures = n - y
+    # Where there is no failure its term must not become 0 times infinity.
+    rate = pt.exp(pt.switch(failures > 0, eta, 0.0))
+    return log_combinations(n, y) + y * log_success(eta) - failures * rate
+
+
+def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
+    """Around 0, where the poles of the logistic function are, and around the peak.
+
+    Without a success, or a failure, there is none; exp(eta) then takes over within a few units of a distance log n.
+    """
+    xp = namespace(y)
+    peak = xp.log((y + 0.5) / (n - y + 0.5))
+    return (*binary_logit_knots(y), *(peak + knot for knot in (-6.0, -2.0, 2.0, 6.0)))
+
+
+def _with_trials(knots: Any) -> Any:
+    return lambda y, n: knots(y)
+
+
+def _binomial(
+    name: str, logp: Any, knots: Any, knots_beyond: float, super_gaussian: SuperGaussian | None = None
+) -> Site:
+    return register_site(
+        Site(
+            name=name,
+            parameters=("n",),
+            parameter_domains=("count",),
+            relation=Relation(lambda y, n: y <= n, "no more successes than trials"),
+            domain="count",
+            response=successes(name.removeprefix("binomial_")),
+            log_concave=True,
+            logp=logp,
+            knots=knots,
+            knots_beyond=knots_beyond,
+            super_gaussian=super_gaussian,
+        )
+    )
+
+
+BINOMIAL_LOGIT = _binomial(
+    "binomial_logit",
+    logit_logp,
+    logit_knots,
+    15.0,
+    logistic_bound(
+        left=lambda y, n: y,
+        right=lambda y, n: n - y,
+        centre=lambda y, n: pt.zeros_like(y),
+        log_constant=lambda y, n: log_combinations(n, y),
+    ),
+)
+BINOMIAL_PROBIT = _binomial("binomial_probit", probit_logp, _with_trials(probit_knots), 10.0)
+BINOMIAL_CLOGLOG = _binomial("binomial_cloglog", cloglog_logp, _with_trials(cloglog_knots), 2.0)

@@ -1,0 +1,60 @@
+"""Positive observations with mean exp(eta): exponential and gamma."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.likelihoods.log_gamma import log_gamma
+from pymc_ep.sites.responses import positive
+
+__all__ = ["EXPONENTIAL", "GAMMA"]
+
+
+def exponential_logp(y: Any, eta: Any) -> Any:
+    """log of the exponential density with mean exp(eta); an observation of 0 has no infinite term."""
+    rate = pt.exp(pt.switch(y > 0, -eta, 0.0))
+    return -eta - y * rate
+
+
+def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
+    """log of the gamma density with mean exp(eta) and shape alpha, from its value where the mean is y.
+
+    With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + alpha log alpha - alpha - log Gamma(alpha) - log y``.
+    """
+    u = eta - pt.log(y)
+    return -alpha * (u + pt.expm1(-u)) + alpha * (pt.log(alpha) - 1) - log_gamma(alpha) - pt.log(y)
+
+
+def knots(y: Any, *_: Any) -> tuple[Any, ...]:
+    """Around log y, below which exp(-eta) takes over within a few units however wide the cavity is."""
+    xp = namespace(y)
+    peak = xp.log(xp.where(y > 0, y, 1.0))
+    return tuple(peak + knot for knot in (-2.0, 2.0, 8.0, 24.0))
+
+
+EXPONENTIAL = register_site(
+    Site(
+        name="exponential",
+        parameters=(),
+        domain="non-negative",
+        response=positive(lambda mean: 1.0),
+        log_concave=True,
+        logp=exponential_logp,
+        knots=knots,
+        knots_beyond=15.0,
+    )
+)
+GAMMA = register_site(
+    Site(
+        name="gamma",
+        parameters=("alpha",),
+        domain="positive",
+        response=positive(lambda mean, alpha: alpha),
+        log_concave=True,
+        logp=gamma_logp,
+        knots=knots,
+        knots_beyond=15.0,
+    )
+)

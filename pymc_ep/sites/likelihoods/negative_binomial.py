@@ -1,0 +1,58 @@
+"""Overdispersed counts with mean exp(eta): negative binomial."""
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.sites.base import Site, register_site
+from pymc_ep.sites.likelihoods.log_gamma import log_gamma
+from pymc_ep.sites.likelihoods.logistic import log_logistic_powers, logistic_bound
+from pymc_ep.sites.responses import positive
+
+__all__ = ["NEGATIVE_BINOMIAL"]
+
+
+def logp(y: Any, eta: Any, alpha: Any) -> Any:
+    """log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
+
+    For y > 0 it is the density at its maximum, where the mean is y, times the ratio to it, see
+    `log_logistic_powers`; for y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
+    """
+    count = pt.maximum(y, 1.0)
+    total = count + alpha
+    top = log_gamma(total) - log_gamma(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
+    top = top - count * pt.log1p(alpha / count)
+    some = log_logistic_powers(eta - pt.log(count), count, alpha) + top
+    return pt.switch(y > 0, some, -alpha * pt.softplus(eta - pt.log(alpha)))
+
+
+def knots(y: Any, alpha: Any) -> tuple[Any, ...]:
+    """Around log alpha, where one line turns into another, and below log y, where ``alpha y exp(-eta)`` takes over."""
+    xp = namespace(alpha)
+    corner, peak = xp.log(alpha), xp.log(xp.maximum(y, 1.0))
+    return (
+        *(corner + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0)),
+        *(peak + knot for knot in (-8.0, -2.0, 2.0)),
+    )
+
+
+NEGATIVE_BINOMIAL = register_site(
+    Site(
+        name="negative_binomial",
+        parameters=("alpha",),
+        domain="count",
+        # The variance is m + m^2 / alpha.
+        response=positive(lambda mean, alpha: 1.0 / (1.0 / mean + 1.0 / alpha)),
+        log_concave=True,
+        logp=logp,
+        knots=knots,
+        knots_beyond=20.0,
+        super_gaussian=logistic_bound(
+            left=lambda y, alpha: y,
+            right=lambda y, alpha: alpha,
+            centre=lambda y, alpha: pt.log(alpha),
+            log_constant=lambda y, alpha: log_gamma(y + alpha) - log_gamma(alpha) - pt.gammaln(y + 1),
+        ),
+    )
+)

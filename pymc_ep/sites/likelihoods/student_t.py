@@ -1,0 +1,64 @@
+"""Real observations with Student-t noise: robust, and not log-concave."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.sites.base import Site, SuperGaussian, register_site
+from pymc_ep.sites.responses import located
+
+__all__ = ["STUDENT_T"]
+
+_GRADES = 17
+"""Factors of three: the last knot is 3**16 = 4e7 units away from the observation."""
+
+
+def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
+    """log of the Student-t density with nu degrees of freedom and scale sigma around eta."""
+    return pm.logp(pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma), y)
+
+
+def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
+    """Knots around the observation, graded by factors of three.
+
+    Their unit is ``sqrt(nu) sigma``, the distance of the poles of the density, but at most ``3 sigma``: with many
+    degrees of freedom the density is Gaussian well beyond that, and the tilted one may be narrow there.
+    """
+    xp = namespace(nu)
+    unit = xp.minimum(xp.sqrt(nu), 3.0) * sigma
+    steps = [unit * 3.0**grade for grade in range(_GRADES)]
+    return (y, *(y - step for step in steps), *(y + step for step in steps))
+
+
+def log_at(y: Any, x: Any, nu: Any, sigma: Any) -> Any:
+    """log of the density at the squared distance x from the observation."""
+    constant = pt.gammaln(0.5 * (nu + 1)) - pt.gammaln(0.5 * nu) - 0.5 * pt.log(np.pi * nu) - pt.log(sigma)
+    return constant - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
+
+
+def _variance(nu: Any, sigma: Any) -> Any:
+    return np.where(nu > 2, sigma**2 * nu / np.where(nu > 2, nu - 2.0, 1.0), np.inf)
+
+
+STUDENT_T = register_site(
+    Site(
+        name="student_t",
+        parameters=("nu", "sigma"),
+        domain="real",
+        response=located(_variance),
+        log_concave=False,
+        logp=logp,
+        typical=lambda y, nu, sigma: (y, sigma**2),
+        knots=knots,
+        nodes=20,
+        super_gaussian=SuperGaussian(
+            centre=lambda y, nu, sigma: y,
+            slope=lambda y, nu, sigma: pt.zeros_like(y),
+            log_at=log_at,
+            precision=lambda y, x, nu, sigma: (nu + 1) / (nu * sigma**2 + x),
+        ),
+    )
+)

@@ -1,0 +1,117 @@
+"""Every Gaussian distribution: moments, root and excess against the Hessian and the value of PyMC's own density."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.graphs.gaussian_variables import gaussian_of
+
+RING = np.array([[0, 1, 0, 0, 1], [1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0]], dtype=float)
+RNG = np.random.default_rng(0)
+FACTOR = np.tril(RNG.normal(size=(3, 3))) + 3 * np.eye(3)
+COVARIANCE = FACTOR @ FACTOR.T
+COVARIANCES = np.stack([COVARIANCE, 2 * COVARIANCE + np.eye(3)])
+
+DISTRIBUTIONS = {
+    "normal": lambda: pm.Normal.dist([1.0, 2.0, 3.0], [0.5, 1.0, 2.0]),
+    "normal matrix": lambda: pm.Normal.dist(np.arange(3.0), np.array([[0.5], [2.0]]), shape=(2, 3)),
+    "normal scalar": lambda: pm.Normal.dist(0.3, 2.0),
+    "mv normal": lambda: pm.MvNormal.dist(np.arange(3.0), COVARIANCE),
+    "mv normal rows": lambda: pm.MvNormal.dist(np.arange(6.0).reshape(2, 3), COVARIANCE, shape=(2, 3)),
+    "mv normal batch": lambda: pm.MvNormal.dist(np.zeros(3), COVARIANCES, shape=(2, 3)),
+    "mv normal precision": lambda: pm.MvNormal.dist(np.arange(3.0), tau=COVARIANCE),
+    "matrix normal": lambda: pm.MatrixNormal.dist(np.ones((2, 3)), rowcov=COVARIANCES[1][:2, :2], colcov=COVARIANCE),
+    "random walk": lambda: pm.GaussianRandomWalk.dist(0.4, 0.7, init_dist=pm.Normal.dist(1.0, 2.0), steps=4),
+    "random walks": lambda: pm.GaussianRandomWalk.dist(
+        0.4, np.array([0.7, 2.0]), init_dist=pm.Normal.dist([1.0, -1.0], 2.0), shape=(2, 4)
+    ),
+    "random walk of vectors": lambda: pm.MvGaussianRandomWalk.dist(
+        np.array([0.4, -0.1, 0.0]),
+        cov=COVARIANCE,
+        init_dist=pm.MvNormal.dist(np.array([1.0, 2.0, 0.0]), COVARIANCES[1]),
+        steps=3,
+    ),
+    "random walks of vectors": lambda: pm.MvGaussianRandomWalk.dist(
+        np.array([0.4, -0.1, 0.0]), cov=COVARIANCE, init_dist=pm.MvNormal.dist(np.ones(3), np.eye(3)), shape=(2, 3, 3)
+    ),
+    "autoregression": lambda: pm.AR.dist([0.5, -0.2], 0.7, init_dist=pm.Normal.dist(1.0, 2.0), shape=(6,)),
+    "autoregression with constant": lambda: pm.AR.dist(
+        [0.3, 0.5], 0.7, constant=True, init_dist=pm.Normal.dist(1.0, 2.0), shape=(5,)
+    ),
+    "autoregressions": lambda: pm.AR.dist(
+        [0.5], np.array([0.7, 1.5]), init_dist=pm.Normal.dist(1.0, 2.0), shape=(2, 4)
+    ),
+    "car": lambda: pm.CAR.dist(np.arange(5.0), RING, alpha=0.6, tau=1.7),
+    "car sparse": lambda: pm.CAR.dist(np.arange(5.0), scipy.sparse.csr_matrix(RING), alpha=0.6, tau=1.7),
+    "icar": lambda: pm.ICAR.dist(RING, sigma=0.8, zero_sum_stdev=0.1),
+}
+
+
+def evaluate(*graphs):
+    return [np.asarray(v, dtype=float) for v in pytensor.function([], list(graphs), mode="FAST_COMPILE")()]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*object mode.*:UserWarning", "ignore:.*sparse.*", "ignore:.*linalg.trace.*:FutureWarning"
+)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_moments_are_those_of_the_density(name):
+    rv = DISTRIBUTIONS[name]()
+    shape = tuple(int(n) for n in evaluate(rv.shape)[0]) if rv.ndim else ()
+    gaussian = gaussian_of(rv)
+    graphs = [gaussian.covariance(shape), gaussian.root(shape)]
+    graphs.append(pt.zeros(shape) if gaussian.mean is None else pt.broadcast_to(gaussian.mean(shape), shape))
+    graphs.append(pt.zeros(()) if gaussian.log_excess is None else gaussian.log_excess(shape))
+    covariance, root, mean, excess = evaluate(*graphs)
+
+    flat = pt.dvector("flat")
+    logp = pm.logp(rv, flat.reshape(shape) if shape else flat[0]).sum()
+    gradient = pytensor.grad(logp, flat)
+    density = pytensor.function([flat], [logp, gradient], mode="FAST_COMPILE")
+    d = covariance.shape[0]
+    at_mean, slope = density(mean.ravel())
+    np.testing.assert_allclose(slope, 0, atol=1e-8)
+    # The density is quadratic, so differences of its gradient are exact up to rounding.
+    precision = np.array([density(mean.ravel() - e)[1] for e in np.eye(d)])
+    np.testing.assert_allclose(covariance @ precision, np.eye(d), atol=1e-7)
+    np.testing.assert_allclose(root.T @ root, covariance, rtol=1e-9, atol=1e-9 * np.abs(covariance).max())
+    normalised = -0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+    np.testing.assert_allclose(excess, at_mean - normalised, atol=1e-8)
+
+
+def test_zero_sum_normal_is_its_draws():
+    """It has no density in all its coordinates: the covariance is that of independent normals less their means."""
+    rv = pm.ZeroSumNormal.dist(sigma=np.array([[[0.5]], [[2.0]]]), n_zerosum_axes=2, shape=(2, 3, 4))
+    covariance, root = evaluate(gaussian_of(rv).covariance((2, 3, 4)), gaussian_of(rv).root((2, 3, 4)))
+    centre = [np.eye(n) - 1 / n for n in (3, 4)]
+    block = np.kron(*centre)
+    expected = np.kron(np.diag([0.25, 4.0]), block)
+    np.testing.assert_allclose(covariance, expected, atol=1e-12)
+    np.testing.assert_allclose(root.T @ root, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pm.StudentT.dist(nu=3, mu=0, sigma=1),
+        lambda: pm.GaussianRandomWalk.dist(0, 1, init_dist=pm.StudentT.dist(nu=3), steps=3),
+        lambda: pm.AR.dist([0.5], 1.0, init_dist=pm.StudentT.dist(nu=3), shape=(4,)),
+    ],
+)
+def test_others_are_not_gaussian(make):
+    assert gaussian_of(make()) is None
+
+
+def test_areas_without_neighbours_or_connection_are_refused():
+    alone = RING.copy()
+    alone[3] = alone[:, 3] = 0
+    with pytest.raises(UnsupportedModelError, match=r"'phi' has a CAR prior in which area 3 has no neighbour"):
+        gaussian_of(pm.CAR.dist(np.zeros(5), alone, alpha=0.5, tau=1.0)).check("phi")
+    with pytest.raises(
+        UnsupportedModelError, match=r"'phi' has an ICAR prior on 2 unconnected groups of areas \(area 3"
+    ):
+        gaussian_of(pm.ICAR.dist(alone)).check("phi")
