@@ -1,4 +1,4 @@
-"""Measure a page anew: ``python -m docs.benchmarks NAME [options of its script]``; without a name, list all pages."""
+"""Measure a section of a page anew: ``python -m docs.benchmarks NAME [options]``; without a name, list all scripts."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the script of a page, or list what there is."""
+    """Run a script, or list what there is."""
     scripts = {p.stem: p for p in sorted(Path(__file__).parent.glob("*.py")) if not p.stem.startswith("_")}
     if len(sys.argv) < 2 or sys.argv[1] not in scripts:
         print(__doc__)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "benchmarks"
 """Folder of the pages that the scripts write."""
 PACKAGES = ("pymc", "pytensor", "arviz", "numpy", "scipy")
+EXPONENT = re.compile(r"\b\d(?:\.\d+)?e\+0[2-6]\b")
+"""What ``:.3g`` makes of 1,030; pages have 1030."""
 GPY = """
 import json, sys, time
 import numpy as np
@@ -84,8 +87,10 @@ def versions(*more: str) -> str:
 
 
 def header(title: str, script: str, *more: str) -> str:
-    """Return the first lines of a page: title, script, date, machine and versions."""
-    return f"# {title}\n\nWritten by `{script}` on {date.today()}: {processor()}; {versions(*more)}.\n"
+    """Return the first part of a section: its heading, and when, where and with what versions it was written."""
+    command = f"python -m docs.benchmarks {Path(script).stem}"
+    made = f"`{command}` wrote this on {date.today()}, with fixed seeds. {processor()}; {versions(*more)}.\n"
+    return f"## {title}\n\n{made}"
 
 
 def hyper_modes(fit: Any) -> dict[str, float]:
@@ -106,10 +111,37 @@ def mean_se(mean: float, spread: float, digits: int = 2) -> str:
 
 
 def write_page(name: str, parts: Iterable[str]) -> Path:
-    """Write ``docs/benchmarks/<name>.md`` from parts set apart by empty lines."""
-    page = PAGES / f"{name}.md"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join(parts))
+    """Write the section of a script into the page that has its marks.
+
+    A page is written by hand but for such sections, each between ``<!-- NAME.py -->`` and ``<!-- end of NAME.py -->``.
+    Where no page has the marks of this script, a new one is made, ``docs/benchmarks/<name>.md``.
+
+    Parameters
+    ----------
+    name : str
+        The script.
+    parts : iterable of str
+        What `header` returns, then the rest, set apart by empty lines. The heading is left out where the section is
+        the only one of its page; otherwise the headings below it go down by one level. When and where the section was
+        written stands at its end.
+
+    Returns
+    -------
+    Path
+        The page.
+    """
+    first, *rest = parts
+    title, _, made = first.partition("\n\n")
+    begin, end = f"<!-- {name}.py -->\n", f"<!-- end of {name}.py -->\n"
+    page = next((path for path in sorted(PAGES.glob("*.md")) if begin in path.read_text()), PAGES / f"{name}.md")
+    if not page.exists():
+        page.write_text(f"{title[1:]}\n\n{begin}\n{end}")
+    before, _, after = page.read_text().partition(begin)
+    _, _, after = after.partition(end)
+    body = EXPONENT.sub(lambda figure: f"{float(figure[0]):.0f}", "\n".join([*rest, made]))
+    if "<!-- end of " in before + after:
+        body = f"{title}\n\n" + re.sub(r"^(#+ )", r"#\1", body, flags=re.MULTILINE)
+    page.write_text(f"{before}{begin}\n{body}\n{end}{after}")
     return page
 
 

@@ -264,51 +264,61 @@ def page(store: Store, script: str) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""Total variation (a Laplace potential of scale 1 / tau on every horizontal and vertical difference
-within the picture), a Gaussian blur of 3 x 3 pixels with sd 0.3, and photon counts at a maximal intensity of 10, 20 or
-30 a pixel. Pictures are area averages, scaled by their maximum; the blur is periodic and keeps
-{100 * BLUR[1, 1]:.1f}% of the light in its pixel; draw k of the noise is `default_rng(k)`. Relative l1 error,
-median (sd) over draws of the noise.
+INTRODUCTION = f"""\
+The model is total variation: a Laplace potential of scale 1 / tau on every horizontal and vertical difference within
+the picture.
 
-EP fits tau (HalfNormal(5)) by evidence with every draw; it sees no truth. Under "Gaussian" it fits the sd of the noise
-too (HalfNormal(5)), under "Gaussian, sd of mean" that is the root of the mean count. "Cut" is the rectified Poisson
-likelihood with `zero_mass=False`, under which a count of zero also needs a positive intensity. The estimate is the
-intensity E max(0, u). Rows without a spread are of one draw. "Tau of 64 x 64": all hyperparameters are those of the
-first draw at 64 x 64.
+- The blur is Gaussian, 3 x 3 pixels, sd 0.3, periodic. It keeps {100 * BLUR[1, 1]:.1f}% of the light in its pixel.
+- Counts are photons at a maximal intensity u_max of 10, 20 or 30 a pixel. Draw k of the noise is `default_rng(k)`.
+- Pictures are area averages, scaled by their maximum.
+- Errors are relative l1 errors: median (sd) over draws of the noise. Rows without a spread are of one draw.
+- EP fits tau (HalfNormal(5)) by evidence with every draw. It sees no truth. Its estimate is the intensity E max(0,
+  u).
+- "Gaussian": EP fits the sd of the noise too (HalfNormal(5)). "Gaussian, sd of mean": the sd is the root of the mean
+  count.
+- "Cut": the rectified Poisson likelihood with `zero_mass=False`, where a count of zero also needs a positive
+  intensity.
+- "Tau of 64 x 64": all hyperparameters are those of the first draw at 64 x 64.
 
-The oracles choose the weight (TV: scikit-image's `denoise_tv_chambolle`; Anscombe: the same after the transform that
-stabilises the variance, with the closed form of the exact unbiased inverse) or the iteration (Richardson-Lucy) that
-the truth likes best. The published columns (Ko and Seeger 2015) are of their own faces and of a cameraman whose making
-they do not say: their errors of the data are not known, so that ratios compare better than values.
+An oracle chooses what the truth likes best: the weight of TV (scikit-image's `denoise_tv_chambolle`), the same after
+Anscombe's transform, or the iteration of Richardson-Lucy. Anscombe's transform stabilises the variance; its inverse
+is the closed form of the exact unbiased one.
+
+The published columns (Ko and Seeger 2015) are of their own faces, and of a cameraman whose making they do not say.
+Their errors of the data are not known, so that ratios compare better than values.
 """
 RATIOS = f"""## Ratios
 
-Of errors on the same draws, median (sd). Below one: the first is better. EP without a truth should meet TV with an
-oracle weight, and the gain from Gaussian to Poisson should be the published one. The last column gives EP an oracle
-too, the best of {", ".join(f"{factor:g}" for factor in ORACLE_FACTORS)} times the tau by evidence, first draw: what
-remains of a ratio above one is the prior's (a posterior mean under Laplace potentials of horizontal and vertical
-differences, against a mode that is exactly flat in places and penalises the length of the gradient), the rest is what
-evidence chooses.
+Ratios of errors on the same draws, median (sd). Below one, the first is better. Two aims: EP without a truth is as
+good as TV with an oracle weight, and the gain from Gaussian to Poisson is the published one.
+
+In the last column EP has an oracle too: the best of {", ".join(f"{factor:g}" for factor in ORACLE_FACTORS)} times the
+tau by evidence, first draw. What then remains above one is due to the prior, the rest to what evidence chooses. The
+priors differ: EP has a posterior mean under potentials of horizontal and vertical differences. TV has a mode, which
+is exactly flat in places, and penalises the length of the gradient.
 """
 COST = """## What EP found, and what it took
 
-Tau by evidence; the share of pixels whose true intensity is in the 90% interval of the marginal (near zero where the
-Gaussian likelihood's evidence is highest without noise); seconds of a fit without compilation, and its evaluations of
-the evidence: first draw, whose search begins at the prior (at 128 x 128 at what 64 x 64 found) / median of the others,
-whose searches begin at what the first found. One thread of BLAS; other work ran on the machine, so that seconds are
-upper bounds.
+- Tau: by evidence.
+- Coverage: the share of pixels whose true intensity is in the 90% interval of the marginal. It is near zero where the
+  Gaussian likelihood's evidence is highest without noise.
+- Seconds of a fit without compilation, and its evaluations of the evidence: first draw / median of the others. The
+  search of the first draw begins at the prior, at 128 x 128 at what 64 x 64 found. The other searches begin at what
+  the first found.
+- One thread of BLAS. Other work ran on the machine, so that seconds are upper bounds.
 """
 BOUND = """## The double loop on the same pictures
 
-The double loop has no bound for the Poisson likelihood. It takes the counts as Gaussian: with the mean count as
-variance, with variance max(y, 1), or after Anscombe's transform with variance one; or with a learned variance
-("Gaussian", first draw at 32 x 32, up to 200 outer loops). Exact variances; hyperparameters learned where EP's are.
+The double loop has no bound for the Poisson likelihood. It takes the counts as Gaussian, in four ways: with the mean
+count as variance ("sd of mean"), with variance max(y, 1) ("weighted"), after Anscombe's transform with variance one,
+or with a learned variance ("Gaussian", first draw at 32 x 32, up to 200 outer loops). Variances are exact.
+Hyperparameters are learned where EP's are.
 """
 NOISE = """## Learned noise
 
-The rows "bound, Gaussian" are as far from the truth as the data are: with a learned sd of the noise the bound is
-largest where there is next to none. The last columns are the bound at its own hyperparameters, the bound at EP's
-("there"), and EP's approximation of the log evidence, which is largest at EP's: the bound falls the shorter of it the
-more noise there is. (On the head of the cameraman the evidence itself is largest without noise.) The mean of counts
-tells the sd of their noise; use it, or EP.
+The rows "bound, Gaussian" are as far from the truth as the data are. With a learned sd of the noise the bound is
+largest where there is next to none. The last columns show why: the bound at its own hyperparameters, the bound at
+EP's ("there"), and EP's approximation of the log evidence, which is largest at EP's. The more noise there is, the
+more the bound falls short of it. On the head of the cameraman the evidence itself is largest without noise. Take the
+sd from the mean of the counts, or use EP.
 """

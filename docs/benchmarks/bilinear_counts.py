@@ -299,17 +299,17 @@ def paper_part(store: Store) -> list[str]:
     level = PUBLISHED["MF"][0]
     worse = store.rows.get("LastFM/first/beyond", {})
     further = " ".join(
-        f"{name} at {value} chooses worse by {worse[name]:.2f} nats on the first split."
+        f"{name} at {value} is worse by {worse[name]:.2f} nats on the cells that choose, first split."
         for name, value in BEYOND.items()
         if name in worse
     )
     why = (
-        f"The order is {'as' if falls else 'not as'} published; the levels are not. Of these held-out cells "
-        f"{share:.0%} have a row or column without any count to learn from, so that their predictor has mean zero, and "
-        f"no Gaussian of mean zero, were its variance the best for these very cells, scores less than {least:.2f} "
-        f"there. The published {level} would need {(level - share * least) / (1 - share):.2f} on the other cells (see "
-        f"below for those). How the published splits were drawn we do not know. A level and biases are what this model "
-        f"lacks.\n"
+        f"The order is {'as' if falls else 'not as'} published; the levels are not. One reason is cells of which the "
+        f"model can say nothing. Of these held-out cells {share:.0%} have a row or column without any count to learn "
+        f"from. Their predictor has mean zero, and no Gaussian of mean zero scores less than {least:.2f} there, not "
+        f"even with the best variance for these very cells. The published {level} would need "
+        f"{(level - share * least) / (1 - share):.2f} on the other cells, whose scores are below. The model lacks a "
+        f"level and biases. How the published splits were drawn is not known.\n"
     )
     return [
         "## The published table\n",
@@ -407,27 +407,37 @@ def page(store: Store) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""Scores are mean negative log predictive probabilities of held-out counts, in nats, mean (sd over
-splits); the next column is the paired difference from "{BEST}" (standard error over splits). Pairs without a count are
-missing, so that every count is at least one: likelihoods that are not truncated waste probability on zero. LastFM's
-counts are floor(sqrt y + 1/2). A split has 8,000 random cells, a quarter of them held out; where a setting is chosen,
-by a quarter of the rest. Seconds are medians on a machine with other work,
-or the processor's.
+INTRODUCTION = f"""\
+Scores are mean negative log predictive probabilities of held-out counts, in nats: mean (sd over splits). "Over ours"
+is the paired difference from "{BEST}" (standard error over splits).
 
-Models "with biases" have Gaussian biases of rows and columns and five factors; all scales, the dispersion and the level
-are learned from the evidence bound, and nothing is chosen by validation. Independence is the product of a row's and a
-column's effect, pulled to one as much as predicts best.
+- Pairs without a count are missing, so that every count is at least one. A likelihood that is not truncated wastes
+  probability on zero.
+- LastFM's counts are floor(sqrt y + 1/2).
+- A split has 8,000 random cells. A quarter of them is held out. A quarter of the rest chooses settings, where there
+  are settings to choose.
+- Models "with biases" have Gaussian biases of rows and columns, and five factors. The evidence bound learns all
+  scales, the dispersion and the level. Nothing is chosen by validation.
+- Independence is the product of a row's and a column's effect. Effects are pulled to one as much as predicts best.
+- Seconds are medians on a machine with other work, or the processor's.
 """
-PAPER_TEXT = f"""Poisson counts of rate exp(v^T u) with {FACTORS} factors and no biases, fitted by `method="vg"`. Prior
-variances: one for U; for V the one of {", ".join(map(str, VARIANCES))} that predicts best. MAP: both matrices are
-points; EM: V is; MF and VB: independent entries, and full covariances of rows. Choosing by the latter would take hours:
-VB has the variance that MF chose, starts where it ends, and stops at a rise of {CHOOSING:g} a cell. Predictive
-probabilities integrate over one factor by 1000 draws, and over the other by quadrature.
+PAPER_TEXT = f"""\
+The model of Ko and Khan (2014): Poisson counts of rate exp(v^T u), with {FACTORS} factors and without biases, fitted
+by `method="vg"`.
+
+- MAP: both matrices are points. EM: V is a point. MF: independent entries. VB: full covariances of rows.
+- The prior variance of U is one. That of V is one of {", ".join(map(str, VARIANCES))}, the one that predicts best.
+- VB has the variance that MF chose, as its own choice would take hours. It starts where MF ends, and stops at a rise
+  of {CHOOSING:g} a cell.
+- Predictive probabilities integrate over one factor by 1000 draws, and over the other by quadrature.
 """
 PAPER_WHOLE = "MAP, EM and MF are the methods of the published table, at the prior variance that most splits chose."
-WHOLE_TEXT = """A random quarter of all cells is held out, or each user's latest visits, at places where that user had
-not been: nine in ten of those counts are one, and the counts to learn from are larger. There independence is pulled
-to one as much as predicts best on the visits just before, at places as new; models with biases have nothing chosen so.
+WHOLE_TEXT = """\
+Two ways to hold out: a random quarter of all cells, or each user's latest visits. The latter are at places where that
+user had not been: nine in ten of those counts are one, and the counts to learn from are larger.
+
+On later visits the effects of independence are pulled to one as much as predicts best on the visits just before, at
+places as new. Models with biases have nothing chosen so.
 """
 
 

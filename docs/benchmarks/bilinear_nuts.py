@@ -174,11 +174,14 @@ HEAD = [
     "seconds",
     "times faster",
 ]
-INTRODUCTION = f"""Matrices of {SHAPE[0]} x {SHAPE[1]}, {FACTORS} factors, half the cells left out, fixed scales:
-counts with rates log(1 + e^f), as `vbmf` has no bound for e^f, and bits. Nats: mean negative log predictive probability
-of what is left out. Errors are those of the means of the predictors of all cells, in NUTS's standard deviations; the
-number that stands for the bound of the mode is its log density. Seconds of a fit are those of a second one in the
-process, with {DRAWS * CHAINS} draws.
+INTRODUCTION = f"""\
+Matrices are {SHAPE[0]} x {SHAPE[1]}, with {FACTORS} factors and fixed scales. Half the cells are left out. Entries
+are bits, or counts with rates log(1 + e^f): `vbmf` has no bound for e^f.
+
+- Nats: mean negative log predictive probability of what is left out.
+- Errors: those of the means of the predictors of all cells, in NUTS's standard deviations.
+- Bound: of the log evidence. For the mode it is the log density.
+- Seconds: a second fit in the process, with {DRAWS * CHAINS} draws.
 """
 
 

@@ -251,18 +251,22 @@ def page(store: Store) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""The {SIDE} artists of LastFM with the most listeners, and the {SIDE} users with the most of these,
-with all cells, zeros included: a cell that is not listed is zero for hpfrec and poismf, so that none can be hidden from
-them. Models learn from all counts of {SIDE - NEW} users. Of {NEW} new ones a random half of the artists is seen, zeros
-too, and the other half predicted. Counts are floor(sqrt plays + 1/2).
+INTRODUCTION = f"""\
+The {SIDE} artists of LastFM with the most listeners, and the {SIDE} users with the most of these. All cells count,
+zeros included: hpfrec and poismf take a cell that is not listed for zero, so that none can be hidden from them.
+Counts are floor(sqrt plays + 1/2).
 
-Counts are Poisson ones but in the last model: hpfrec's and poismf's rates are inner products of positive rows, those of
-`method="vg"` exp(v^T u + level), without and with biases, and at last with overdispersion. Rows of new users are found
-by each model's own objective, given its rows of artists: by the updates of hpfrec's paper, by poismf's penalised
-likelihood, and by `fold_in`. Scores are mean negative log probabilities of what was not seen; ours are averaged over
-{DRAWS} draws. Settings of the peers are their own, but for iterations of hpfrec (up to 1,000) and further penalties for
-poismf; scales of ours are learned. Scores are infinite where one user has no count among the cells that are seen, but
-has others. Seconds are those of the fit, with one thread, beside other work.
+- Models learn from all counts of {SIDE - NEW} users.
+- Of {NEW} new users a random half of the artists is seen, zeros too. The other half is predicted.
+- Rates of hpfrec and poismf are inner products of positive rows. Those of `method="vg"` are exp(v^T u + level).
+- All counts are Poisson, but for the last model, which is overdispersed.
+- The row of a new user is found by each model's own objective, given its rows of artists: by the updates of hpfrec's
+  paper, by poismf's penalised likelihood, and by `fold_in`.
+- Scores are mean negative log probabilities of what was not seen. Ours are averaged over {DRAWS} draws.
+- A score is infinite where a user has no count among the cells that are seen, but has others.
+- The peers have their own settings, but for iterations of hpfrec (up to 1,000) and further penalties of poismf. Ours
+  learn their scales.
+- Seconds are those of the fit, with one thread, beside other work.
 """
 
 

@@ -123,7 +123,7 @@ def table(store: Store, kind: str, sizes: tuple[int, ...]) -> list[str]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Bilinear models: cost", NAME, "numba"), INTRODUCTION]
+    parts = [header("Factors and cells", NAME, "numba"), INTRODUCTION]
     parts += ["## Factors\n", f"{OF_FACTORS:,} cells.\n", *table(store, "factors", FACTORS)]
     parts += ["## Cells\n", f"{OF_CELLS} factors.\n", *table(store, "cells", CELLS)]
     lines = [
@@ -138,12 +138,18 @@ def page(store: Store) -> list[str]:
     return [*parts, store.measured()]
 
 
-INTRODUCTION = f"""Poisson counts of rate exp(v^T u), fixed scales, `method="vg"`: the mean field, and the mode of both
-matrices by the same iteration. A step is ten iterations of L-BFGS. Simulated cells lie at random, {A_ROW} a row and a
-column on average. Seconds are of {STEPS} steps, reading the model and compilation by PyTensor included, with Numba's
-kernels loaded before; memory is the greatest of the process, data and PyMC included. The first two tables with one
-thread, beside other measurements on the other core of the machine (the processor's seconds of ten million cells); the
-last one with two threads and nothing beside.
+INTRODUCTION = f"""\
+Poisson counts of rate exp(v^T u), fixed scales, `method="vg"`: the mean field, and the mode of both matrices by the
+same iteration.
+
+- A step is ten iterations of L-BFGS.
+- Simulated cells lie at random, {A_ROW} a row and a column on average.
+- Seconds are of {STEPS} steps. They include reading the model and compilation by PyTensor. Numba's kernels are loaded
+  before.
+- Memory is the greatest of the process, data and PyMC included.
+- The first two tables: one thread, beside other measurements on the other core. Ten million cells: the processor's
+  seconds.
+- The last table: two threads, nothing beside.
 """
 
 

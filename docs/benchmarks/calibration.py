@@ -30,6 +30,8 @@ STREAM = 1000
 """Replications that are drawn from the prior at once, so that a longer run begins with those of a shorter one."""
 SIMULATED = 4000
 """Uniform sets of ranks that calibrate the band of an ECDF."""
+LEVEL = 0.05
+"""Of the p values that are counted."""
 
 
 def _effects(size: int, mean: float = 0.0, spread: float = 1.0, scale: float = 1.0) -> Any:
@@ -194,23 +196,28 @@ def by_quantity(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 def report(stored: dict[str, list[dict[str, Any]]], hyper: str) -> list[str]:
     """Return the parts of the page and draw its picture."""
-    cells, number = [], 0
+    cells, number, low = [], 0, np.zeros(2, dtype=int)
     bands: dict[int, Any] = {}
     for family, rows in stored.items():
         for name, ranks in by_quantity(rows).items():
             simulated, _ = bands.setdefault(len(ranks), band(len(ranks)))
             chi, ecdf = tests(ranks, simulated)
             number += 1
+            low += np.array([chi, ecdf]) < LEVEL
             cells.append([family, name, f"{len(ranks)}", f"{ranks.mean() / DRAWS:.3f}", f"{chi:.3f}", f"{ecdf:.3f}"])
     draw(stored, bands)
     failed = {f: sum("failed" in r for r in rows) for f, rows in stored.items()}
     warned = {f: sum(r.get("warned", False) for r in rows) for f, rows in stored.items()}
     counts = [[f, f"{len(rows)}", f"{failed[f]}", f"{warned[f]}"] for f, rows in stored.items()]
+    told = (
+        f"Of {number} quantities, {low[0]} have p < {LEVEL} by chi-square and {low[1]} by the band. Were all fits "
+        f"exact, {LEVEL * number:.0f} would by chance.\n"
+    )
     head = ["family", "quantity", "replications", "mean rank / 99", "p, chi-square", "p, ECDF band"]
     return [
         header("Simulation-based calibration", "docs/benchmarks/calibration.py"),
         INTRODUCTION.format(hyper="the default" if hyper == "default" else f'`hyper="{hyper}"`'),
-        f"Of {number} quantities, {0.05 * number:.0f} have a p value below 0.05 if all fits are exact.\n",
+        told,
         "![ECDF of ranks less the uniform one](calibration.png)\n",
         markdown_table(head, cells),
         *([EXACT, against_exact(stored["normal"])] if "normal" in stored else []),
@@ -277,18 +284,18 @@ def main() -> None:
 
 
 INTRODUCTION = """\
-True values are drawn from the prior, data from them, and {hyper} is fitted; the true value's rank among 99 independent
-draws is uniform if the fit is the posterior. Eight groups in each model, with a learned mean and a learned scale. The
-p values are those of a chi-square test of 20 bins, and of the simultaneous band around the ECDF of Säilynoja, Bürkner
-and Vehtari (2022), shaded in the picture at 95%.
+A replication draws true values from the prior and data from them, and fits them by {hyper}. The rank of a true value is
+that among 99 independent draws. Each model has eight groups, a learned mean and a learned scale.
+
+Two p values test that ranks are uniform: a chi-square test of 20 bins, and the simultaneous band around the ECDF of
+Säilynoja, Bürkner and Vehtari (2022). The picture shades that band at 95%.
 """
 
-EXACT = """\
-## The normal family against its exact posterior
+EXACT = """## The normal family against its exact posterior
 
-Ranks move with the few hundred true values that were drawn. Here the posterior is known by quadrature: a rank less the
-exact probability of a smaller value is only due to the fit and its 99 draws, and the exact probabilities, tested like
-ranks, show what is due to the true values.
+Ranks move with the few hundred true values that were drawn. In this family quadrature gives the exact posterior, and
+with it the exact probability of a smaller value. A rank less that probability is due to the fit and its 99 draws
+alone. The exact probabilities, tested like ranks, show what is due to the true values.
 """
 
 if __name__ == "__main__":

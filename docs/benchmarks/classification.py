@@ -278,26 +278,35 @@ def page(results: dict[str, Any]) -> list[str]:
     return parts
 
 
-INTRODUCTION = """Bits with the probit link of a Gaussian process, squared-exponential covariance with one length scale,
-mean zero. Training / test sizes: {sizes}. Random splits, seeded: five of the first three sets, one of USPS (the sizes,
-not the split, of Kuss and Rasmussen 2005). Inputs are standardised by the training part; the pixels of USPS, in
-[-1, 1], are not, and the zeros that stand for missing values in pima are taken as they are. Compared with: {versions}.
+INTRODUCTION = """\
+Bits under the probit link of a Gaussian process with mean zero and squared-exponential covariance, one length scale.
 
-Priors: length scale HalfNormal(3 sqrt(inputs)), amplitude HalfNormal(10). Hyperparameters are at the maximum of log
-evidence plus log prior, and have their uncertainty in predictions to first order. scikit-learn: the same kernel,
-Laplace's method, logistic link, the maximum of its evidence; its latent scale and its evidence are those of another
-model. All searches start at the same place. Log score is the mean of log p(y) over the test part, in nats; higher is
-better. Medians over splits. One thread of BLAS; other work ran on the machine, evenly over what is compared.
+- Training / test sizes: {sizes}.
+- Splits are random and seeded: five of the first three sets, one of USPS. The sizes are those of Kuss and Rasmussen
+  (2005), the split of USPS is not.
+- Inputs are standardised by the training part, but for the pixels of USPS, which are in [-1, 1]. The zeros that stand
+  for missing values in pima are taken as they are.
+- Priors: length scale HalfNormal(3 sqrt(inputs)), amplitude HalfNormal(10).
+- Hyperparameters are at the maximum of log evidence plus log prior. Predictions have their uncertainty to first
+  order.
+- scikit-learn has the same kernel, Laplace's method, the logistic link, and the maximum of its evidence. Its latent
+  scale and its evidence are those of another model.
+- All searches start at the same place.
+- Log score is the mean of log p(y) over the test part, in nats: higher is better. Figures are medians over splits.
+- One thread of BLAS. Other work ran on the machine, evenly over what is compared.
+
+Compared with: {versions}.
 """
 PAIRED = """## Against scikit-learn
 
-pymc_ep minus scikit-learn on the same splits, mean (range); seconds of scikit-learn over those of a compiled search.
+pymc_ep minus scikit-learn on the same splits: mean (range). The ratio is that of scikit-learn's seconds to those of a
+compiled search.
 """
 SAME = """## Against GPy's EP
 
-At the same hyperparameters: the largest differences, over splits, of log Z and of log p(y) over test data, and median
-seconds of one fit. GPy with its own settings (sequential updates to 1e-6), which is where the differences come from: a
-tighter tolerance here does not change them.
+At the same hyperparameters: the largest differences of log Z and of log p(y) over splits and test data, and median
+seconds of one fit. GPy has its own settings, sequential updates to 1e-6. The differences come from these: a tighter
+tolerance here does not change them.
 """
 
 

@@ -4,7 +4,7 @@
 
 The protocol of Ko and Seeger (2015): 191 explosions in 100 equal bins, a Gaussian process with squared-exponential
 covariance and constant mean, hyperparameters at the maximum of the EP evidence in each fold, 10 folds, 5 draws of the
-folds. Writes docs/benchmarks/coal_cv.md and takes about ten minutes.
+folds. Writes docs/benchmarks/links.md and takes about ten minutes.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def report(found: dict[str, dict[str, list[list[Fold]]]], seconds: float) -> lis
             hyper.append([bins, link, *ranges, str(other), str(failed), f"{time_of:.1f}"])
     head = ["", *LINKS]
     return [
-        header("Coal mining disasters: cross-validated predictive probability", "docs/benchmarks/coal_cv.py"),
+        header("Coal mining disasters", "docs/benchmarks/coal_cv.py"),
         INTRODUCTION,
         markdown_table(head, [*main, *PUBLISHED]),
         DIFFERENCES,
@@ -149,24 +149,27 @@ def report(found: dict[str, dict[str, list[list[Fold]]]], seconds: float) -> lis
 
 
 INTRODUCTION = """\
-Mean negative log predictive probability of a held-out bin, nats: mean (standard deviation) over draws of the folds of
-10-fold cross-validation. 191 events in 100 equal bins; GP with squared-exponential covariance and constant mean, all
-three hyperparameters (`latent=["f"]`: the level too) at the maximum of the EP evidence in each fold under flat priors
-(`pm.HalfFlat`, `pm.Flat`, which makes it type-II maximum likelihood), and held there for prediction, as in the paper.
-The links share bins and folds. Lower is better.
+191 events in 100 equal bins, a Gaussian process with squared-exponential covariance and constant mean.
+
+- Score: mean negative log predictive probability of a held-out bin, in nats, by 10-fold cross-validation. Figures are
+  mean (standard deviation) over draws of the folds. Lower is better.
+- All three hyperparameters (`latent=["f"]`: the level too) are at the maximum of the EP evidence in each fold, under
+  flat priors (`pm.HalfFlat`, `pm.Flat`): type-II maximum likelihood, as in the paper. They are held there for
+  prediction.
+- The links share bins and folds.
 """
 DIFFERENCES = """\
-Differences on the same folds (standard error over the folds of a draw, averaged over draws: draws shuffle the same 100
-bins and do not add up to more data). Positive: the second link predicts better.
+Differences on the same folds. Positive: the second link predicts better. The standard error is over the folds of a
+draw, averaged over draws: draws shuffle the same 100 bins, and do not add up to more data.
 """
 CONCLUSION = """\
-The order is that of the paper, rectified linear and softplus before exp, under either binning, and the paper's figures
-lie between the two. A difference of one to two standard errors is all that 100 bins can show. GPML's figures are not
-from these folds.
+The order is that of the paper under either binning: rectified linear, softplus, exp. The paper's figures lie between
+the two binnings. A difference is one to two standard errors, which is all that 100 bins can show. GPML's figures are
+not from these folds.
 """
 SPREAD = """\
-With the uncertainty of the hyperparameters in the prediction to first order, which `log_predictive` does unless
-`hyper="fixed"`:
+`log_predictive` takes the uncertainty of the hyperparameters into the prediction, to first order, unless
+`hyper="fixed"`. With it:
 """
 
 

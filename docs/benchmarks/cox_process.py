@@ -5,7 +5,7 @@
 Counts of 3,604 trees in cells of a plot of 1000 m by 500 m, with elevation and slope as covariates beside a Gaussian
 process in the plane: 20 x 40 cells with the process as it is, 50 x 100 cells with a Hilbert-space approximation of it
 and, for the links of ``--exact``, once with the process itself. Needs the folder ``point-patterns`` under
-``PYMC_EP_DATA``. Writes docs/benchmarks/cox_process.md; about ten minutes.
+``PYMC_EP_DATA``. Writes docs/benchmarks/links.md; about ten minutes.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def grid_part(name: str, results: dict[str, Any]) -> list[str]:
 
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("A Cox process in the plane", NAME), INTRODUCTION]
+    parts = [header("Trees in the plane", NAME), INTRODUCTION]
     for name in results:
         parts += grid_part(name, results[name])
     return [*parts, *approximation_part(results), CONCLUSION]
@@ -186,37 +186,42 @@ def differences(densities: dict[str, np.ndarray]) -> str:
     return "; ".join(f"exp - {link}: {difference(best, other)}" for link, other in densities.items() if link != "exp")
 
 
-INTRODUCTION = f"""3,604 trees (Beilschmiedia pendula, Barro Colorado Island) on 1000 m by 500 m, counted in cells.
-The predictor is a level, elevation and slope (averaged by cell, standardised) and a Gaussian process with a Matern 3/2
-covariance. Priors: length scale LogNormal(log 50 m, 1), amplitude HalfNormal(3 u), level Normal(predictor at the mean
-count, 3 u), both coefficients Normal(0, u), where u is 1 for the exponential link and the mean count, at least 1, for
-the others. Hyperparameters at the maximum of log evidence plus log prior.
+INTRODUCTION = f"""\
+3,604 trees (Beilschmiedia pendula, Barro Colorado Island) on 1000 m by 500 m, counted in cells.
 
-Cells are held out at random, in {FOLDS} parts of equal size. Log density is the mean of log p(count) over held-out
-cells, in nats; higher is better. Differences have their standard error over cells, as if these were independent. One
-thread of BLAS; other work ran on the machine, so that seconds are upper bounds.
+- Predictor: a level, elevation and slope (averaged by cell, standardised), and a Gaussian process with a Matern 3/2
+  covariance.
+- Priors: length scale LogNormal(log 50 m, 1), amplitude HalfNormal(3 u), level Normal(predictor at the mean count, 3
+  u), both coefficients Normal(0, u). The unit u is 1 for the exponential link, and the mean count, at least 1, for
+  the others.
+- Hyperparameters are at the maximum of log evidence plus log prior.
+- Cells are held out at random, in {FOLDS} parts of equal size.
+- Log density is the mean of log p(count) over held-out cells, in nats: higher is better.
+- Standard errors of differences are over cells, as if these were independent.
+- One thread of BLAS. Other work ran on the machine, so that seconds are upper bounds.
 """
 HEADINGS = {
     "coarse": """## {rows} x {columns} cells
 
-The process as it is, in the space of the {n} observations. Evidence, hyperparameters and the first seconds are those of
-a fit to all cells, compilation included; the folds follow with the same compiled model, from its hyperparameters.
+The process itself, in the space of the {n} observations. Evidence, hyperparameters and the first seconds are those of a
+fit to all cells, compilation included. The folds have the same compiled model, and start at its hyperparameters.
 """,
     "fine": f"""## {{rows}} x {{columns}} cells
 
 A Hilbert-space approximation with {BASIS[0]} x {BASIS[1]} functions, {STRETCH} times as wide as the plot, in the space
-of its coefficients. One part held out; evidence is that of the other four fifths, seconds include compilation.
+of its coefficients. One part is held out. Evidence is that of the other four fifths. Seconds include compilation.
 """,
 }
 APPROXIMATION = """## The approximation
 
-The process itself next to its approximation, at the same hyperparameters: for the coarse grid those of the process and
-all cells, for the fine one those of the approximation and four fifths of the cells. The length scales are near the
-shortest that so few functions can follow, which costs evidence.
+The process itself and its approximation at the same hyperparameters. On the coarse grid these are those of the
+process and of all cells. On the fine grid they are those of the approximation and of four fifths of the cells. The
+length scales are near the shortest that so few functions can follow, which costs evidence.
 """
-CONCLUSION = """The trees grow in dense clusters: effects multiply, and the exponential link, whose covariates and
-process act on ratios, predicts best on both grids. On the fine grid the approximation costs as much predictive density
-as the softplus link, or more: where the process itself can be fitted, it is worth its time.
+CONCLUSION = """\
+The exponential link predicts best on both grids. The trees grow in dense clusters, where effects multiply, and under
+this link covariates and process act on ratios. On the fine grid the approximation costs as much predictive density as
+the softplus link, or more. Where the process itself can be fitted, it is worth its time.
 """
 
 

@@ -271,22 +271,28 @@ def picture(result: dict[str, Any]) -> None:
     figure.savefig(PAGES / "disease_maps.png", dpi=110)
 
 
-INTRODUCTION = """Counts of deaths or cases against their expected number, the log relative risk a Gaussian field on the
-areas. Scotland: lip cancer, a conditional autoregression, the share of outdoor work as a covariate, islands joined to
-the nearest district. Germany: oral cancer, an intrinsic autoregression beside independent effects. Finland: heart
-attacks in cells of 20 km, a Gaussian process with a Matern 3/2 covariance. Hyperparameters at the maximum of log
-evidence plus log prior; the second time is that of another fit of the same model, compiled already.
+INTRODUCTION = """\
+Counts of deaths or cases are compared with their expected number.
+
+- Scotland: lip cancer, a conditional autoregression. The share of outdoor work is a covariate. Islands are joined to
+  the nearest district.
+- Germany: oral cancer, an intrinsic autoregression beside independent effects.
+- Finland: heart attacks in cells of 20 km, a Gaussian process with a Matern 3/2 covariance.
+
+Hyperparameters are at the maximum of log evidence plus log prior. The warm time is that of another fit of the same
+model, compiled already.
 """
 AGREEMENT = """## Against NUTS
 
-Differences of posterior means of the field in posterior standard deviations, median (worst) over areas; ratio of
-standard deviations, median. NUTS: 2 chains, compilation included.
+Differences of posterior means of the field, in posterior standard deviations: median (worst) over areas. Ratio of
+standard deviations: median. NUTS has 2 chains; its seconds include compilation.
 """
 FINLAND = """## Finland: the evidence against Laplace's method
 
-Published for these data by Laplace's method: {published:.2f}, with a covariance that its sources do not give in full.
-EP at its own hyperparameters: {ep:.2f}; Laplace's method there, by other formulas: {laplace:.2f}; Laplace's method at
-its own maximum: {best:.2f} (length scale {ell:.3g} cells, amplitude {amp:.3g}).
+- Published for these data by Laplace's method: {published:.2f}, with a covariance that its sources do not give in full.
+- EP at its own hyperparameters: {ep:.2f}.
+- Laplace's method there, by other formulas: {laplace:.2f}.
+- Laplace's method at its own maximum: {best:.2f} (length scale {ell:.3g} cells, amplitude {amp:.3g}).
 """
 
 

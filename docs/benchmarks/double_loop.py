@@ -287,28 +287,32 @@ def page(store: Store) -> list[str]:
     return parts
 
 
-INTRODUCTION = f"""Total variation with Gaussian noise of sd {SD}, known: a Laplace potential of scale 1 / tau on every
-difference, periodic for pictures. 1-D: 64 values, piecewise constant, smoothed by (0.2, 0.6, 0.2), tau
-{TAU["1-D"]:g}. Pictures: the face of an astronaut from 0 to 1, blurred by a Gaussian of sd 0.3 pixels, periodic, tau
-{TAU["32 x 32"]:g}, near what evidence finds. Seed 0, one thread of BLAS.
+INTRODUCTION = f"""\
+Total variation with Gaussian noise of sd {SD}, known: a Laplace potential of scale 1 / tau on every difference,
+periodic for pictures.
+
+- 1-D: 64 values, piecewise constant, smoothed by (0.2, 0.6, 0.2), tau {TAU["1-D"]:g}.
+- Pictures: the face of an astronaut from 0 to 1, blurred by a Gaussian of sd 0.3 pixels, periodic, tau
+  {TAU["32 x 32"]:g}, near what evidence finds.
+- Seed 0, one thread of BLAS.
 """
 BOUND = """## The bound
 
-The bound on log evidence that the double loop reaches, with exact variances, against the maximum that L-BFGS finds of
-the same bound over all widths at once, with dense matrices of its own. In parentheses the greatest slope where L-BFGS
-stopped; the least step is the smallest change of the bound from one outer loop to the next.
+The double loop has exact variances. L-BFGS finds the maximum of the same bound over all widths at once, with dense
+matrices of its own. In parentheses is the greatest slope where L-BFGS stopped. The least step is the smallest change
+of the bound from one outer loop to the next.
 """
 TIME = """## Time at 32 x 32
 
-Up to fifteen outer loops with exact variances, fewer where they converge; EP to its own tolerance. With compilation,
-and without.
+The double loop has up to fifteen outer loops with exact variances, fewer where it converges. EP stops at its own
+tolerance. Seconds are with compilation, and without.
 """
 VARIANCES = """## Variances by sampling
 
-Up to fifteen outer loops at 32 x 32 with each estimator throughout: the ratio of the pixels' variances to those with
-exact ones, its mean less one (bias), its standard deviation and worst distance from one; the difference of the means,
-root mean square in standard deviations. Lanczos' method finds variances that are too small (Schneider and Willsky
-2001), at any number of steps short of the number of unknowns.
+Up to fifteen outer loops at 32 x 32, with one estimator throughout. The ratio is that of the pixels' variances to
+those with exact ones: its mean less one (bias), its standard deviation (spread), and its worst distance from one. The
+error of means is the root mean square difference, in standard deviations. Lanczos' method finds variances that are
+too small (Schneider and Willsky 2001), at any number of steps short of the number of unknowns.
 """
 PARTS = ("bound", "time", "variances")
 

@@ -379,7 +379,7 @@ def main() -> None:
                 )
     least = min(options.sizes)
     parts = [
-        header("One EP fit at fixed hyperparameters", "docs/benchmarks/ep_speed.py", "jax"),
+        header("One fit at fixed hyperparameters", "docs/benchmarks/ep_speed.py", "jax"),
         INTRODUCTION.format(threads=options.threads, load=f"{load:.1f} to {os.getloadavg()[0]:.1f}"),
         summary_table(timings),
         "Each likelihood and prior, factorisations: units of the whole fit.\n",
@@ -402,31 +402,35 @@ def main() -> None:
     print(write_page("ep_speed", parts))
 
 
-INTRODUCTION = """A unit is one Cholesky factorisation plus inverse (LAPACK's dpotrf and dpotri, in place) of the matrix
-B that the last sweep of the same fit factorises, timed before and after each fit. BLAS uses {threads} thread(s); the
-machine's load average was {load}. Inputs are n uniform points on (0, 100); the priors are a smooth, a
-strong and a rough (Matern 3/2) Gaussian process, and one that the data contradict. Tolerance 1e-8, cold start.
+INTRODUCTION = """\
+A unit is one Cholesky factorisation plus inverse (LAPACK's dpotrf and dpotri, in place). Its matrix is the B that the
+last sweep of the same fit factorises. It is timed before and after each fit.
+
+- Inputs are n uniform points on (0, 100).
+- Priors: a smooth, a strong and a rough (Matern 3/2) Gaussian process, and one that the data contradict (misfit).
+- Tolerance 1e-8, cold start.
+- BLAS uses {threads} thread(s). The machine's load average was {load}.
+- A sweep is what lies between two factorisations. Everything else that the fit does is shared out among the sweeps.
 
 Medians over the 16 problems, with the worst in parentheses. Targets: 1.3 units a sweep, 10 units a fit (median), 20
-(worst). A sweep is what lies between two factorisations, everything else that the fit does shared out.
+(worst).
 """
 PLAIN = """## Is it right?
 
-log Z at n = {n} against textbook parallel EP, damped by one half, written for this purpose with other formulas: moments
-by 600-node quadrature, log Z from the scaled sites.
+log Z at n = {n} against textbook parallel EP, damped by one half. It is written for this purpose with other formulas:
+moments by 600-node quadrature, log Z from the scaled sites.
 """
 PUBLISHED_TEXT = """## Against published figures
 
-Seconds of one Poisson-exp fit. The other programs were run elsewhere, on two cores: only the order of magnitude
-compares.
+Seconds of one Poisson-exp fit. The other programs ran elsewhere, on two cores: only the order of magnitude compares.
 """
 GPY_TEXT = """## Against GPy
 
-The same probit problems, GPy's own settings (sequential updates to 1e-6).
+The same probit problems. GPy has its own settings, sequential updates to 1e-6.
 """
 JAX_TEXT = """## Under JAX on the CPU
 
-The same engine with JAX arrays, where the sweep is jitted; the first fit includes that compilation.
+The same engine with JAX arrays, where the sweep is jitted. The first fit includes that compilation.
 """
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.evidence_gradient [--sizes 100 500 1000 2000] [--threads 1]
 
 Times `Evidence.at` and `Evidence.gradient` from a cold and from a warm start on Poisson counts, and compares the
-gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/evidence_gradient.md.
+gradient with finite differences for every likelihood and hyperparameter. Writes docs/benchmarks/ep_speed.md.
 Three minutes with the defaults.
 """
 
@@ -196,16 +196,20 @@ def main() -> None:
     print(write_page("evidence_gradient", parts))
 
 
-COST = """A Gaussian process with Poisson counts (exp link); length scale, amplitude and level are hyperparameters. The
-EP fit (tolerance 1e-8, prior moments at hand) is the yardstick; K is the evaluation of the prior's moments; cold is all
-of that and the gradient from no sites, warm from the sites at hyperparameters that differ by 0.02 on the unconstrained
-scale. Milliseconds, medians of interleaved repetitions; BLAS uses {threads} thread(s), load average {load}. Target:
-cold at most {target:g} fits.
+COST = """A Gaussian process with Poisson counts (exp link). Length scale, amplitude and level are hyperparameters.
+
+- EP fit: the yardstick, at tolerance 1e-8, with the prior's moments at hand.
+- K: the evaluation of the prior's moments.
+- Cold: K, fit and gradient, from no sites.
+- Warm: the same from the sites at hyperparameters that differ by 0.02 on the unconstrained scale.
+- Times are milliseconds, medians of interleaved repetitions. BLAS uses {threads} thread(s), load average {load}.
+
+Target: cold at most {target:g} fits.
 """
 ACCURACY = """## Against finite differences
 
-n = 40, EP to 1e-11, Richardson-extrapolated central differences with steps {step:g} and {step:g} times two on the
-unconstrained scale; errors relative to the derivative, or to {floor:g} where that is larger. Target: 1e-6.
+n = 40, EP to 1e-11. The differences are central, with steps {step:g} and twice that on the unconstrained scale, and
+Richardson's extrapolation. Errors are relative to the derivative, or to {floor:g} where that is larger. Target: 1e-6.
 """
 
 if __name__ == "__main__":

@@ -260,26 +260,32 @@ def page(results: dict[str, Any]) -> list[str]:
     return parts
 
 
-INTRODUCTION = """`marginalize` replaces everything Gaussian by EP's log evidence; a sampler is left with two
-hyperparameters. "Evidence" is that model, "full" the one it was made from. Effective samples (ESS) are the lesser of
-bulk and tail of the slowest hyperparameter. Seconds are those of the processor, since the machine had other work to do;
-they include tuning, and compilation stands by itself, without what a C compiler took. Chains run one after another on
-one core; seed {seed}. EP's tolerance is {loose:g} where it says loose, else 1e-8; where it says compiled, PyTensor
-compiles the model's own functions (`compile_kwargs={{"mode": "FAST_RUN"}}`), which NumPy runs otherwise. Gradients are
-those of the draws after tuning; evaluations are EP fits with gradient, of which a failed one counts as density zero.
+INTRODUCTION = """\
+`marginalize` leaves two hyperparameters. "Evidence" is the model that it makes, "full" the one it was made from.
+
+- Effective samples (ESS): the lesser of bulk and tail, of the slowest hyperparameter.
+- Seconds are those of the processor, as the machine had other work to do. They include tuning. Compilation stands by
+  itself, without what a C compiler took.
+- Chains run one after another on one core; seed {seed}.
+- "Loose": EP's tolerance is {loose:g}, else 1e-8. "Compiled": PyTensor compiles the model's own functions
+  (`compile_kwargs={{"mode": "FAST_RUN"}}`), which NumPy runs otherwise.
+- Gradients are those of the draws after tuning.
+- Evaluations are EP fits with gradient. A failed one counts as density zero.
 """
 RATIOS = """## Effective samples a second
 
-The last column is what is gained in gradients alone: so many times fewer for an effective sample. Where it exceeds the
-ratio before, the rest goes into the cost of one evaluation, a converged EP fit, next to that of one density.
+The last column is the gain in gradients alone: so many times fewer for an effective sample. Where it exceeds the
+ratio of ESS a second, the rest goes into the cost of one evaluation: a converged EP fit, where the full model needs
+one density.
 """
 AGREEMENT = """## The hyperparameters' posteriors
 
-Differences from the chains on the full model that have more effective draws, in their standard deviations, with the
-joint Monte Carlo error; means are equal within {within:g} of these errors, and the number is how many they are apart.
-The evidence on a grid (`fit(hyper="integrate")`) has no Monte Carlo error of its own: its difference is EP's error, and
-that of the grid, as far as those chains resolve it. Where two samplers of the full model differ, or R-hat above is
-larger than 1.01, the full model has not been sampled well enough to judge by.
+The reference is the run on the full model with more effective draws. Differences are in its standard deviations, with
+the joint Monte Carlo error. Means are equal within {within:g} of these errors; the number is how many they are apart.
+
+The evidence on a grid (`fit(hyper="integrate")`) has no Monte Carlo error of its own. Its difference is the error of
+EP and of the grid, as far as the chains resolve it. Where two samplers of the full model differ, or R-hat is larger
+than 1.01, the full model has not been sampled well enough to judge by.
 """
 
 

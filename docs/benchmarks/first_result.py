@@ -3,7 +3,7 @@
     python -m docs.benchmarks.first_result [--python PYTHON ...] [--repetitions 3]
 
 Runs the quickstart's model in fresh processes, with PyTensor's and Numba's caches in an empty folder (cold) and again
-in the same folder (warm), and writes docs/benchmarks/first_result.md. Two minutes for each interpreter.
+in the same folder (warm), and writes docs/benchmarks/ep_speed.md. Two minutes for each interpreter.
 """
 
 import argparse
@@ -134,9 +134,10 @@ def main() -> None:
         )
     head = ["stack", "caches", "total, s", "target", *cold[0]["marks"], "peak, MiB", "compiler, MiB"]
     introduction = (
-        f"The model of the quickstart (coal mining, 100 bins, rectified-linear Poisson, hyperparameters optimised, "
-        f"4000 draws) in fresh processes; medians of {options.repetitions} with the range of the total in parentheses, "
-        f"seconds; load average {load:.1f} to {os.getloadavg()[0]:.1f}. Cold: no cache of PyTensor or Numba exists.\n"
+        f"The model of the quickstart in fresh processes: coal mining, 100 bins, rectified-linear Poisson, "
+        f"hyperparameters optimised, 4000 draws. Times are seconds, medians of {options.repetitions}, with the range "
+        f"of the total in parentheses; load average {load:.1f} to {os.getloadavg()[0]:.1f}. Cold: no cache of PyTensor "
+        f"or Numba exists.\n"
     )
     title = header("Time to the first result", "docs/benchmarks/first_result.py")
     print(write_page("first_result", [title, introduction, markdown_table(head, rows), *notes]))

@@ -301,7 +301,7 @@ def picture(results: dict[str, Any]) -> None:
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
     return [
-        header("NUTS on crops of a picture", NAME, "nutpie"),
+        header("Total variation and inpainting", NAME, "nutpie"),
         INTRODUCTION,
         TOTAL_VARIATION,
         table(results, ("gaussian", "rectified", "softplus", "tau")),
@@ -320,46 +320,57 @@ def page(results: dict[str, Any]) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""Crops of 16 x 16 pixels of a grey astronaut (scikit-image's, 256 x 256, from 0 to 1). NUTS samples
-the same log density as the model block's, up to a constant (checked at four points), with sparse matrices in place of
-operators so that Numba compiles all of it: nutpie, {CHAINS} chains, each from its own point. Errors of means are in
-NUTS's standard deviations, median (worst) over pixels; sd ratio and width ratio are the engine's over NUTS's, of
-standard deviations (median, and range of nine tenths of the pixels) and of 90% intervals (median). Of NUTS's draws and
-of true pixels, the share inside the 90% intervals; NUTS's own intervals are quantiles. Seconds of NUTS are without its
-compilation, of engines with it, on a machine with other work.
+INTRODUCTION = f"""Crops are 16 x 16 pixels of a grey astronaut (scikit-image's, 256 x 256, from 0 to 1).
+
+- NUTS: nutpie, {CHAINS} chains, each from its own point. It samples the same log density as the model block's, up to a
+  constant (checked at four points), with sparse matrices in place of operators so that Numba compiles all of it.
+- Error of means: in NUTS's standard deviations, median (worst) over pixels.
+- Sd ratio: the engine's over NUTS's, median, and range of nine tenths of the pixels.
+- Width ratio: the same of 90% intervals, median. NUTS's own intervals are quantiles.
+- Inside: the share of NUTS's draws, and of true pixels, in the 90% intervals.
+- Seconds: of NUTS without its compilation, of engines with it, on a machine with other work.
 """
 TOTAL_VARIATION = f"""## Total variation
 
-The astronaut's eye, blurred by (1/4, 1/2, 1/4) along rows and columns. Gaussian noise of sd {SD}; counts with {U_MAX}
-photons at the brightest pixel under both links (the double loop has no bound for the rectified one). Laplace
-potentials of scale 1 / tau, where tau is {TAU:g} for a picture from 0 to 1, near the rank over the sum of the true
-absolute differences; learned, it has a half-normal prior of scale 50. "EP" has it at its mode, with first-order
-corrections, "integrated" is `hyper="integrate"`.
+The astronaut's eye, blurred by (1/4, 1/2, 1/4) along rows and columns.
+
+- Data: Gaussian noise of sd {SD}, or counts with {U_MAX} photons at the brightest pixel under both links. The double
+  loop has no bound for the rectified one.
+- Prior: Laplace potentials of scale 1 / tau. Tau is {TAU:g} for a picture from 0 to 1, near the rank over the sum of
+  the true absolute differences. Learned, it has a half-normal prior of scale 50.
+- "EP" has tau at its mode, with first-order corrections. "EP, integrated" is `hyper="integrate"`.
 """
-HYPER = """The bound of the double loop for counts under a softplus link has one precision whatever the predictor, the
-greatest that the likelihood has anywhere; hence its small standard deviations. NUTS's moments of tau, and what the
-engines report; the double loop's is the value of greatest bound.
+HYPER = """\
+The double loop's small standard deviations under the softplus link are due to its bound. It has one precision
+whatever the predictor: the greatest that the likelihood has anywhere.
+
+Moments of tau by NUTS, and what the engines report. The double loop's is the value of greatest bound.
 """
 INPAINTING = f"""## Inpainting: whose overconfidence?
 
-On [a larger picture](image_scaling.md) with this prior and learned scales, the double loop's 90% intervals contain too
-few true pixels; the model's fault, or the engine's? Student-t potentials (nu {NU:g}) on the coefficients of db2
-wavelets, {LEVELS} levels, the scaling coefficients flat. Half of the eye's pixels are seen with noise of sd
-{HALF_SD:g}, or a quarter with noise of variance {QUARTER_SD**2:.0e}. Known scales are those of greatest likelihood for
-the true coefficients of all crops of this page; learned, they have half-normal priors of scale one, and the double loop
-sets them to the values of greatest bound. EP that did not converge shows what it had when it stalled. Laplace
-potentials on second differences (`Hessian2D`) have the scale of greatest likelihood for all crops, too.
+On [a larger picture](image_scaling.md), with this prior and learned scales, the double loop's 90% intervals contain
+too few true pixels. Is that the model's fault, or the engine's?
+
+- Prior: Student-t potentials (nu {NU:g}) on the coefficients of db2 wavelets, {LEVELS} levels, the scaling
+  coefficients flat.
+- Data: half of the eye's pixels with noise of sd {HALF_SD:g}, or a quarter with noise of variance
+  {QUARTER_SD**2:.0e}.
+- Known scales are those of greatest likelihood for the true coefficients of all crops of this page. So is the scale
+  of the Laplace potentials on second differences (`Hessian2D`).
+- Learned scales have half-normal priors of scale one. The double loop sets them to the values of greatest bound.
+- EP that did not converge shows what it had when it stalled.
 """
 SCALES = """Learned scales, finest level first:
 """
-CROPS_TEXT = f"""The same with a quarter of the pixels seen on {CROPS} other crops, at random places (means over crops,
-with their standard errors). What NUTS lacks is due to the model; what the double loop lacks beside it is due to its
-bound and, with scales learned, to holding them at one value.
+CROPS_TEXT = f"""\
+The same with a quarter of the pixels seen on {CROPS} other crops, at random places: means over crops, with their
+standard errors. What NUTS lacks is due to the model. What the double loop lacks beside it is due to its bound and,
+with scales learned, to holding them at one value.
 """
 CHAINS_TEXT = """## The chains
 
-R-hat and ESS are those of the worst pixel or hyperparameter, of all crops together; the error of means,
-1 / sqrt(ESS), is the median over pixels.
+R-hat and ESS are those of the worst pixel or hyperparameter, of all crops together. The error of means is 1 /
+sqrt(ESS), median over pixels.
 """
 
 

@@ -319,22 +319,26 @@ def dense_part(store: Store) -> list[str]:
 STUDENT = "Student-t on db2"
 RUNS = (("TV", OUTER), ("TV, tau learned", OUTER), (STUDENT, OUTER), (STUDENT, None))
 """Inpainting: priors and outer loops."""
-INTRODUCTION = f"""The picture "{PICTURE}" of scikit-image, 256 x 256 from 0 to 1; smaller by averaging, larger by
-reflection. Denoising: noise of sd {NOISE["denoising"]:g} on all pixels. Inpainting: {100 * KEPT:.0f}% of the pixels are
-seen, with noise of variance 1e-5. {SAMPLES} perturb-and-MAP samples for the variances. Seed 0 for data, 1 for the fit.
+INTRODUCTION = f"""\
+The picture is "{PICTURE}" of scikit-image, 256 x 256 from 0 to 1. Smaller ones are averages, larger ones reflections.
+
+- Denoising: noise of sd {NOISE["denoising"]:g} on all pixels.
+- Inpainting: {100 * KEPT:.0f}% of the pixels are seen, with noise of variance 1e-5.
+- Variances are from {SAMPLES} perturb-and-MAP samples.
+- Seed 0 for data, 1 for the fit.
 """
 SCALING = f"""## From 64 x 64 to 1024 x 1024
 
-Total variation with tau {TAU["denoising"]:g}, known; seconds for one outer loop of the first few: the time of a fit
-without compilation over its loops, up to 128 x 128 the difference of fits with several loops and one. Peak memory is
-that of the whole process, Python and compiler included.
+Total variation with tau {TAU["denoising"]:g}, known. Seconds are for one outer loop of the first few: the time of a fit
+without compilation over its loops. Up to 128 x 128 it is the difference of fits with several loops and with one. Peak
+memory is that of the whole process, Python and compiler included.
 """
 INPAINTING = f"""## Inpainting, 256 x 256
 
-{OUTER} outer loops, whether fewer would do or not, or as many as the engine makes by default. Total variation with tau
-{TAU["inpainting"]:g} known and with tau learned; a Student-t potential (nu = 2.1) on db2 wavelet coefficients with a
-learned scale for each of {LEVELS} levels.
-Linear interpolation between the same pixels (SciPy's `griddata`) has {{interpolated:.2f}} dB.
+Each fit has {OUTER} outer loops, whether fewer would do or not. The last row has as many as the engine makes by
+default. Priors: total variation with tau {TAU["inpainting"]:g} known and with tau learned; a Student-t potential (nu
+= 2.1) on db2 wavelet coefficients, with a learned scale for each of {LEVELS} levels. Linear interpolation between the
+same pixels (SciPy's `griddata`) has {{interpolated:.2f}} dB.
 """
 COMPILED = """## The same model under C, Numba and JAX
 
@@ -343,9 +347,9 @@ posterior standard deviations.
 """
 EXACT = """## Exact algebra for wavelets
 
-Potentials on db2 coefficients reach over the whole picture, so that the precision is dense: what one sweep of EP or one
-outer loop with exact variances takes, up to the largest number of unknowns for which it is meant. The error is that of
-the trace of the precision times its inverse, relative to the number of unknowns.
+Potentials on db2 coefficients reach over the whole picture, so that the precision is dense. The table has what one
+sweep of EP takes, or one outer loop with exact variances, up to the largest number of unknowns for which it is meant.
+The error is that of the trace of the precision times its inverse, relative to the number of unknowns.
 """
 DENSE = (32, 64, 128)
 APART = {"fit": run, "dense": run_dense}
@@ -384,7 +388,7 @@ def main() -> None:
     for method in ("ep", "dsb") if "modes" in options.parts else ():
         for mode in MODES:
             store.get(f"modes/{method}/{mode}", lambda o=mode, m=method: measure_mode(o, m))
-    parts = [header("Images and the double loop: scaling", NAME), INTRODUCTION]
+    parts = [header("Total variation and Student-t potentials", NAME), INTRODUCTION]
     for part in (scaling_part, inpainting_part, dense_part, modes_part):
         parts += part(store)
     print(write_page("image_scaling", parts))

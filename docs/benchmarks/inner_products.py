@@ -2,7 +2,7 @@
 
     python -m docs.benchmarks.inner_products
 
-Needs JAX (the extra ``jax``) and a C compiler. Writes docs/benchmarks/inner_products.md.
+Needs JAX (the extra ``jax``) and a C compiler. Writes docs/benchmarks/bilinear_scaling.md.
 """
 
 import ctypes
@@ -159,17 +159,20 @@ def main() -> None:
     head = ["body", "ms", "over Numba's", "largest difference from NumPy, relative"]
     compiler = subprocess.run(["gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     introduction = INTRODUCTION.format(compiler=compiler, flags=" ".join(FLAGS[:4]))
-    title = "Inner products of Gaussian rows: bodies"
+    title = "Bodies of the inner products of Gaussian rows"
     print(
         write_page("inner_products", [header(title, NAME, "numba", "jax"), introduction, markdown_table(head, lines)])
     )
 
 
-INTRODUCTION = f"""Values of E f and log E e^f and their pullback to the own rows, {CELLS:,} cells of {SHAPE[0]:,} x
-{SHAPE[1]:,}, {D} factors, independent entries; the least of {REPEATS} runs in turn, one thread of each. The package has
-the first two bodies. Numba comes with every PyTensor, so that C would never be the one that runs, and no engine of
-these models works on JAX's arrays; the others stand here to see what they would be worth. C: the same loops, gcc
-{{compiler}} {{flags}}. JAX: arrays of cells times factors, on the processor.
+INTRODUCTION = f"""\
+Values of E f and log E e^f and their pullback to the own rows, for {CELLS:,} cells of {SHAPE[0]:,} x {SHAPE[1]:,},
+{D} factors, independent entries. Times are the least of {REPEATS} runs in turn, one thread of each.
+
+- The package has the NumPy and the Numba body.
+- C: the same loops, gcc {{compiler}} {{flags}}. The package does without, as Numba comes with every PyTensor.
+- JAX: arrays of cells times factors, on the processor. The package does without, as no engine of these models works
+  on JAX's arrays.
 """
 
 

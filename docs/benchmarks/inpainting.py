@@ -121,14 +121,16 @@ def judged(which: str, rows: list[dict[str, Any]], best: np.ndarray) -> str:
     return out + f"- {sum(row['converged'] for row in rows)} of {len(rows)} fits settled.\n\n"
 
 
-INTRODUCTION = f"""{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1, a quarter of
-them seen, the same for all, with noise of sd {SD:.2g}. A `SparseField` on `Hessian2D` with Laplace potentials of one
-scale, which the double loop learns from the pixels seen in {OUTER} outer loops, with exact variances; EP takes its
-scale. The noise is known.
+INTRODUCTION = f"""\
+{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1. A quarter of the pixels is seen,
+the same for all, with noise of sd {SD:.2g}, known.
 
-PSNR: mean (sd) over pictures; the double loop over each: paired differences (standard error). Coverage is that of 90%
-intervals of single pixels, for those seen and those missing. Seconds are medians, with one thread of BLAS and beside
-other work.
+- Model: a `SparseField` on `Hessian2D` with Laplace potentials of one scale.
+- The double loop learns the scale from the pixels seen, in {OUTER} outer loops with exact variances. EP takes its
+  scale.
+- PSNR: mean (sd) over pictures. Gain of the double loop: paired differences (standard error).
+- Coverage: 90% intervals of single pixels, for those seen and those missing.
+- Seconds: medians, with one thread of BLAS, beside other work.
 """
 
 

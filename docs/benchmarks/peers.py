@@ -139,11 +139,10 @@ def main() -> None:
     head = ["model", "method", "greatest mean error / sd", "sd ratios", "first call, s", "second call, s"]
     title = header("Beside NUTS, ADVI and Laplace", "docs/benchmarks/peers.py", "nutpie", "pymc-extras")
     text = (
-        f"Each method as it comes, four times {DRAWS} draws, against a long NUTS run (four chains of "
-        f"{arguments.reference_draws} draws, acceptance 0.99), over all elements of the variables "
-        f"a user would look at. NUTS's own error is that of its draws. Effects are written non-centred, which "
-        f"suits NUTS. First calls compile, with caches that other models have filled. R-INLA is not in this table, as "
-        f"no R was at hand.\n"
+        f"Each method has four times {DRAWS} draws. The reference is a long NUTS run: four chains of "
+        f"{arguments.reference_draws} draws, acceptance 0.99. Errors are over all elements of the variables that "
+        f"a user would look at; NUTS's own error is that of its draws. Effects are non-centred, which suits NUTS. "
+        f"First calls compile, with caches that other models have filled. R-INLA is missing, as no R was at hand.\n"
     )
     print(write_page("peers", [title, text, markdown_table(head, rows)]))
 

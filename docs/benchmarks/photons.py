@@ -278,40 +278,46 @@ def page(store: Store) -> list[str]:
     return parts
 
 
-INTRODUCTION = f"""Whole maps. The photons of each are dealt into two halves at random,
-`default_rng(split).binomial(counts, {KEPT})`: given the sky, these are independent. One half is fitted, the other
-scored: mean log predictive probability of a count, in nats a pixel, averaged over as many splits as the tables say;
-differences are paired by pixel and split, with a standard error as if the pixels of one split were the sample. The
-rate is exposure times blurred sky plus background; the sky has a total-variation prior (reflecting boundaries, a
-margin of the blur's radius around the map) whose tau is fitted by evidence, from {START}. "Cut" is
-`zero_mass=False`. The softplus link has an offset that gives a dark sky the rate of the background. Under Gaussian
-noise, with a learned sd, a count has the probability of the unit interval around it, and zero all below as well. EP
-stops at changes of {TOLERANCE:g}; rounds are evaluations of its evidence, and outer loops of the double loop, whose
-likelihood is the softplus one, by the bound of its curvature. Richardson and Lucy's iteration starts flat, knows
-blur, exposure and background, and is stopped where **the held-out half** likes it best: an oracle. Its prediction is
-a Poisson count at its rate, and so is that of the counts smoothed by a Gaussian, whose width is such an oracle too.
+INTRODUCTION = f"""\
+The photons of each whole map are dealt into two halves at random, `default_rng(split).binomial(counts, {KEPT})`.
+Given the sky, the halves are independent. One is fitted, the other is scored.
+
+- Score: mean log predictive probability of a count, in nats a pixel, averaged over splits. Differences are paired by
+  pixel and split, with a standard error as if the pixels of one split were the sample.
+- Rate: exposure times blurred sky plus background.
+- Prior of the sky: total variation, with reflecting boundaries and a margin of the blur's radius around the map. Its
+  tau is fitted by evidence, from {START}.
+- "Cut": `zero_mass=False`.
+- Softplus link: an offset gives a dark sky the rate of the background.
+- Gaussian noise: its sd is learned. A count has the probability of the unit interval around it, and zero all below as
+  well.
+- EP stops at changes of {TOLERANCE:g}. Its rounds are evaluations of the evidence.
+- The double loop has the softplus likelihood, by the bound of its curvature. Its rounds are outer loops.
+- Richardson-Lucy: the iteration starts flat, and knows blur, exposure and background. It stops where **the held-out
+  half** likes it best: an oracle. The prediction is a Poisson count at its rate.
+- Gaussian smoothing: the same of the counts smoothed by a Gaussian. Its width is such an oracle too.
 """
 HEADINGS = {
     "fermi": f"""## Fermi-LAT, Galactic Centre, in pixels of {BINS} x {BINS} bins
 
-200 x 400 bins of 0.05 degrees, 10 to 500 GeV, with the 21 x 21 point spread function, the exposure and the predicted
-diffuse background that come with the map. Here {200 // BINS} x {400 // BINS} pixels of {BINS} x {BINS} bins each, so
-that exact algebra can take them: counts and background are summed, exposure is averaged, and the point spread function
-is the response of a pixel to light spread evenly over another one, 7 x 7.
+The map has 200 x 400 bins of 0.05 degrees, 10 to 500 GeV. The 21 x 21 point spread function, the exposure and the
+predicted diffuse background come with it. Here it has {200 // BINS} x {400 // BINS} pixels of {BINS} x {BINS} bins
+each, so that exact algebra can take it. Counts and background are summed, and exposure is averaged. The point spread
+function is the response of a pixel to light spread evenly over another one, 7 x 7.
 """,
     "full": f"""## Fermi-LAT, Galactic Centre, in single bins
 
 The same photons in 200 x 400 bins, with the 21 x 21 point spread function. It ties each of the 220 x 420 unknowns to
-1680 others, which is too much for exact algebra: the double loop alone, with variances from {SAMPLES} samples and at
-most {OUTER} outer loops, tau from 1. In the loop tau follows the variances and these follow tau, which is slow here:
-learned from {START}, tau ends elsewhere. The density of a count in a bin is not comparable with that in a pixel of
-{BINS} x {BINS}.
+1680 others, which is too much for exact algebra. The double loop alone can take it, with variances from {SAMPLES}
+samples, at most {OUTER} outer loops, and tau from 1. Its tau follows the variances and these follow tau, which is
+slow here: learned from {START}, tau ends elsewhere. The density of a count in a bin does not compare with that in a
+pixel of {BINS} x {BINS}.
 """,
     "chandra": """## Chandra, G21.5-0.9
 
-The frame of 216 x 261 pixels of an arc second. The map has neither exposure nor point spread function: exposure is one,
-the blur a Gaussian of sd 0.5 pixels on 5 x 5, the background the mean of the top and bottom 20 rows. A learned sd of
-Gaussian noise runs to zero in the middle of this frame: it is held at the root of the mean count.
+The frame has 216 x 261 pixels of an arc second. The map has neither exposure nor point spread function. Exposure is
+one, the blur is a Gaussian of sd 0.5 pixels on 5 x 5, and the background is the mean of the top and bottom 20 rows. A
+learned sd of Gaussian noise runs to zero in the middle of this frame: it is held at the root of the mean count.
 """,
 }
 

@@ -163,7 +163,7 @@ def elsewhere() -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts, ratios = [header("Shrinkage of singular values", NAME, "numba"), INTRODUCTION], []
+    parts, ratios = [header("Shrinkage against modes", NAME, "numba"), INTRODUCTION], []
     for name in MATRICES:
         lines, gains = [], []
         for missing in MISSING:
@@ -220,16 +220,21 @@ HEAD = [
     "the same, VB",
     "time ratios",
 ]
-INTRODUCTION = f"""`method="vbmf"` with rank {RANK}, `shrinkage="vb"` beside `shrinkage="map"`, the same iteration with
-another shrinkage. Loss: sum of negative log likelihoods of the cells left out, at the posterior means, as Seeger and
-Bouchard (2012) score; nats: mean negative log predictive density of {PREDICTED} of them, which integrates over what is
-not known. Prior standard deviations are chosen by a tenth of the cells to learn from: VB has {SCALES["vb"]}
-to choose from, MAP {SCALES["map"]}, and both more where the first or last of these is best. Time
-ratios: of fits, and of steps; VB starts from modes, which its time includes and its steps do not. One split each.
+INTRODUCTION = f"""\
+`method="vbmf"` with rank {RANK}: `shrinkage="vb"` (VB) and `shrinkage="map"` (MAP) are the same iteration with
+another shrinkage. One split each.
 
-Melbourne: people who passed 55 sensors in 16,056 hours, as floor(sqrt y + 1/2), or whether more than in half of that
-sensor's hours. LastFM: how often users listened to the {ARTISTS} artists with most listeners, zeros included, as
-floor(log2(1 + y)), or whether at all. Of LastFM as it is, half a percent of all cells, every factor is pruned.
+- Loss: sum of negative log likelihoods of the cells left out, at the posterior means, as Seeger and Bouchard (2012)
+  score.
+- Nats: mean negative log predictive density of {PREDICTED} of these cells. It integrates over what is not known.
+- Prior standard deviations are chosen by a tenth of the cells to learn from. VB chooses from {SCALES["vb"]}, MAP from
+  {SCALES["map"]}. Both have more where the first or last of these is best.
+- Time ratios: of fits, and of steps. VB starts from modes, which its time includes and its steps do not.
+- Melbourne: people who passed 55 sensors in 16,056 hours. Counts are floor(sqrt y + 1/2). Bits say whether there were
+  more than in half of that sensor's hours.
+- LastFM: how often users listened to the {ARTISTS} artists with most listeners, zeros included. Counts are
+  floor(log2(1 + y)). Bits say whether a user listened at all. Of LastFM as it is, half a percent of all cells, every
+  factor is pruned.
 """
 
 

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.shrinkage_choices [--page]
 
 Needs the folders ``melbourne-pedestrians`` and ``hetrec2011-lastfm-2k`` under ``PYMC_EP_DATA``. Rows that are done are
-kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage_choices.md.
+kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage.md.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def measured(name: str, missing: float, variant: str) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Shrinkage of singular values: choices", NAME, "numba"), INTRODUCTION]
+    parts = [header("Solvers and acceleration", NAME, "numba"), INTRODUCTION]
     for name, missing in CASES:
         rows = {variant: store.rows.get(f"{name}/{missing}/{variant}") for variant in VARIANTS}
         known = {variant: row for variant, row in rows.items() if row}
@@ -150,11 +150,15 @@ def page(store: Store) -> list[str]:
 
 
 HEAD = ["pairs by", "seconds", "steps", "ms a step", "bound below the best, nats a cell"]
-INTRODUCTION = f"""`method="vbmf"` with rank {RANK} and scales held, to its own tolerance, or {STEPS} steps. Each step
-needs the leading singular vectors of the pseudo-data. Ours come from one step of a subspace iteration from those of the
-step before, exact ones only where the bound would not rise; the solvers of SciPy find exact ones in every step. "Not
-carried on" is without Nesterov's acceleration. Seconds are the processor's with one thread, those of modes to start
-from included.
+INTRODUCTION = f"""\
+`method="vbmf"` with rank {RANK} and scales held, to its own tolerance, or {STEPS} steps. Each step needs the leading
+singular vectors of the pseudo-data.
+
+- Ours: one step of a subspace iteration, from the vectors of the step before. Exact vectors only where the bound
+  would not rise.
+- "Not carried on": without Nesterov's acceleration.
+- ARPACK, LOBPCG: SciPy's solvers, which find exact vectors in every step.
+- Seconds are the processor's with one thread. They include those of modes to start from.
 """
 
 

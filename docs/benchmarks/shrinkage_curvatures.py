@@ -3,7 +3,7 @@
     python -m docs.benchmarks.shrinkage_curvatures [--page]
 
 Needs the folders ``melbourne-pedestrians`` and ``hetrec2011-lastfm-2k`` under ``PYMC_EP_DATA``. Rows that are done are
-kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage_curvatures.md.
+kept in ``docs/benchmarks/rows``. Writes docs/benchmarks/shrinkage.md.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def measured(name: str, missing: float, how: str) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Shrinkage of singular values: curvatures", NAME, "numba"), INTRODUCTION]
+    parts = [header("Curvatures by row, column or cell", NAME, "numba"), INTRODUCTION]
     for name, missing in CASES:
         kinds = (CLOSED, *CURVATURES, LOCAL)
         known = {how: row for how in kinds if (row := store.rows.get(f"{name}/{missing}/{how}"))}
@@ -169,13 +169,17 @@ def page(store: Store) -> list[str]:
 
 
 HEAD = ["curvature of the pseudo-data", "bound, nats a cell", "loss of cells left out", "steps"]
-INTRODUCTION = f"""`method="vbmf"` bounds the log density of every cell by a parabola of one curvature, in all cells of
-the matrix whether observed or not; that is what makes its best posterior one of singular values. Curvatures that differ
-by row or column (Seeger and Bouchard 2012 leave them to future work), or none where nothing is observed, raise the
-bound but have no closed form, as rows and their prior no longer scale alike: here they are ascended row by row with
-full covariances, by dense arrays, from where the closed form ends. `method="vg"` ascends too, and its bounds of each
-cell follow the posterior. Rank {RANK}, scales held, the same model in every line, so that bounds on its evidence can be
-compared. Loss: mean negative log likelihood of the cells left out, at posterior means.
+INTRODUCTION = f"""\
+`method="vbmf"` bounds the log density of every cell by a parabola. All cells of the matrix have one curvature,
+whether observed or not. This is what makes its best posterior one of singular values.
+
+Two changes raise the bound: curvatures that differ by row or column, which Seeger and Bouchard (2012) leave to future
+work, and none where nothing is observed. Neither has a closed form, as rows and their prior no longer scale alike.
+Here they are ascended row by row, with full covariances and dense arrays, from where the closed form ends.
+`method="vg"` ascends too, and its bounds of each cell follow the posterior.
+
+Rank {RANK}, scales held. The model is the same in every line, so that bounds on its evidence compare. Loss: mean
+negative log likelihood of the cells left out, at posterior means.
 """
 
 

@@ -5,7 +5,7 @@
 The rate is a Gaussian process in time. Each link is fitted with a Hilbert-space approximation of the process in five
 folds, and once with the process itself, n = 3000, at the same hyperparameters; for the lights of ``--dense-search`` the
 exponential link's hyperparameters are sought with the process itself too. Needs the folder ``spike-counts`` under
-``PYMC_EP_DATA``. Writes docs/benchmarks/spike_train.md; a quarter of an hour.
+``PYMC_EP_DATA``. Writes docs/benchmarks/links.md; a quarter of an hour.
 """
 
 import argparse
@@ -137,23 +137,26 @@ def constant_rate(counts: np.ndarray) -> float:
     return float(np.concatenate(log_density).mean())
 
 
-INTRODUCTION = f"""Spontaneous firing of one retinal neuron in culture for 30 s, counted in 3,000 bins of 10 ms (Kramer
-and Eden 2016). The predictor is a level and a Gaussian process in time with a Matern 3/2 covariance. Priors: length
-scale LogNormal(log 0.2 s, 1), amplitude HalfNormal(1), level Normal(predictor at the mean count, 1). Hyperparameters
-at the maximum of log evidence plus log prior.
+INTRODUCTION = f"""\
+Spontaneous firing of one retinal neuron in culture for 30 s, counted in 3,000 bins of 10 ms (Kramer and Eden 2016).
 
-The upper table of each light is that of a Hilbert-space approximation with {BASIS} functions, {STRETCH} times as wide
-as the recording, in the space of its coefficients: a fit to all bins, compilation included, and {FOLDS} folds with the
-same compiled model, from its hyperparameters. Bins are held out at random; log density is the mean of log p(count) over
-them, in nats, higher is better; differences have their standard error over bins, as if these were independent. The
-lower table is that of the process itself, in the space of the observations: at the hyperparameters of the
-approximation, or with a search from there. One thread of BLAS; other work ran on the machine, so that seconds are upper
-bounds.
+- Predictor: a level and a Gaussian process in time with a Matern 3/2 covariance.
+- Priors: length scale LogNormal(log 0.2 s, 1), amplitude HalfNormal(1), level Normal(predictor at the mean count, 1).
+- Hyperparameters are at the maximum of log evidence plus log prior.
+- Upper table of each light: a Hilbert-space approximation with {BASIS} functions, {STRETCH} times as wide as the
+  recording, in the space of its coefficients. A fit to all bins, compilation included, and {FOLDS} folds with the
+  same compiled model, from its hyperparameters.
+- Lower table: the process itself, in the space of the observations, at the hyperparameters of the approximation
+  ("held") or with a search from there ("sought").
+- Bins are held out at random. Log density is the mean of log p(count) over them, in nats: higher is better. Standard
+  errors of differences are over bins, as if these were independent.
+- One thread of BLAS. Other work ran on the machine, so that seconds are upper bounds.
 """
 CONSTANT = "Held-out log density of a constant rate, the mean of the other bins:"
-CONCLUSION = """In low light counts vary less than Poisson counts of a constant rate do: the amplitude goes to zero,
-where the links do not differ and the length scale is what its prior makes it. In high light the rate changes within
-tenths of a second, and the rectified link, under which the neuron can be silent, predicts best.
+CONCLUSION = """\
+Low light: counts vary less than Poisson counts of a constant rate do. The amplitude goes to zero, where the links do
+not differ, and the length scale is what its prior makes it. High light: the rate changes within tenths of a second.
+The rectified link predicts best, as under it the neuron can be silent.
 """
 
 

@@ -198,26 +198,31 @@ def processor() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
+HEADER = """\
+## Tilted moments of the rectified-linear Poisson site
+
+`python -m docs.benchmarks stability_map` wrote this on {date}, with fixed seeds. {versions}.
+"""
 INTRODUCTION = """\
-# Tilted moments of the rectified-linear Poisson site: accuracy and cost
-
-Written by `docs/benchmarks/stability_map.py` on {date}: {versions}.
-
 ![Digits by count and cavity variance, and time by count](stability_map.png)
 
-{cases} cavities: counts {counts}; variances 1e-6 to 1e6; means y, y/2 + 1, 2y + 3, 0, -1 and -3 s. The reference has
-100 digits. A cavity fails when log Z is off by more than 1e-10 (of max(1, abs(log Z))), the mean by 1e-10 or the
-variance by 1e-8 relative (the mean of a zero count relative to the larger of its size and the standard deviation),
-and is useless when any is off by more than 1e-2.
+There are {cases} cavities: counts {counts}; variances 1e-6 to 1e6; means y, y/2 + 1, 2y + 3, 0, -1 and -3 s. The
+reference has 100 digits. A cavity fails when one of its errors is larger than these:
+
+- log Z: 1e-10 of max(1, abs(log Z)).
+- Mean: 1e-10 relative; of a zero count, relative to the larger of its size and the standard deviation.
+- Variance: 1e-8 relative.
+
+It is useless when any error is larger than 1e-2.
 """
 TIMING = """\
-Nanoseconds a site by count (cavity at the count, variance (y + 1) / 2; medians of 7, two shared cores, so that
-differences below a factor of two mean nothing):
+Nanoseconds a site by count. The cavity is at the count, with variance (y + 1) / 2. Figures are medians of 7 on two
+shared cores: differences below a factor of two mean nothing.
 """
 NOTES = """\
-The forward recursion is started with the scaled complementary error function; with 1 - Phi it fails more often. Its
-time is without that start, and its zero count, a closed form, is not timed. Quadrature is adaptive Gauss-Kronrod on
-(0, inf), once for each moment, in interpreted Python.
+- The forward recursion starts with the scaled complementary error function; with 1 - Phi it fails more often. Its
+  time is without that start, and its zero count, a closed form, is not timed.
+- Quadrature is adaptive Gauss-Kronrod on (0, inf), once for each moment, in interpreted Python.
 """
 
 
@@ -227,13 +232,12 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> str:
-    """Return the page."""
+def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> list[str]:
+    """Return the parts of the page."""
     modules = {"PyMC": pm, "PyTensor": pytensor, "NumPy": np, "SciPy": scipy, "Numba": numba, "JAX": jax}
     versions = ", ".join(f"{name} {module.__version__}" for name, module in modules.items())
+    made = f"{processor()}; Python {platform.python_version()}, {versions} (CPU)"
     introduction = INTRODUCTION.format(
-        date=date.today(),
-        versions=f"{processor()}, Python {platform.python_version()}, {versions} (CPU)",
         cases=next(iter(errors.values()))[..., 0].size,
         counts=", ".join(f"{y:g}" for y in COUNTS),
     )
@@ -245,26 +249,27 @@ def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> str:
         summary.append([name, f"{fails.mean():.0%}", f"{useless:.0%}", *worst])
         by_count.append([name, *(f"{share:.0%}" for share in fails.mean(axis=(1, 2)))])
     cost = [[name, *("-" if math.isnan(v) else f"{v:,.0f}" for v in values)] for name, values in times.items()]
-    return "\n".join(
-        [
-            introduction,
-            markdown_table(["method", "fails", "useless", "worst log Z", "worst mean", "worst variance"], summary),
-            "Share of failing cavities by count:\n",
-            markdown_table(["method", *(f"{y:g}" for y in COUNTS)], by_count),
-            TIMING,
-            markdown_table(["method", *(f"{y:g}" for y in TIMED_COUNTS)], cost),
-            NOTES,
-        ]
-    )
+    return [
+        HEADER.format(date=date.today(), versions=made),
+        introduction,
+        markdown_table(["method", "fails", "useless", "worst log Z", "worst mean", "worst variance"], summary),
+        "Share of failing cavities by count:\n",
+        markdown_table(["method", *(f"{y:g}" for y in COUNTS)], by_count),
+        TIMING,
+        markdown_table(["method", *(f"{y:g}" for y in TIMED_COUNTS)], cost),
+        NOTES,
+    ]
 
 
 def main() -> None:
+    from docs.benchmarks._common import write_page
+
     matplotlib.use("Agg")
     warnings.filterwarnings("ignore", category=integrate.IntegrationWarning)
     np.seterr(all="ignore")
     errors, times = error_map(), timings()
     draw_picture(errors, times)
-    TARGET.with_suffix(".md").write_text(report(errors, times))
+    print(write_page("stability_map", report(errors, times)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m docs.benchmarks.translations [--images 37] [--rows ...] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``docs/benchmarks/rows``. Writes docs/benchmarks/translations.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/tree_tasks.md.
 """
 
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ def page(store: Store) -> list[str]:
     means = {key: float(np.mean([row["psnr"] for row in table[key].values()])) for key in OURS if table[key]}
     best = max(means, key=lambda key: means[key] if len(table[key]) == len(images) else -np.inf)
     return [
-        header("Wavelets on translated grids", NAME, "scikit-image", "PyWavelets"),
+        header("Translated grids", NAME, "scikit-image", "PyWavelets"),
         INTRODUCTION.format(count=len(images)),
         markdown_table(head, lines),
         f"- {shortfall(f'{best}: PSNR, dB below the target of {TARGET}', TARGET - means[best], 0.0, 2)}\n",
@@ -106,14 +106,16 @@ def page(store: Store) -> list[str]:
 
 
 INTRODUCTION = f"""{{count}} of 37 pictures, drawn at random where not all, 256 x 256 pixels from 0 to 1, with noise
-`default_rng(i).normal(0, 0.1)` for picture i. A `WaveletTree` on {LEVELS} levels, with Normal low and Student-t
-(nu 2.1) high states by {OUTER} outer loops, or Normal states by EP, which is exact on each grid here; scaling
-coefficients flat. The noise is known; scales and probabilities are learned from the noisy picture, and `translations=`
-is the number of grids. Peers know the noise as well; the weight "by estimated risk" needs no truth, the oracle's is the
-best there is.
+`default_rng(i).normal(0, 0.1)` for picture i. The noise is known. Scales and probabilities are learned from the noisy
+picture.
 
-PSNR: mean (sd) over pictures; over {REFERENCE}: paired differences (standard error). Coverage is that of 90% intervals
-of single pixels. Seconds are medians, with one thread of BLAS and beside other work on both processors.
+- Model: a `WaveletTree` on {LEVELS} levels, scaling coefficients flat; `translations=` is the number of grids.
+- "dsb": Normal low and Student-t (nu 2.1) high states, {OUTER} outer loops.
+- "ep": Normal states. EP is exact on each grid here.
+- Peers know the noise as well. The weight "by estimated risk" needs no truth. The oracle's is the best there is.
+- PSNR: mean (sd) over pictures. Over {REFERENCE}: paired differences (standard error).
+- Coverage: 90% intervals of single pixels.
+- Seconds: medians, with one thread of BLAS, beside other work on both processors.
 """
 
 

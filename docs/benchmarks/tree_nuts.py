@@ -3,7 +3,7 @@
     python -m docs.benchmarks.tree_nuts [--quick] [--cases ...] [--page]
 
 Needs scikit-image's picture of an astronaut. Rows that are done are kept in ``docs/benchmarks/rows``. Writes
-docs/benchmarks/tree_nuts.md.
+docs/benchmarks/image_nuts.md.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def page(rows: dict[str, Any]) -> list[str]:
                 verdicts += f"- {shortfall(f'{what}: distance of sd ratio from one, median', off, SD_ERROR)}\n"
     head = ["model", "", "error of means, sd", "sd ratio", "5 to 95%", "log evidence", "seconds"]
     return [
-        header("NUTS on wavelet trees", NAME),
+        header("Wavelet trees", NAME),
         INTRODUCTION,
         markdown_table(head, lines),
         verdicts,
@@ -164,11 +164,15 @@ def page(rows: dict[str, Any]) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""{SIDE} x {SIDE} pixels at the eye of a grey astronaut (scikit-image's), a `WaveletTree` of {LEVELS}
-levels on db2 with given scales and probabilities. NUTS samples the model block as it stands: the log density has the
-states summed out. Errors of means are in NUTS's standard deviations, median (worst) over pixels; sd ratios are the
-engine's over NUTS's, median and range of nine tenths of the pixels. EP's log evidence is exact with noise on every
-pixel and an approximation else, the double loop's a lower bound.
+INTRODUCTION = f"""\
+The crop is {SIDE} x {SIDE} pixels at the eye of the same astronaut. The prior is a `WaveletTree` of {LEVELS} levels
+on db2 with given scales and probabilities.
+
+- NUTS samples the model block as it stands: the log density has the states summed out.
+- Error of means: in NUTS's standard deviations, median (worst) over pixels.
+- Sd ratio: the engine's over NUTS's, median, and range of nine tenths of the pixels.
+- Log evidence: EP's is exact with Gaussian noise on every pixel, and an approximation else. The double loop's is a
+  lower bound.
 """
 
 

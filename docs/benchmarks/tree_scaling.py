@@ -4,7 +4,7 @@
 
 Denoising and inpainting with hyperparameters learned, every run in a process of its own, so that its peak memory is its
 own. Needs the folder ``images256`` under ``PYMC_EP_DATA``. Runs that are done are kept in ``docs/benchmarks/rows``.
-Writes docs/benchmarks/tree_scaling.md.
+Writes docs/benchmarks/image_scaling.md.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run_apart(task: str, size: int) -> dict[str, Any]:
 
 def page(store: Store) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("Wavelet trees: scaling", NAME, "PyWavelets"), INTRODUCTION]
+    parts = [header("Wavelet trees", NAME, "PyWavelets"), INTRODUCTION]
     for task in TASKS:
         sizes = [size for size in SIZES if f"{task}/{size}" in store.rows]
         rows = [store.rows[f"{task}/{size}"] for size in sizes]
@@ -127,12 +127,16 @@ def page(store: Store) -> list[str]:
     return [*parts, store.measured()]
 
 
-INTRODUCTION = f"""One picture, averaged to fewer pixels or mirrored to more. `WaveletTree` with {WAVELET} on {LEVELS}
-levels, Normal low and Student-t high states, all scales and probabilities learned by the double loop in {OUTER} outer
-loops, or {ALIKE["inpainting"]} when inpainting more than 256 x 256 pixels. Denoising: noise of sd 0.1 on all pixels,
-exact variances. Inpainting: a quarter of the pixels with noise of sd 0.0032, variances from 30 samples, one after the
-other, or in as many threads as the column says. All seconds include the start, and those of the first column
-compilation; sizes are compared in as many loops. The part of the sum-product is of a second, profiled run.
+INTRODUCTION = f"""\
+One picture, averaged to fewer pixels or mirrored to more. The prior is a `WaveletTree` with {WAVELET} on {LEVELS}
+levels, Normal low and Student-t high states. The double loop learns all scales and probabilities in {OUTER} outer
+loops, or {ALIKE["inpainting"]} when inpainting more than 256 x 256 pixels.
+
+- Denoising: noise of sd 0.1 on all pixels, exact variances.
+- Inpainting: a quarter of the pixels with noise of sd 0.0032. Variances are from 30 samples, one after the other, or
+  in as many threads as the column says.
+- Seconds include the start; those of the first column include compilation. Sizes are compared in as many loops.
+- The part of the sum-product is that of a second, profiled run.
 """
 
 

@@ -191,23 +191,25 @@ def page(store: Store) -> list[str]:
     """Return the parts of the page."""
     waves = tasks()["compressed sensing"].operator
     parts = [
-        header("Wavelet trees for deblurring and compressed sensing", NAME, "scikit-image", "PyLops", "PyWavelets"),
+        header("Deblurring and compressed sensing", NAME, "scikit-image", "PyLops", "PyWavelets"),
         INTRODUCTION.format(share=waves.output_shape[0] / SIDE**2),
     ]
     return [*parts, *(part for task in tasks() for part in task_part(store, task)), store.measured()]
 
 
-INTRODUCTION = f"""Pictures of {SIDE} x {SIDE} pixels from 0 to 1, drawn at random from 37 where not all. Deblurring: a
-Gaussian blur of sd 1.5 pixels, mirrored at the border, and noise of sd 0.01 on each pixel. Compressed sensing:
-{{share:.0%}} of the Fourier coefficients, all within {CENTRE} of the zero frequency and others at random, the fewer the
-further out, with noise of sd 0.0032.
+INTRODUCTION = f"""\
+Pictures are {SIDE} x {SIDE} pixels from 0 to 1, drawn at random from 37 where not all.
 
-Ours are by the double loop, {OUTER} outer loops, with all scales and probabilities learned from what was measured, on
-{WAVELET} wavelets of {LEVELS} levels or on the differences of neighbours. Peers: scikit-image's `unsupervised_wiener`,
-PyLops' FISTA with {STEPS} steps and the best of {len(WEIGHTS)} weights, which it is told.
-
-PSNR: mean (sd) over pictures; tree over each: paired differences (standard error). Coverage is that of 90% intervals of
-single pixels. Seconds are medians, beside other work, with compilation; of FISTA for all weights.
+- Deblurring: a Gaussian blur of sd 1.5 pixels, mirrored at the border, and noise of sd 0.01 on each pixel.
+- Compressed sensing: {{share:.0%}} of the Fourier coefficients, with noise of sd 0.0032. All within {CENTRE} of the
+  zero frequency are measured, others at random, the fewer the further out.
+- Ours: the double loop, {OUTER} outer loops, on {WAVELET} wavelets of {LEVELS} levels or on the differences of
+  neighbours. All scales and probabilities are learned from what was measured.
+- Peers: scikit-image's `unsupervised_wiener`, and PyLops' FISTA with {STEPS} steps and the best of {len(WEIGHTS)}
+  weights, which it is told.
+- PSNR: mean (sd) over pictures. Tree over this: paired differences (standard error).
+- Coverage: 90% intervals of single pixels.
+- Seconds: medians, beside other work, with compilation; of FISTA for all weights.
 """
 
 

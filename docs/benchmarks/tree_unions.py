@@ -3,7 +3,7 @@
     python -m docs.benchmarks.tree_unions [--images 8] [--page]
 
 Needs the folder ``images256`` under ``PYMC_EP_DATA`` and scikit-image. Rows that are done are kept in
-``docs/benchmarks/rows``. Writes docs/benchmarks/tree_unions.md.
+``docs/benchmarks/rows``. Writes docs/benchmarks/tree_tasks.md.
 """
 
 import time
@@ -92,17 +92,22 @@ def page(store: Store) -> list[str]:
             ]
         )
     head = ["model", "pictures", "PSNR, dB", "over the tree (se)", "SSIM", "coverage", "seconds"]
-    parts = [header("Wavelet trees and differences together", NAME, "scikit-image", "PyWavelets"), INTRODUCTION]
+    parts = [header("Trees and differences together", NAME, "scikit-image", "PyWavelets"), INTRODUCTION]
     return [*parts, markdown_table(head, lines), store.measured()]
 
 
-INTRODUCTION = f"""Corners of {SIDE} x {SIDE} pixels of pictures drawn at random from 37, with noise of standard
-deviation {TASKS["denoising"].sd}, by `method="dsb"` with {OUTER} outer loops and exact variances. "Differences" is a
-`SparseField` on `Gradient2D` with Laplace potentials of a learned scale; "tree" a `WaveletTree` on {WAVELET} of
-{LEVELS} levels with Normal states, all scales and probabilities learned. "Both" has the tree's prior times a Laplace
-factor for each difference, `pm.Laplace("edges", apply_operator(Gradient2D(shape), u), b, observed=zeros)`. The scale b
-of these is held at some multiples of what differences alone have learned: the product of both priors has no normaliser
-that is known, and as an observation of zeros it would draw b to zero. Coverage is that of 90% intervals.
+INTRODUCTION = f"""\
+Corners of {SIDE} x {SIDE} pixels of pictures drawn at random from 37, with noise of standard deviation
+{TASKS["denoising"].sd}, by `method="dsb"` with {OUTER} outer loops and exact variances. Coverage is that of 90%
+intervals.
+
+- Differences: a `SparseField` on `Gradient2D` with Laplace potentials of a learned scale.
+- Tree: a `WaveletTree` on {WAVELET} of {LEVELS} levels with Normal states, all scales and probabilities learned.
+- Both: the tree's prior times a Laplace factor for each difference,
+  `pm.Laplace("edges", apply_operator(Gradient2D(shape), u), b, observed=zeros)`.
+
+The scale b is held at some multiples of what differences alone have learned. The product of both priors has no
+normaliser that is known, and as an observation of zeros it would draw b to zero.
 """
 
 

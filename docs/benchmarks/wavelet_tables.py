@@ -337,36 +337,38 @@ def page(store: Store) -> list[str]:
     return [*parts, *(part for task in TASKS for part in task_part(rows, task)), store.measured()]
 
 
-INTRODUCTION = f"""Pictures of 256 x 256 pixels, from 0 to 1, drawn at random from 37 where not all were measured. Ko
-and Seeger's 77 are not public, so that levels of PSNR differ and orders can be compared; their figures are below ours.
-Cells are means (standard deviations) over pictures, differences are paired by picture, means (standard errors). Noise
-is `default_rng(i).normal(0, sd)` for picture i in the order of names.
+INTRODUCTION = f"""\
+Pictures are 256 x 256 pixels, from 0 to 1, drawn at random from 37 where not all were measured. Ko and Seeger's 77
+are not public: orders compare, levels of PSNR do not. Their figures are below ours.
 
-Models: {WAVELET} coefficients on {LEVELS} levels, the scaling coefficients flat. Factorial are `SparseField` with a
-scale for each level, trees `WaveletTree` with one for each state and level; Student-t has nu = {NU:g}. Scales have
-half-normal priors of scale one, probabilities the priors that `WaveletTree` gives them. The noise's variance is known.
-
-- VB init: `method="dsb"` at first values, `hyper="fixed"`. Those of the scales are moments of the coefficients of the
-  picture as it was observed, with holes filled linearly and with noise: half of each level's mean square is the square
-  of the mean absolute coefficient, as under a Laplace distribution. A factorial potential has this mean absolute value,
-  low and high states {LOW:g} and {HIGH:g} times that; probabilities of states are where `WaveletTree` starts them.
+- Cells: means (standard deviations) over pictures. Differences: paired by picture, means (standard errors).
+- Noise: `default_rng(i).normal(0, sd)` for picture i in the order of names. Its variance is known.
+- Models: {WAVELET} coefficients on {LEVELS} levels, the scaling coefficients flat. Factorial ones are `SparseField`
+  with a scale for each level. Trees are `WaveletTree` with a scale for each state and level. Student-t has nu =
+  {NU:g}.
+- Priors: half-normal of scale one for scales; for probabilities those that `WaveletTree` gives them.
+- VB init: `method="dsb"` at first values, `hyper="fixed"`.
 - VB learned: `hyper="optimize"` from there, {OUTER} outer loops at most. Variances are exact where they can be
   afforded, else from {SAMPLES} samples.
-- MAP init, MAP learned: `method="map"` at the same first values, and at those that VB learned. (Ko and Seeger learn the
-  latter by the same steps at variances of zero. Here the mode takes over VB's: scale and coefficients have no joint
-  maximum.)
+- MAP init, MAP learned: `method="map"` at the same first values, and at those that VB learned. Ko and Seeger learn
+  the latter by the same steps at variances of zero. Here the mode takes over VB's, as scale and coefficients have no
+  joint maximum.
+- PSNR and SSIM (Gaussian windows): of the mean or mode as it is, without clipping.
+- Coverage: 90% intervals of single pixels.
+- Seconds: medians, with one thread of BLAS beside one other process, or where that was busier the processor's. The
+  first fit of a model compiles it.
 
-PSNR and SSIM (Gaussian windows) are those of the mean or mode as it is, without clipping. Coverage is that of 90%
-intervals of single pixels. Seconds are medians, with one thread of BLAS beside one other process, or where
-that was busier the processor's; the first fit of a
-model compiles it.
+First values of the scales are moments of the coefficients of the picture as it was observed, with holes filled
+linearly and with noise. Half of each level's mean square is the square of the mean absolute coefficient, as under a
+Laplace distribution. A factorial potential has this mean absolute value, low and high states {LOW:g} and {HIGH:g}
+times that. Probabilities of states are where `WaveletTree` starts them.
 """
 HEADINGS = {
     "denoising": f"""## Denoising
 
-Noise of variance 0.01 on all pixels. BayesShrink (soft, {WAVELET}) knows the noise too, and so does total variation
-(Chambolle 2004), whose weight out of {len(WEIGHTS)} from {WEIGHTS[0]:g} to {WEIGHTS[-1]:g} is that of least estimated
-risk (Stein 1981; Ramani, Blu and Unser 2008), or of least true error.
+Noise of variance 0.01 on all pixels. Two peers know the noise too. BayesShrink is soft, on {WAVELET}. Total variation
+(Chambolle 2004) has the weight, out of {len(WEIGHTS)} from {WEIGHTS[0]:g} to {WEIGHTS[-1]:g}, of least estimated risk
+(Stein 1981; Ramani, Blu and Unser 2008), or of least true error.
 """,
     "inpainting": """## Inpainting
 

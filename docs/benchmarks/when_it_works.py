@@ -343,7 +343,7 @@ def summary(results: dict[str, Any]) -> str:
 
 def page(results: dict[str, Any]) -> list[str]:
     """Return the parts of the page."""
-    parts = [header("When it works", NAME, "nutpie"), INTRODUCTION, summary(results), COLUMNS]
+    parts = [header("Every likelihood in several settings", NAME, "nutpie"), INTRODUCTION, summary(results), COLUMNS]
     head = ["likelihood", "latents", "error of means, sd: median / worst", "sd ratio: least / median / greatest"]
     head += ["Monte Carlo error of mean / sd, sd", "R-hat, divergences", "Pareto k", "verdict"]
     for name in COMMON:
@@ -356,20 +356,22 @@ def page(results: dict[str, Any]) -> list[str]:
     return parts
 
 
-INTRODUCTION = f"""Simulated data (seed {SEED}), hyperparameters fixed at the values that made them: what is left is
-EP's own error. Reference: nutpie, {CHAINS} chains of {DRAWS} draws after {TUNE}. The verdict is by the worst of all
-latent variables of a setting, Monte Carlo error included:
+INTRODUCTION = f"""\
+Data are simulated (seed {SEED}). Hyperparameters are fixed at the values that made them, so that EP's own error is
+left. Reference: nutpie, {CHAINS} chains of {DRAWS} draws after {TUNE}. The verdict is by the worst of all latent
+variables of a setting, Monte Carlo error included:
 
-- **well**: means within {WELL[0]:g} posterior standard deviations, standard deviations within {100 * WELL[1]:.0f} %;
-- **adequately**: within {ADEQUATE[0]:g} and {100 * ADEQUATE[1]:.0f} %;
+- **well**: means within {WELL[0]:g} posterior standard deviations, standard deviations within {100 * WELL[1]:.0f}%;
+- **adequately**: within {ADEQUATE[0]:g} and {100 * ADEQUATE[1]:.0f}%;
 - **not appropriate**: neither, or EP did not converge.
 
-Where R-hat of the reference exceeds {TRUSTED:g} there is no verdict. A dash: not measured; with more observations for a
-latent variable than in the first setting, one likelihood of each kind was.
+Where R-hat of the reference exceeds {TRUSTED:g} there is no verdict. A dash: not measured. Settings with more
+observations for a latent variable than the first have one likelihood of each kind.
 """
-COLUMNS = """Below, errors are in standard deviations of the reference, and Pareto k is that of `pymc_ep.diagnose`,
-which sees no chains: above 0.7 it doubts the fit. It is about draws that miss a part of the posterior; a fit that is
-too wide, as of two heavy-tailed observations that contradict each other, passes it.
+COLUMNS = """\
+Below, errors are in standard deviations of the reference. Pareto k is that of `pymc_ep.diagnose`, which sees no
+chains: above 0.7 it doubts the fit. It is about draws that miss a part of the posterior. A fit that is too wide
+passes it, as that of two heavy-tailed observations that contradict each other.
 """
 
 

@@ -1,6 +1,6 @@
 """EP against Markov chains on 100 bins of coal mining disasters, at fixed hyperparameters.
 
-Tolerances are EP's own error, as docs/benchmarks/mcmc_agreement.md measures it with chains that are twenty times as
+Tolerances are EP's own error, as docs/benchmarks/when_it_works.md measures it with chains that are twenty times as
 long, plus four standard errors of the chains here.
 """
 

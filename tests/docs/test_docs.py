@@ -59,17 +59,6 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
-def test_index_of_benchmarks():
-    """It lists every page once, and leaves what was measured to the pages, which scripts write."""
-    index = ROOT / "docs" / "benchmarks" / "index.md"
-    rows = [line.strip("| ").split(" | ") for line in index.read_text(encoding="utf-8").splitlines() if "](" in line]
-    assert sorted(LINK.findall(" ".join(row[0] for row in rows))) == sorted(
-        page.name for page in index.parent.glob("*.md") if page != index
-    )
-    for _, _, found in rows:
-        assert not re.search(r"\d", found), found
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_example_runs(example, tmp_path, capsys):
     try:

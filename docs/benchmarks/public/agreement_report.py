@@ -158,24 +158,30 @@ def _refusals(rows: Rows) -> str:
 
 
 INTRODUCTION = """\
-Models as their authors wrote them, each by `pymc_ep.fit()` as it stands, beside long runs of nutpie. A star marks data
-that the source simulates, or that were simulated here by its formula. The summaries of the NUTS runs are in
-`rows/agreement_nuts.json`; the fits are made again in minutes. Where compilation counts, it starts with empty caches.
-A mean is right within 0.1 sd of the reference, and wrong beyond 0.25 sd; so is a 5, 50 or 95% quantile beyond 0.6 sd.
-Two Monte Carlo errors of both sides are allowed on top. A fit has warned if it raised a `ConvergenceWarning` or has
-`converged` false. nutpie's times are for 4000 effective draws of the slowest parameter, as many as the fit returns.
-Where they are given, nutpie and the fit ran one after the other on an idle machine; other fits ran beside other work.
+A star marks simulated data, by the source or here by the source's formula.
+
+- Right: a mean is within 0.1 sd of the reference.
+- Wrong: a mean is beyond 0.25 sd, or a 5, 50 or 95% quantile is beyond 0.6 sd.
+- Both limits allow two Monte Carlo errors of both sides on top.
+- Warned: the fit raised a `ConvergenceWarning`, or has `converged` false.
+
+nutpie's times are for 4000 effective draws of the slowest parameter, as many as the fit returns. Where these times
+are given, nutpie and the fit ran one after the other on an idle machine. The other fits ran beside other work. Cold
+times start with empty caches of compiled code. Summaries of the NUTS runs are in `rows/agreement_nuts.json`.
 """
 EARLIER = (
-    '"Grid and design" is what this package integrated by before it had an emulator: fits on grids of up to three '
-    "hyperparameters, at the points of a composite design of more. Latent variables were averaged over those and moved "
-    "between them, where they now have a posterior at each of 1,000 draws: this is what takes longer."
+    '"Grid and design" is how this package integrated before it had an emulator: fits on a grid of up to three '
+    "hyperparameters, or at the points of a composite design of more. Latent variables were averaged over these fits. "
+    "Now they have a posterior at each of 1,000 draws, which takes longer."
 )
 COLUMNS = """\
-p: hyperparameters. Errors: the greatest over all scalars, latent values included, in sds of the reference. Fits:
-evaluations of the evidence. Seconds.
+- p: number of hyperparameters.
+- Errors: the greatest over all scalars, latent values included, in sds of the reference.
+- Fits: evaluations of the evidence.
+- Cold, warm: seconds.
 """
 JOINT = """\
-Total log likelihood of the draws: the fit's, and NUTS's in parentheses. It shows errors of the joint distribution that
-no single variable does. Listed are models with more than three hyperparameters, and those whose sd is off by a fifth.
+Total log likelihood of the draws: the fit's, and NUTS's in parentheses. It shows errors of the joint distribution,
+which single variables hide. Listed are models with more than three hyperparameters, and those whose sd is off by a
+fifth.
 """
