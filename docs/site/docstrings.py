@@ -1,8 +1,8 @@
 """Griffe extension: what PyMC's docstrings have and Markdown has not.
 
 Formulas after ``.. math::`` and in ``:math:`` become MathML, which browsers draw without a script. Footnotes become
-plain numbers. Distributions, whose constructors pass on what ``dist`` takes, show the name and that. A function whose
-module is called after it is found under the name that users import.
+plain numbers, and lists of terms plain lists. Distributions, whose constructors pass on what ``dist`` takes, show the
+name and that. A function whose module is called after it is found under the name that users import.
 """
 
 import re
@@ -14,6 +14,7 @@ from latex2mathml.converter import convert
 
 _DISPLAY = re.compile(r"^( *)\.\. math:: *(.+(?:\n\1 +.+)*)", re.MULTILINE)
 _INLINE = re.compile(r":math:`([^`]+)`")
+_TERM = re.compile(r"^( +)(``[^`\n]+``(?:, ``[^`\n]+``)*(?: \([^`\n]*\))?)$(\n\1 +)?", re.MULTILINE)
 _REFERENCE = re.compile(r"^\.\. \[(\d+)\] +(.+(?:\n +.+)*)", re.MULTILINE)
 
 
@@ -26,6 +27,7 @@ def markdown(docstring: str) -> str:
     """Return a docstring with its reStructuredText put into Markdown."""
     text = _DISPLAY.sub(lambda found: f"{found[1]}<div class='formula'>{_mathml(found[2], 'block')}</div>", docstring)
     text = _INLINE.sub(lambda found: _mathml(found[1], "inline"), text)
+    text = _TERM.sub(lambda found: f"{found[1]}- {found[2]}{': ' if found[3] else ''}", text)
     text = _REFERENCE.sub(lambda found: f"{found[1]}. {' '.join(found[2].split())}", text)
     return re.sub(r"(\[\d+\])_", r"\1", text)
 

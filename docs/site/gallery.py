@@ -29,7 +29,7 @@ _SENTENCE = re.compile(r"^# .+\n+((?:.+\n)*?.*?\.)(?=\s|$)", re.MULTILINE)
 _TEMPLATE = """{% extends "markdown/index.md.j2" %}
 {% block stream %}
 
-```text
+```output
 {{ output.text | trim("\n") }}
 ```
 
@@ -50,6 +50,7 @@ def run(script: Path) -> tuple[Any, bool]:
     if kept.exists():
         return nbformat.read(kept, 4), True
     notebook = jupytext.read(script)
+    notebook.metadata["language_info"] = {"name": "python"}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -63,7 +64,9 @@ def run(script: Path) -> tuple[Any, bool]:
         except CellExecutionError as error:
             if error.ename != "FileNotFoundError" or "PYMC_EP_DATA" not in error.evalue:
                 raise PluginError(f"{script.name} fails:\n{error}") from error
-            return jupytext.read(script), False
+            for cell in notebook.cells:
+                cell["outputs"] = []
+            return notebook, False
     for cell in notebook.cells:
         cell["outputs"] = [output for output in cell.get("outputs", []) if _shown(output)]
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -72,10 +75,14 @@ def run(script: Path) -> tuple[Any, bool]:
 
 
 def on_config(config: Any) -> Any:
-    """List the examples in the navigation."""
+    """List the examples and the benchmarks in the navigation, after the page about all of them."""
+    docs = ROOT / "docs"
+    benchmarks = sorted(page.relative_to(docs).as_posix() for page in (docs / "benchmarks").rglob("*.md"))
     for entry in config.nav:
         if "Examples" in entry:
             entry["Examples"] += [f"examples/{script.stem}.md" for script in SCRIPTS]
+        if "Benchmarks" in entry:
+            entry["Benchmarks"] += [page for page in benchmarks if page not in entry["Benchmarks"]]
     return config
 
 
