@@ -81,6 +81,7 @@ print("new", ", ".join(found["artist"].values[0]))
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 pmep.plots.plot_relevance(idata, ax=axes[0])
+axes[0].set_ylim(top=1.35 * axes[0].get_ylim()[1])  # room for the legend
 famous = (fame := idata["posterior_mean"]["fame"]).sortby(fame)[-12:]
 sd = idata["posterior_sd"]["fame"].sel(artist=famous["artist"])
 axes[1].errorbar(famous, range(12), xerr=1.645 * sd, fmt="o")

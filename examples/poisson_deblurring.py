@@ -76,10 +76,14 @@ print(f"90% intervals contain {100 * inside.mean():.0f}% of the pixels")
 face = idata["posterior"]["u"].values[..., 16:28, 24:34].mean(axis=(-2, -1))
 print(f"brightness of the face {face.mean():.2f} +- {face.std():.2f}, truth {truth[16:28, 24:34].mean():.2f}")
 
-figure, axes = plt.subplots(1, 5, figsize=(17, 3), layout="constrained", width_ratios=[1, 1, 1, 1, 0.8])
-pmep.plots.plot_image(idata, "u", truth=truth, data="y", ax=axes[:4])
-for panel in axes[:4]:
+figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), layout="constrained")
+panels = axes.ravel()
+pmep.plots.plot_image(idata, "u", truth=truth, data="y", ax=panels[:4])
+panels[4].imshow(min(stopped, key=error), cmap="gray", vmin=truth.min(), vmax=truth.max())
+panels[4].set_title("Richardson-Lucy")
+for panel in panels[:5]:
     panel.set(xticks=[], yticks=[])
-pmep.plots.plot_coverage(idata, truth, "u", ax=axes[4])
+pmep.plots.plot_coverage(idata, truth, "u", ax=panels[5])
+panels[5].set_title("pixels")
 figure.savefig("poisson_deblurring.png", dpi=110)
 print("saved poisson_deblurring.png")

@@ -88,8 +88,11 @@ for name, found in (("tree", idata), ("16 grids", averaged), ("factorial", plain
 # Edges show at every scale.
 
 # %%
-figure, axes = plt.subplots(1, 4, figsize=(14, 3.2), layout="constrained")
-pmep.plots.plot_image(averaged, "u", data=noisy, ax=axes[:3])
-pmep.plots.plot_states(idata, "u", ax=axes[3])
+figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.8), layout="constrained")
+pmep.plots.plot_image(averaged, "u", data=noisy, ax=axes.ravel()[:3])
+pmep.plots.plot_states(idata, "u", ax=axes[1, 1])
+axes[1, 1].set_title("states of the coefficients")
+for panel in axes.ravel():
+    panel.set(xticks=[], yticks=[])
 figure.savefig("wavelet_tree.png", dpi=110)
 print("saved wavelet_tree.png")

@@ -22,7 +22,8 @@ from pymc_ep.calls import (
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
-from pymc_ep.forms import compiled_form, latents_missing_from, marginal_model, unconstrained
+from pymc_ep.forms import compiled_form
+from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
 from pymc_ep.results import check_dims, fit_state, write_solution
 

@@ -4,7 +4,6 @@ from pymc_ep.forms import bilinear as bilinear
 from pymc_ep.forms import latent_gaussian as latent_gaussian
 from pymc_ep.forms import sparse_linear as sparse_linear
 from pymc_ep.forms.cache import compiled_form
-from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import (
     FormEntry,
     able_methods,
@@ -24,11 +23,8 @@ __all__ = [
     "entry_of",
     "forms",
     "get_method",
-    "latents_missing_from",
-    "marginal_model",
     "methods",
     "recognise",
     "register_form",
     "register_method",
-    "unconstrained",
 ]

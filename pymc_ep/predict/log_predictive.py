@@ -20,7 +20,7 @@ __all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "requ
 
 
 def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
-    """Return log integrals of p(y* | f*) Q(f*), one for each new observation.
+    """Return log integrals of ``p(y* | f*) Q(f*)``, one for each new observation.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     Returns
     -------
     xarray.Dataset
-        One array a variable, with the model's dims and coords. The Gaussian Q(f*) of each predictor includes the
+        One array a variable, with the model's dims and coords. The Gaussian ``Q(f*)`` of each predictor includes the
         uncertainty of the hyperparameters to first order; the likelihood's own parameters are at their mode. Where the
         fit is a mixture over the hyperparameters, so is this density. Of cells it is a Monte Carlo estimate over the
         rows of one matrix, by quadrature over those of the other.
