@@ -145,6 +145,16 @@ class CompiledForm(Protocol):
         """Return lines of a name and a text, apart by two spaces or more, for `pymc_ep.explain`."""
 
 
+class HyperDensity(Protocol):
+    """The prior of hyperparameters at many values of them."""
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        """Return the log density of theta, Jacobian terms included, for rows (s, p)."""
+
+    def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `log_prior` returns and its gradients, (s, p)."""
+
+
 class CompiledSiteForm(CompiledForm, Protocol):
     """What evidence, its maximisation and its integration take of a form.
 
@@ -166,6 +176,10 @@ class CompiledSiteForm(CompiledForm, Protocol):
     transformed: np.ndarray
     most_draws: int
     sweep: float
+
+    @property
+    def rows(self) -> HyperDensity:
+        """Functions of many values of the hyperparameters."""
 
     @property
     def solver(self) -> Any:
@@ -197,12 +211,6 @@ class CompiledSiteForm(CompiledForm, Protocol):
         self, theta: np.ndarray, mean: Any, array: Any, parameters: Sequence[Sequence[Any]], *, density: str
     ) -> np.ndarray:
         """Return the gradient in theta, (p,), of a function of the prior whose own gradients are given."""
-
-    def log_prior_rows(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density of theta, Jacobian terms included, for rows (s, p)."""
-
-    def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `log_prior_rows` returns and its gradients, (s, p)."""
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return the variable behind each coefficient of the solver, and the index in it."""

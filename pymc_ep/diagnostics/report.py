@@ -194,7 +194,7 @@ def _weights(
 
 def _log_volume(posterior: SitePosterior) -> float:
     """Return log of prior density at the mode times the volume (2 pi)^(p/2) |Sigma|^(1/2) of the hyperparameters."""
-    log_prior = float(posterior.form.log_prior_rows(posterior.theta[None])[0])
+    log_prior = float(posterior.form.rows.log_prior(posterior.theta[None])[0])
     p = len(posterior.directions)
     return log_prior + 0.5 * p * np.log(2 * np.pi) + float(np.linalg.slogdet(posterior.directions)[1])
 

@@ -159,7 +159,8 @@ def entry_of(form: Form) -> FormEntry:
 
 def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Form:
     """Return the form of a model, by the first recogniser that knows it."""
-    for entry in sorted(reversed(_FORMS.values()), key=lambda entry: entry.fallback):
+    latest_first = list(reversed(_FORMS.values()))
+    for entry in sorted(latest_first, key=lambda entry: entry.fallback):
         form = None if entry.recogniser is None else entry.recogniser(model, latent, wanted)
         if form is not None:
             return form

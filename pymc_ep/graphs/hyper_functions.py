@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
-__all__ = ["HyperFunctions", "Hyperparameters"]
+__all__ = ["HyperFunctions", "Hyperparameters", "row_variables"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class HyperFunctions:
 
     form: Any
     shallow_copy: Callable[[], Self]
-    _function: Callable[..., Callable[..., Any]]
+    function: Callable[..., Callable[..., Any]]
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Take other initial values, and with them shapes, of the hyperparameters."""
@@ -99,14 +99,14 @@ class HyperFunctions:
             out[:, here] = own.from_values(values[:, here])
         return out
 
-    def _pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Return gradients in theta from those in PyMC's values, rows (s, p) each."""
         out = gradient.copy() if self._own else gradient
         for own, here in self._own:
             out[:, here] = own.pull(theta[:, here], gradient[:, here])
         return out
 
-    def _log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d theta|, (s,), and its gradient, (s, p), for rows of theta."""
         total, gradient = np.zeros(len(theta)), np.zeros_like(theta)
         for own, here in self._own:
@@ -122,11 +122,12 @@ class HyperFunctions:
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
         rows = np.atleast_2d(theta)
-        values = self._constrained(*self._unpack_rows(rows))
+        values = self._constrained(*self.unpack_rows(rows))
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
-    def _unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+    def unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return PyMC's unconstrained values for rows of theta, (s, p), each (s, *shape)."""
         parts = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
@@ -137,9 +138,10 @@ class HyperFunctions:
 
     @cached_property
     def _constrained(self) -> Callable[..., Any]:
-        rows = self._row_variables(self.form.hyper_values)
-        return self._function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+        rows = row_variables(self.form.hyper_values)
+        return self.function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
 
-    @staticmethod
-    def _row_variables(variables: Sequence) -> dict:
-        return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}
+
+def row_variables(variables: Sequence[TensorVariable]) -> dict[TensorVariable, TensorVariable]:
+    """Return for each variable one with rows of its values, (s, *shape)."""
+    return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

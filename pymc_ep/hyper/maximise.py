@@ -192,7 +192,7 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
             base = np.where(here := np.arange(theta.size) == i, outer, theta)
             points = [base + way * distance * here for distance in far]
             with np.errstate(all="ignore"):
-                log_prior = form.log_prior_rows(np.array(points))
+                log_prior = form.rows.log_prior(np.array(points))
             if not np.all(np.isfinite(log_prior)) or log_prior[1] < log_prior[0] - _NO_FALL:
                 continue
             try:

@@ -63,7 +63,7 @@ def test_the_prior_of_a_covariance_has_its_closed_form():
         pm.Normal("y", (chol @ pm.Normal("u", 0.0, 1.0, shape=(n, 2))).T, 1.0, observed=np.zeros((2, n)))
     form = compiled_form(model, None)
     rows = some(n)
-    found, gradients = form.log_prior_gradients(rows)
+    found, gradients = form.rows.log_prior_gradients(rows)
     expected = np.zeros(len(rows))
     for i, end in enumerate(np.cumsum(np.arange(1, n + 1))):
         y, log_scale = rows[:, end - i - 1 : end - 1], rows[:, end - 1]
@@ -72,7 +72,7 @@ def test_the_prior_of_a_covariance_has_its_closed_form():
         # log(1 - tanh(y)^2), once for the density and once for d tanh(y) / dy.
         expected += (concentration * (np.log(4.0) + log_expit(2 * y) + log_expit(-2 * y))).sum(axis=1)
     np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9)
-    np.testing.assert_allclose(form.log_prior_rows(rows), found, rtol=1e-12)
+    np.testing.assert_allclose(form.rows.log_prior(rows), found, rtol=1e-12)
     steps = 1e-6 * np.eye(rows.shape[1])
-    differences = (form.log_prior_rows(rows[0] + steps) - form.log_prior_rows(rows[0] - steps)) / 2e-6
+    differences = (form.rows.log_prior(rows[0] + steps) - form.rows.log_prior(rows[0] - steps)) / 2e-6
     np.testing.assert_allclose(gradients[0], differences, atol=1e-7)

@@ -13,7 +13,7 @@ from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.exceptions import InvalidDataError, at_index
 from pymc_ep.forms.bilinear.form import Bilinear
-from pymc_ep.graphs.hyper_functions import HyperFunctions
+from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.results.fingerprint import digest
 from pymc_ep.sites.base import first_outside
@@ -246,7 +246,7 @@ class CompiledBilinear(HyperFunctions):
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return hyperparameters and Deterministics, (s, *shape), for rows of theta and of matrices and biases."""
-        found = self._deterministics(*self._unpack_rows(theta), *(values[one.name] for one in self.form.entries))
+        found = self._deterministics(*self.unpack_rows(theta), *(values[one.name] for one in self.form.entries))
         return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
 
     def describe(self) -> str:
@@ -272,18 +272,19 @@ class CompiledBilinear(HyperFunctions):
         mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias[:2]))
         return matrix._replace(mean=mean, variance=variance)
 
-    def _function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """Compile a function of the model's own variables."""
         return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
     def _data(self) -> Callable[..., Any]:
         group = self.form.cells
-        return self._function([], [group.observed, pt.stack(group.shape), group.rows, group.cols])
+        return self.function([], [group.observed, pt.stack(group.shape), group.rows, group.cols])
 
     @cached_property
     def _entry_shapes(self) -> Callable[..., Any]:
         shapes = [pt.stack([pt.as_tensor(n) for n in one.shape]) for one in self.form.entries]
-        return self._function(self.form.hyper_values, shapes)
+        return self.function(self.form.hyper_values, shapes)
 
     @property
     def _moments(self) -> list[Any]:
@@ -292,7 +293,7 @@ class CompiledBilinear(HyperFunctions):
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:
-        return self._function(self.form.hyper_values, [self.form.log_prior, *self._moments])
+        return self.function(self.form.hyper_values, [self.form.log_prior, *self._moments])
 
     @cached_property
     def _pullback(self) -> Callable[..., Any]:
@@ -300,12 +301,12 @@ class CompiledBilinear(HyperFunctions):
         cotangents = [v.type() for v in outputs]
         total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self._function([*values, *cotangents], gradient)
+        return self.function([*values, *cotangents], gradient)
 
     @cached_property
     def _deterministics(self) -> Callable[..., Any]:
-        rows = self._row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
-        return self._function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
+        rows = row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
+        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
 
 
 def _require(what: str, values: np.ndarray, domain: str) -> None:

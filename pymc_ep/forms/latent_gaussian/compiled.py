@@ -6,79 +6,34 @@ data of every length.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
-from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.compat import numpy_mode
-from pymc_ep.distributions.shapes import shape_error
-from pymc_ep.engines.prior import FactorValues, Prior, perturbed
-from pymc_ep.forms.latent_gaussian.batched import RowFunctions
+from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix
-from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian, SiteGroup
-from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
+from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.shared_values import exchanged
-from pymc_ep.numerics.backend.namespace import to_jax
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
-from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["CompiledLatentGaussian"]
 
-Built = TypeVar("Built")
 
-
-class CompiledLatentGaussian(RowFunctions):
-    """Compiled functions of a `LatentGaussian`.
-
-    Parameters
-    ----------
-    form : LatentGaussian
-    hyper_start : sequence of ndarray
-        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
-    compile_kwargs : dict, optional
-        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are put on JAX's device and the algorithm
-        runs there; the model's own functions stay with NumPy, since under JAX PyTensor's gradients of some
-        covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
-    """
+class CompiledLatentGaussian(SiteFunctions):
+    """Compiled functions of a `LatentGaussian`; parameters are those of `SiteFunctions`."""
 
     most_draws = 1000
     """Draws of a chain where no number is asked for."""
     sweep = 1.0
     """Time of a sweep, in that of `work` multiplications."""
-
-    def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
-        self.form = form
-        self._compile_kwargs = compile_kwargs
-        self._chosen_mode = (compile_kwargs or {}).get("mode")
-        self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
-        self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
-        if self._jax or self._chosen_mode is None:
-            self._kwargs["mode"] = numpy_mode()
-        self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.factors]
-        self._solver_functions: dict[tuple, Any] = {}
-        self.restart(hyper_start)
-        self.solve_in("auto")
-        self._parameter_functions: dict[str, Callable[..., Any]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the form alone: another process compiles its own functions."""
-        return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
-
-    def shallow_copy(self) -> Self:
-        """Return another one with the same compiled functions whose solver and shapes may change on their own."""
-        copy = object.__new__(type(self))
-        copy.__dict__ = dict(self.__dict__)
-        return copy
+    _of_fit: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
+    """Where the model has other data than the fit: the form that the prior is of, and the data of the fit."""
 
     def solve_in(self, solver: str) -> None:
         """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
@@ -94,13 +49,20 @@ class CompiledLatentGaussian(RowFunctions):
         """Multiplications of the largest product of matrices in a fit, as far as counting goes."""
         return self._work
 
-    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> "CompiledLatentGaussian | None":
-        """Return the form with the prior of a fit to other data, given by shared variable."""
-        return _FittedToOtherData(self, data)
+    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
+        """Return the form with the prior of a fit to other data, given by shared variable.
 
-    def observed(self) -> list[np.ndarray]:
-        """Return the present observations of each factor, in the shapes the model gives them."""
-        return [np.asarray(y) for y in self._observed()]
+        Affine variables are those of present data. A posterior is held in the coefficients' space: independent standard
+        normals, which are the same whatever the data, so that their posterior given the fitted data meets the effects
+        that they have on present predictors.
+        """
+        other, of_fit = self.shallow_copy(), self.shallow_copy()
+        for form in (other, of_fit):
+            form.solve_in("coefficients")
+        # Each keeps the design of its own data.
+        of_fit.__dict__.pop("_maps", None)
+        other._of_fit = of_fit, data
+        return other
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,).
@@ -110,27 +72,12 @@ class CompiledLatentGaussian(RowFunctions):
         InvalidDataError
             Where the observations, which may have been exchanged, are of another shape than their predictor.
         """
+        if self._of_fit is not None:
+            form, data = self._of_fit
+            with exchanged(data):
+                return form.prior(theta)
         factors, arrays = self._factors(theta)
         return Prior(factors.mean, self._gaussian(theta, arrays), *factors[1:])
-
-    def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
-        """Evaluate all of `prior` but for its `gaussian`, and the arrays that this is made of."""
-        mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
-        self._require_shapes(theta, len(mean))
-        left = iter(rest)
-        split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
-        if self._jax:
-            mean, left = to_jax(mean), map(to_jax, left)
-        return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
-
-    def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
-        """Raise unless there are as many observations as predictors; both may change with shared data."""
-        observed = self.observed()
-        if sum(y.size for y in observed) == predictors:
-            return
-        for group, y, predictor in zip(self.form.factors, observed, self._predictor_values(*self.unpack(theta))):
-            if y.shape != predictor.shape:
-                raise shape_error(group.name, y.shape, predictor.shape)
 
     def _gaussian(self, theta: np.ndarray, arrays: list[Any]) -> GaussianPrior:
         design = self._design()
@@ -144,36 +91,6 @@ class CompiledLatentGaussian(RowFunctions):
 
         rows, precision = arrays
         return self._maps.varying_prior(rows, precision, elsewhere)
-
-    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return sites to start from, where the prior alone is not proper; None where it is."""
-        return None
-
-    def pullback(
-        self,
-        theta: np.ndarray,
-        mean: Any,
-        array: Any,
-        parameters: Sequence[Sequence[Any]],
-        *,
-        density: str = "natural",
-    ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of log prior and excess plus a function whose own gradients are given.
-
-        Parameters
-        ----------
-        theta : ndarray, (p,)
-        mean, array, parameters
-            Gradients in the fields of the `Prior`; `array` is that of the solver.
-        density : {"natural", "unconstrained", "none"}
-            The log prior without Jacobian terms, with them, or left out.
-        """
-        flat = [p for group in parameters for p in group]
-        counted = float(density == "natural"), float(density == "unconstrained")
-        cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
-        parts = self._pullback(*self.unpack(theta), *counted, *cotangents)
-        gradient = self._pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])[None])[0]
-        return gradient + counted[1] * self._log_det(theta[None])[1][0]
 
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         design = self._design()
@@ -200,20 +117,11 @@ class CompiledLatentGaussian(RowFunctions):
             del parts[:take]
         return out
 
-    def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the name of the variable behind each coefficient, (p,), and the index in it."""
-        out = []
-        sizes, shapes = self._coefficients(*self.unpack(theta)), self._noise_shapes(*self.unpack(theta))
-        for block, size, shape in zip(self.form.blocks, sizes, shapes):
-            own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
-            out += [(block.name, index) for index in np.ndindex(own)]
-        return out
-
     def describe(self) -> str:
         """Return what the form holds, a line each, for printing."""
         form = self.form
         lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
-        for block, shape in zip(form.blocks, self._noise_shapes(*self.unpack(self.start))):
+        for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
             how = "flat prior" if block.flat else how
             if not block.of_observed:
@@ -222,62 +130,12 @@ class CompiledLatentGaussian(RowFunctions):
         lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
         return "\n".join(lines)
 
-    def _describe_groups(self) -> list[str]:
-        form, lines = self.form, []
-        for group, y in zip(form.groups, self.observed()):
-            options = "".join(f", {name}={value}" for name, value in group.options.items())
-            options += ", correlated" if group.correlated else ""
-            lines.append(
-                f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
-            )
-        lines += [
-            f"observed         {term.name}: depends on no latent variable; its density is in the evidence"
-            for term in form.fixed
-        ]
-        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
-        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
-        return lines
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return sites to start from, where the prior alone is not proper; None where it is."""
+        return None
 
-    @cached_property
-    def varying_parameters(self) -> tuple[bool, ...]:
-        """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
-        hyper = set(self.form.hyper_values)
-        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
-
-    @cached_property
-    def independent(self) -> tuple[bool, ...]:
-        """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
-        return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
-
-    def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
-        """Return the compiled site of any group, one to predict included, and its parameters at theta."""
-        if group.name not in self._parameter_functions:
-            outputs = [self.form.at_zero_noise(p) for p in group.parameters]
-            self._parameter_functions[group.name] = self._function(self.form.hyper_values, outputs)
-        values = [np.asarray(p) for p in self._parameter_functions[group.name](*self.unpack(theta))]
-        return compile_site(group.site, self._chosen_mode, **group.options), values
-
-    def _function(self, inputs: Sequence, outputs: Any) -> Callable[..., Any]:
-        # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
-        flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
-        with pytensor.config.change_flags(**flags):
-            return pytensor.function(list(inputs), outputs, **self._kwargs)
-
-    @cached_property
-    def _observed(self) -> Callable[..., Any]:
-        return self._function([], [g.observed for g in self.form.factors])
-
-    @cached_property
-    def _predictor_values(self) -> Callable[..., Any]:
-        outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
-        return self._function(self.form.hyper_values, outputs)
-
-    def _for_solver(self, what: Any, build: Callable[[], Built]) -> Built:
-        """Return functions that depend on the solver, compiled once for each."""
-        key = (self.solver.name, self._design() is None, what)
-        if key not in self._solver_functions:
-            self._solver_functions[key] = build()
-        return self._solver_functions[key]
+    def _solver_key(self) -> tuple[Any, ...]:
+        return self.solver.name, self._design() is None
 
     @property
     def _factored(self) -> bool:
@@ -285,7 +143,7 @@ class CompiledLatentGaussian(RowFunctions):
 
     @cached_property
     def _maps(self) -> Design:
-        return Design(self.form, self._function)
+        return Design(self.form, self.function)
 
     def _design(self) -> DesignMatrix | None:
         """Return the constant design for the present data, where there is one that the solver can use."""
@@ -295,46 +153,15 @@ class CompiledLatentGaussian(RowFunctions):
         def start() -> list[np.ndarray]:
             return self.unpack(self.start)
 
-        return self._maps.present(start, lambda: [int(np.prod(s)) for s in self._noise_shapes(*start())])
-
-    @property
-    def _prior(self) -> Callable[..., Any]:
-        def build() -> Callable[..., Any]:
-            mean, *rest = self._moments
-            outputs = [mean, self.form.log_prior, self.form.log_excess, *rest, *self._constants]
-            return self._function(self.form.hyper_values, outputs)
-
-        return self._for_solver("prior", build)
-
-    @property
-    def _moments(self) -> list[TensorVariable]:
-        """The prior mean of all predictors, the sites' parameters, and what the prior's array is made of."""
-        parameters = [p for g in self.form.factors for p in g.parameters]
-        return [self.form.at_zero_noise(self.form.predictor), *parameters, *self._arrays]
+        return self._maps.present(start, lambda: [int(np.prod(s)) for s in self.rows.noise_shapes(*start())])
 
     @property
     def _arrays(self) -> list[TensorVariable]:
-        """What depends on hyperparameters of that which the prior is made of; `_array_cotangents` belongs to it."""
         return [self.solver.array(self.form)] if self._design() is None else self._maps.roots
 
     @property
     def _constants(self) -> Sequence[TensorVariable]:
-        """What else the prior is made of."""
         return self.solver.constants(self.form) if self._design() is None else ()
-
-    @property
-    def _pullback(self) -> Callable[..., Any]:
-        def build() -> Callable[..., Any]:
-            outputs = self._moments
-            cotangents = [v.type() for v in outputs]
-            values = list(self.form.hyper_values)
-            natural, unconstrained = pt.dscalars("natural", "unconstrained")
-            log_prior = natural * self.form.log_prior + unconstrained * self.form.log_prior_unconstrained
-            total = log_prior + self.form.log_excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
-            gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-            return self._function([*values, natural, unconstrained, *cotangents], gradient)
-
-        return self._for_solver("pullback", build)
 
     def _affine_function(self, variables: tuple[AffineVariable, ...]) -> Callable[..., Any]:
         def build() -> Callable[..., Any]:
@@ -342,7 +169,7 @@ class CompiledLatentGaussian(RowFunctions):
             for v in variables:
                 mean = self.form.at_zero_noise(v.expression)
                 outputs += [mean, self.solver.cross(self.form, v), self.solver.variance(self.form, v)]
-            return self._function(self.form.hyper_values, outputs)
+            return self.function(self.form.hyper_values, outputs)
 
         return self._for_solver(variables, build)
 
@@ -355,39 +182,6 @@ class CompiledLatentGaussian(RowFunctions):
                 if block.factor is not None:
                     origin = AffineVariable(block.name, block.origin, block)
                     outputs += [block.factor, self.solver.cross(self.form, origin)]
-            return self._function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
+            return self.function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
 
         return self._for_solver("noise", build)
-
-    @cached_property
-    def _coefficients(self) -> Callable[..., Any]:
-        sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
-        return self._function(self.form.hyper_values, self.form.at_zero_noise(pt.stack(sizes)))
-
-
-class _FittedToOtherData(CompiledLatentGaussian):
-    """A form whose prior is evaluated at the data of its fit, and affine variables at present data.
-
-    A posterior is held in the coefficients' space here: independent standard normals, which are the same whatever the
-    data, so that their posterior given the fitted data meets the effects that they have on present predictors.
-
-    Parameters
-    ----------
-    form : CompiledLatentGaussian
-    fitted : mapping of SharedVariable to ndarray
-        Values of the fit where they are others now.
-    """
-
-    def __init__(self, form: CompiledLatentGaussian, fitted: Mapping[SharedVariable, np.ndarray]):
-        self.__dict__ = dict(form.__dict__)
-        self._fitted = fitted
-        self.solve_in("coefficients")
-        self._of_fit = form.shallow_copy()
-        self._of_fit.solve_in("coefficients")
-        # Each keeps the design of its own data.
-        self._of_fit.__dict__.pop("_maps", None)
-
-    def prior(self, theta: np.ndarray) -> Prior:
-        """Evaluate the form at unconstrained hyperparameters `theta`, (p,), and the data of the fit."""
-        with exchanged(self._fitted):
-            return self._of_fit.prior(theta)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 
 __all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
@@ -96,7 +96,7 @@ def log_standard_normal(rows: np.ndarray) -> np.ndarray:
 
 
 def log_joint(
-    form: CompiledLatentGaussian,
+    form: SiteFunctions,
     priors: Sequence[NoisePrior],
     theta: np.ndarray,
     draws: NoiseDraws,
@@ -110,7 +110,7 @@ def log_joint(
 
     Parameters
     ----------
-    form : CompiledLatentGaussian
+    form : SiteFunctions
     priors : sequence of NoisePrior
         Of each block, at the mode of the hyperparameters.
     theta : ndarray, (s, p)
@@ -135,10 +135,10 @@ def log_joint(
     if held:
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
         return sum(parts) + log_excess + _total(log_density), ""
-    moving = [i for i, varies in enumerate(form.varying) if varies]
+    moving = [i for i, varies in enumerate(form.rows.varying) if varies]
     if len(theta) * sum(priors[i].size ** _exponent(form, priors, i) for i in moving) > budget:
         return None, "a covariance to factorise for each draw is too much work"
-    density = form.log_prior_rows(theta) + log_excess
+    density = form.rows.log_prior(theta) + log_excess
     for i, (prior, draw) in enumerate(zip(priors, draws)):
         if i not in moving or prior.block.factor is not None:
             density = density + prior.log_density(*draw)
@@ -150,12 +150,12 @@ def log_joint(
         density = density + own
     if any(priors[i].block.factor is not None for i in moving):
         # Draws of w = L v are moved to first order; the model's own is that of the v drawn.
-        log_density = form.log_density(theta, [draw[0] for draw in draws])
+        log_density = form.rows.log_density(theta, [draw[0] for draw in draws])
     density = density + _total(log_density)
     return (None, "it is not finite") if np.any(np.isnan(density)) else (density, "")
 
 
-def _exponent(form: CompiledLatentGaussian, priors: Sequence[NoisePrior], block: int) -> int:
+def _exponent(form: SiteFunctions, priors: Sequence[NoisePrior], block: int) -> int:
     """Return the power of its size that a density of a block with its own scales costs for each draw."""
     if form.independent[block]:
         return 1
@@ -167,7 +167,7 @@ def _total(log_density: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _at_own_hyperparameters(
-    form: CompiledLatentGaussian, moving: Sequence[int], theta: np.ndarray, draws: NoiseDraws
+    form: SiteFunctions, moving: Sequence[int], theta: np.ndarray, draws: NoiseDraws
 ) -> tuple[np.ndarray, NoiseDraws]:
     """Return, for the blocks that hyperparameters scale, the density of the noise and w = L v, each at its own draw."""
     density = np.zeros(len(theta))
@@ -176,7 +176,7 @@ def _at_own_hyperparameters(
     step = max(1, _CHUNK // max(1, largest))
     for start in range(0, len(theta), step):
         here = slice(start, start + step)
-        for i, scales in zip(moving, form.scales(theta[here])):
+        for i, scales in zip(moving, form.rows.scales(theta[here])):
             noise, *origin = exact[i]
             if origin:
                 noise[here] = np.einsum("sdk,sk->sd", scales, origin[0][here])

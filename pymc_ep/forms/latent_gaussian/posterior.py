@@ -14,9 +14,9 @@ from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments, weighted_moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import NumericalError, at_index, first_index
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
@@ -56,7 +56,7 @@ class LatentPosterior:
 
     Parameters
     ----------
-    form : CompiledLatentGaussian
+    form : SiteFunctions
     theta : ndarray, (p,)
         Mode of the unconstrained hyperparameters.
     shift, precision : ndarray, (n,)
@@ -74,7 +74,7 @@ class LatentPosterior:
 
     def __init__(
         self,
-        form: CompiledLatentGaussian,
+        form: SiteFunctions,
         theta: np.ndarray,
         shift: np.ndarray,
         precision: np.ndarray,
@@ -93,7 +93,7 @@ class LatentPosterior:
 
     @classmethod
     def at_sites(
-        cls, form: CompiledLatentGaussian, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
+        cls, form: SiteFunctions, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> "LatentPosterior":
         """Return the posterior with hyperparameters at one value, (p,), by sites there, (n,)."""
         none = np.zeros((0, len(shift)))
@@ -226,14 +226,14 @@ class LatentPosterior:
             moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
         noise = [draw[0] for draw in moved]
         origins = [draw[1] for draw in moved if len(draw) == 2]
-        values, densities = self.form.evaluate(thetas, noise, origins, log_density=log_likelihood)
+        values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
         held = not len(self.directions)
-        excess = self.mode[1].log_excess if held else self.form.log_excess_rows(thetas)
+        excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(self.form, still.priors, thetas, moved, densities, excess, held=held, budget=budget)
         log_q = None if log_p is None else self._log_q(spread, still)
-        return JointDraws(values, self.form.of_observed(thetas, densities), log_p, log_q, reason)
+        return JointDraws(values, self.form.rows.of_observed(thetas, densities), log_p, log_q, reason)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> StillDraws:
         """Draw the noise of all blocks at the mode of the hyperparameters."""
@@ -244,7 +244,7 @@ class LatentPosterior:
         if posterior.drawn_from_prior:
             # Matheron's rule: prior draws, moved by what their predictors lack.
             starts = [block.draw(size, rng) for block in priors]
-            predictors = self.form.predictors(theta, [draw[0] for draw in starts])
+            predictors = self.form.rows.predictors(theta, [draw[0] for draw in starts])
             coordinates = posterior.draw_coordinates(predictors - np.asarray(prior.mean), rng)
         else:
             coordinates = posterior.draw_coordinates(size, rng)
@@ -274,7 +274,7 @@ class LatentPosterior:
         """
         theta, prior, posterior = self.mode
         if posterior.drawn_from_prior:
-            eta = self.form.predictors(theta, [draw[0] for draw in still.noise])
+            eta = self.form.rows.predictors(theta, [draw[0] for draw in still.noise])
             residual = eta - posterior.mean
             ratio = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
             ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision

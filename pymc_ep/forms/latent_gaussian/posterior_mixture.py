@@ -13,10 +13,10 @@ import numpy as np
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments, weighted_moments
 from pymc_ep.engines.prior import Prior
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 
@@ -46,7 +46,7 @@ class PosteriorMixture:
 
     Parameters
     ----------
-    form : CompiledLatentGaussian
+    form : SiteFunctions
     centre : LatentPosterior
         At the mode of the hyperparameters, or in the middle of their draws.
     thetas : ndarray, (k, p)
@@ -62,7 +62,7 @@ class PosteriorMixture:
 
     def __init__(
         self,
-        form: CompiledLatentGaussian,
+        form: SiteFunctions,
         centre: LatentPosterior,
         thetas: np.ndarray,
         shifts: np.ndarray,
@@ -175,9 +175,9 @@ class PosteriorMixture:
         blocks = self._by_block(noise)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
         thetas = self.thetas[component]
-        values, densities = self.form.evaluate(thetas, drawn, origins, log_density=log_likelihood)
+        values, densities = self.form.rows.evaluate(thetas, drawn, origins, log_density=log_likelihood)
         return JointDraws(
-            values, self.form.of_observed(thetas, densities), left_out=_LEFT_OUT if log_likelihood else ""
+            values, self.form.rows.of_observed(thetas, densities), left_out=_LEFT_OUT if log_likelihood else ""
         )
 
     def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:

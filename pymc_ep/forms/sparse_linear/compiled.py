@@ -14,8 +14,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from pymc_ep.engines.prior import FactorValues, Prior, perturbed
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.linear_map import LinearPredictors
@@ -40,8 +40,8 @@ class _SparseSolver:
     improper = True
 
 
-class CompiledSparseLinear(CompiledLatentGaussian):
-    """Compiled functions of a `SparseLinear`, with one more attribute than `CompiledLatentGaussian`: `linear`."""
+class CompiledSparseLinear(SiteFunctions):
+    """Compiled functions of a `SparseLinear`; parameters are those of `SiteFunctions`."""
 
     form: SparseLinear
     most_draws = 25
@@ -57,8 +57,7 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         """Accept the one solver there is: ``"auto"``."""
         if solver != "auto":
             raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
-        # The methods that would ask for more of a `Solver` are all overridden.
-        self.solver = _SparseSolver()  # type: ignore[assignment]
+        self.solver = _SparseSolver()
 
     @property
     def work(self) -> float:
@@ -68,9 +67,9 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     @cached_property
     def linear(self) -> LinearPredictors:
         """The linear map from unknowns to predictors."""
-        shapes = [tuple(int(n) for n in s) for s in self._noise_shapes(*self.unpack(self.start))]
+        shapes = [tuple(int(n) for n in s) for s in self.rows.noise_shapes(*self.unpack(self.start))]
         return LinearPredictors(
-            self.form, shapes, self._function, lambda: self.unpack(self.start), self._noise_precisions
+            self.form, shapes, self.function, lambda: self.unpack(self.start), self._noise_precisions
         )
 
     def _noise_precisions(self) -> list[np.ndarray]:
@@ -141,7 +140,7 @@ class CompiledSparseLinear(CompiledLatentGaussian):
         """Return what the form holds, a line each, for printing."""
         form = self.form
         lines = ["form             unknowns under sparse potentials and univariate sites (sparse linear)"]
-        shapes = self._noise_shapes(*self.unpack(self.start))
+        shapes = self.rows.noise_shapes(*self.unpack(self.start))
         for block, shape in zip(form.blocks, shapes):
             lines.append(f"latent           {block.name}: {'x'.join(str(int(n)) for n in shape) or '1'} values")
         sizes = [y.size for y in self.observed()]
@@ -157,8 +156,8 @@ class CompiledSparseLinear(CompiledLatentGaussian):
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         return []
 
-    def _design(self) -> None:
-        return None
+    def _solver_key(self) -> tuple[Any, ...]:
+        return ()
 
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
@@ -213,7 +212,7 @@ class CompiledSparseLinear(CompiledLatentGaussian):
             mean = self.form.at_zero_noise(variable.expression)
             push, moving = self.linear.compile(variable.expression)
             data = any(isinstance(v, SharedVariable) for v in ancestors([variable.expression]))
-            return self._function(self.form.hyper_values, mean), push, bool(moving) or data, {}
+            return self.function(self.form.hyper_values, mean), push, bool(moving) or data, {}
 
         return self._for_solver(variable, build)
 

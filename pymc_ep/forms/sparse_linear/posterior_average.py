@@ -12,10 +12,10 @@ import numpy as np
 
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture, mixed_moments
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.posterior_sampled import SampledPosterior
 
@@ -91,7 +91,7 @@ class PosteriorAverage:
         return True
 
     @property
-    def form(self) -> CompiledLatentGaussian:
+    def form(self) -> SiteFunctions:
         """The form on the grid of the model."""
         return self.parts[0].form
 

@@ -91,6 +91,6 @@ class SampledPosterior:
         rows = self.mean + self._draw(size, rng)
         noise = np.split(rows, self.form.linear.ends[:-1], axis=1)
         thetas = np.tile(self.theta, (size, 1))
-        values, densities = self.form.evaluate(thetas, noise, [], log_density=log_likelihood)
+        values, densities = self.form.rows.evaluate(thetas, noise, [], log_density=log_likelihood)
         left_out = "no determinant of the posterior precision is known" if log_likelihood else ""
-        return JointDraws(values, self.form.of_observed(thetas, densities), left_out=left_out)
+        return JointDraws(values, self.form.rows.of_observed(thetas, densities), left_out=left_out)

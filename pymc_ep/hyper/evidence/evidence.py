@@ -178,7 +178,7 @@ class Evidence:
         if self.density == "natural":
             return prior
         unconstrained = self.density == "unconstrained"
-        return prior._replace(log_prior=float(self.form.log_prior_rows(theta[None])[0]) if unconstrained else 0.0)
+        return prior._replace(log_prior=float(self.form.rows.log_prior(theta[None])[0]) if unconstrained else 0.0)
 
     def left_out(self, at: EvidenceAt) -> np.ndarray:
         """Return the log predictive density of each observation given the others, (n,).

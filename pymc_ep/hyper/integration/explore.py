@@ -75,7 +75,7 @@ class Explorer:
     def notice(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
         """Keep a converged fit, given the gradient of its value."""
         posterior = at.run.state.sweep.posterior
-        prior_gradient = self.evidence.form.log_prior_gradients(at.theta[None])[1][0]
+        prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
         point = DesignPoint(
             at.theta.copy(),
             at.log_z,

@@ -56,7 +56,7 @@ def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray
             hessian[i, i] = steps[i] ** -2
         else:
             moved = np.array([low.theta, high.theta])
-            slopes = np.array([low.gradient, high.gradient]) + form.log_prior_gradients(moved)[1]
+            slopes = np.array([low.gradient, high.gradient]) + form.rows.log_prior_gradients(moved)[1]
             hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
     curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
     return Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge

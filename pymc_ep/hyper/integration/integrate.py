@@ -245,7 +245,7 @@ class _Integration:
         """Return emulated log Z plus log prior, and gradients, at rows of z."""
         value, gradient = self.emulator.mean(z)
         with np.errstate(all="ignore"):
-            log_prior, prior_gradient = self.form.log_prior_gradients(self.frame.theta(z))
+            log_prior, prior_gradient = self.form.rows.log_prior_gradients(self.frame.theta(z))
         return value + log_prior, gradient + prior_gradient @ self.frame.axes.T
 
     def _known(self, z: np.ndarray) -> np.ndarray:

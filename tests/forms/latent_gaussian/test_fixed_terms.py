@@ -38,7 +38,7 @@ def test_a_pilot_sample_informs_a_scale():
     assert any("pilot" in line and "no latent" in line for line in lines)
     form = compiled_form(model)
     theta = np.log([[0.3], [0.7]])
-    np.testing.assert_allclose(form.log_excess_rows(theta)[1], scipy.stats.norm(0, 0.7).logpdf(PILOT).sum())
+    np.testing.assert_allclose(form.rows.log_excess(theta)[1], scipy.stats.norm(0, 0.7).logpdf(PILOT).sum())
 
 
 def test_its_mode_is_that_of_the_whole_density():

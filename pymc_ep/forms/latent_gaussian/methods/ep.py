@@ -9,9 +9,9 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.methods.solution import integral_solution, many_solution, mode_solution, rebuild
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
@@ -89,7 +89,7 @@ def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitt
     return Fitted(evidence, found, integral if integral is not None and integral.points else None)
 
 
-def choose_hyper(form: CompiledLatentGaussian, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
+def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Integrate over hyperparameters where that can be."""
     return choose(form, chains=chains) if form.start.size else ("optimize", Status(True, ""))
 
@@ -119,7 +119,7 @@ def _sites_from(start: Mapping[str, np.ndarray], evidence: Evidence) -> tuple[np
     return start["shift"], start["precision"]
 
 
-def evidence_op(form: CompiledLatentGaussian, options: dict[str, Any]) -> EvidenceOp:
+def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EvidenceOp:
     """Return the log evidence as an Op of the unconstrained hyperparameters."""
     return EvidenceOp(form, checked(OPTIONS | options))
 

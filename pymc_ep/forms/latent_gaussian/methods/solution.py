@@ -11,9 +11,9 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.prior import FactorValues, Prior
-from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
+from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.evidence.conditional_fits import ManyFits
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.integration.corrections import Corrected
@@ -48,7 +48,7 @@ _INTEGRATED = "log density of the data, integrated over the prior of the hyperpa
 
 
 def rebuild(
-    form: CompiledLatentGaussian,
+    form: SiteFunctions,
     state: Mapping[str, np.ndarray],
     mode: tuple[Prior, GaussianPosterior] | None = None,
 ) -> LatentPosterior | PosteriorMixture:
@@ -68,7 +68,7 @@ def rebuild(
     return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE))
 
 
-def mode_solution(form: CompiledLatentGaussian, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
+def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
     """Return the solution with hyperparameters at their mode, or held."""
     at = found.at
     status = outcome(at, found)
@@ -101,9 +101,7 @@ def mode_traces(found: Hyper) -> dict[str, tuple[str, np.ndarray]]:
     return _history(found.at) | {"hyper_objective": ("hyper_iteration", found.trace)}
 
 
-def integral_solution(
-    form: CompiledLatentGaussian, evidence: Evidence, found: Integral, settings: dict[str, Any]
-) -> Solution:
+def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, settings: dict[str, Any]) -> Solution:
     """Return the solution that mixes over a design of hyperparameters."""
     at = found.mode.at
     points = found.points
@@ -156,9 +154,7 @@ def _own_error(corrected: Corrected | None) -> dict[str, float]:
     }
 
 
-def many_solution(
-    form: CompiledLatentGaussian, evidence: Evidence, found: ManyFits, settings: dict[str, Any]
-) -> Solution:
+def many_solution(form: SiteFunctions, evidence: Evidence, found: ManyFits, settings: dict[str, Any]) -> Solution:
     """Return the solution that has each of many draws of the hyperparameters in turn; it knows no evidence.
 
     For their mode stands the draw nearest to their mean.
@@ -192,7 +188,7 @@ def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior]:
 
 
 def solution_at(
-    form: CompiledLatentGaussian,
+    form: SiteFunctions,
     evidence: Evidence,
     at: EvidenceAt,
     state: dict[str, np.ndarray],
@@ -272,7 +268,7 @@ def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
 
 
 def coefficient_results(
-    form: CompiledLatentGaussian,
+    form: SiteFunctions,
     observed: Sequence[np.ndarray],
     prior: Prior | FactorValues,
     told_by: Callable[..., dict[str, Any]],
@@ -312,7 +308,7 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
 
 
 def _site_results(
-    form: CompiledLatentGaussian, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
+    form: SiteFunctions, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return each observed variable's leave-one-out log predictive densities, sites and maybe intensity, at `at`."""
     out = {}

@@ -1,0 +1,287 @@
+"""The functions of arrays that all forms with univariate sites on Gaussian predictors have."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.distributions.shapes import shape_error
+from pymc_ep.engines.prior import FactorValues, Prior
+from pymc_ep.forms.latent_gaussian.batched import RowFunctions
+from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian, SiteGroup
+from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
+from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
+from pymc_ep.graphs.hyper_functions import HyperFunctions
+from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.sites.compiled import CompiledSite, compile_site
+
+__all__ = ["SiteFunctions"]
+
+Built = TypeVar("Built")
+
+
+class SiteFunctions(HyperFunctions, ABC):
+    """Means and sites of a form; what its Gaussian prior is made of is left to the classes that inherit.
+
+    Parameters
+    ----------
+    form : LatentGaussian
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are put on JAX's device and the algorithm
+        runs there; the model's own functions stay with NumPy, since under JAX PyTensor's gradients of some
+        covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
+
+    Attributes
+    ----------
+    rows : RowFunctions
+        Functions of many draws at once.
+    sites : list of CompiledSite
+        Of each of `form.factors`.
+    solver
+        The space that priors and posteriors are held in.
+    """
+
+    form: LatentGaussian
+    solver: Any
+    most_draws: int
+    sweep: float
+
+    def __init__(self, form: LatentGaussian, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self._compile_kwargs = compile_kwargs
+        self._chosen_mode = (compile_kwargs or {}).get("mode")
+        self._jax = isinstance(get_mode(self._chosen_mode).linker, JAXLinker)
+        self._kwargs = {"on_unused_input": "ignore"} | (compile_kwargs or {})
+        if self._jax or self._chosen_mode is None:
+            self._kwargs["mode"] = numpy_mode()
+        self.sites: list[CompiledSite] = [compile_site(g.site, self._chosen_mode, **g.options) for g in form.factors]
+        self._solver_functions: dict[tuple, Any] = {}
+        self._parameter_functions: dict[str, Callable[..., Any]] = {}
+        self.rows = RowFunctions(self)
+        self.restart(hyper_start)
+        self.solve_in("auto")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the form alone: another process compiles its own functions."""
+        return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
+
+    def shallow_copy(self) -> Self:
+        """Return another one with the same compiled functions whose solver and shapes may change on their own."""
+        copy = object.__new__(type(self))
+        copy.__dict__ = self.__dict__ | {"rows": self.rows.of(copy)}
+        return copy
+
+    @abstractmethod
+    def solve_in(self, solver: str) -> None:
+        """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
+
+    @abstractmethod
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+
+    @abstractmethod
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return sites to start from, where the prior alone is not proper; None where it is."""
+
+    @abstractmethod
+    def affine_moments(
+        self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> dict[str, AffineMoments]:
+        """Evaluate the prior moments of affine variables, by default of all those of the form."""
+
+    @abstractmethod
+    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
+        """Evaluate what draws of each noise block need."""
+
+    @abstractmethod
+    def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
+        """Return the form with the prior of a fit to other data, given by shared variable; None where there is none."""
+
+    @property
+    @abstractmethod
+    def work(self) -> float:
+        """Multiplications of the dearest step of a fit, to an order of magnitude."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what the form holds, a line each, for printing."""
+
+    @property
+    @abstractmethod
+    def _arrays(self) -> list[TensorVariable]:
+        """Arrays of the prior that depend on hyperparameters; `_array_cotangents` belongs to it."""
+
+    @property
+    @abstractmethod
+    def _constants(self) -> Sequence[TensorVariable]:
+        """Further arrays of the prior."""
+
+    @abstractmethod
+    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+        """Return gradients in each of `_arrays`, from that in the solver's array."""
+
+    @abstractmethod
+    def _solver_key(self) -> tuple[Any, ...]:
+        """Return what the compiled functions of the prior depend on."""
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the present observations of each factor, in the shapes the model gives them."""
+        return [np.asarray(y) for y in self._observed()]
+
+    def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
+        """Evaluate all of `prior` but for its `gaussian`, and the arrays that this is made of."""
+        mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
+        self._require_shapes(theta, len(mean))
+        left = iter(rest)
+        split = tuple(tuple(next(left) for _ in group.parameters) for group in self.form.factors)
+        if self._jax:
+            mean, left = to_jax(mean), map(to_jax, left)
+        return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
+
+    def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
+        """Raise unless there are as many observations as predictors; both may change with shared data."""
+        observed = self.observed()
+        if sum(y.size for y in observed) == predictors:
+            return
+        for group, y, predictor in zip(self.form.factors, observed, self._predictor_values(*self.unpack(theta))):
+            if y.shape != predictor.shape:
+                raise shape_error(group.name, y.shape, predictor.shape)
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        mean: Any,
+        array: Any,
+        parameters: Sequence[Sequence[Any]],
+        *,
+        density: str = "natural",
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of log prior and excess plus a function whose own gradients are given.
+
+        Parameters
+        ----------
+        theta : ndarray, (p,)
+        mean, array, parameters
+            Gradients in the fields of the `Prior`; `array` is that of the solver.
+        density : {"natural", "unconstrained", "none"}
+            The log prior without Jacobian terms, with them, or left out.
+        """
+        flat = [p for group in parameters for p in group]
+        counted = float(density == "natural"), float(density == "unconstrained")
+        cotangents = (np.asarray(g) for g in (mean, *flat, *self._array_cotangents(array)))
+        parts = self._pullback(*self.unpack(theta), *counted, *cotangents)
+        gradient = self.pull(theta[None], np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])[None])[0]
+        return gradient + counted[1] * self.log_det(theta[None])[1][0]
+
+    def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the name of the variable behind each coefficient, (p,), and the index in it."""
+        out = []
+        sizes, shapes = self._coefficients(*self.unpack(theta)), self.rows.noise_shapes(*self.unpack(theta))
+        for block, size, shape in zip(self.form.blocks, sizes, shapes):
+            own = tuple(int(k) for k in shape) if block.factor is None else (int(size),)
+            out += [(block.name, index) for index in np.ndindex(own)]
+        return out
+
+    def _describe_groups(self) -> list[str]:
+        form, lines = self.form, []
+        for group, y in zip(form.groups, self.observed()):
+            options = "".join(f", {name}={value}" for name, value in group.options.items())
+            options += ", correlated" if group.correlated else ""
+            lines.append(
+                f"observed         {group.name}: {y.size} values, site {group.site.name}{options}, link {group.link}"
+            )
+        lines += [
+            f"observed         {term.name}: depends on no latent variable; its density is in the evidence"
+            for term in form.fixed
+        ]
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return lines
+
+    @cached_property
+    def varying_parameters(self) -> tuple[bool, ...]:
+        """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
+        hyper = set(self.form.hyper_values)
+        return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
+
+    @cached_property
+    def independent(self) -> tuple[bool, ...]:
+        """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
+        return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
+
+    def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
+        """Return the compiled site of any group, one to predict included, and its parameters at theta."""
+        if group.name not in self._parameter_functions:
+            outputs = [self.form.at_zero_noise(p) for p in group.parameters]
+            self._parameter_functions[group.name] = self.function(self.form.hyper_values, outputs)
+        values = [np.asarray(p) for p in self._parameter_functions[group.name](*self.unpack(theta))]
+        return compile_site(group.site, self._chosen_mode, **group.options), values
+
+    def function(self, inputs: Iterable, outputs: Any) -> Callable[..., Any]:
+        """Compile a function of the model's own variables."""
+        # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
+        flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
+        with pytensor.config.change_flags(**flags):
+            return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _observed(self) -> Callable[..., Any]:
+        return self.function([], [g.observed for g in self.form.factors])
+
+    @cached_property
+    def _predictor_values(self) -> Callable[..., Any]:
+        outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
+        return self.function(self.form.hyper_values, outputs)
+
+    def _for_solver(self, what: Any, build: Callable[[], Built]) -> Built:
+        """Return functions that depend on the solver, compiled once for each."""
+        key = (*self._solver_key(), what)
+        if key not in self._solver_functions:
+            self._solver_functions[key] = build()
+        return self._solver_functions[key]
+
+    @property
+    def _prior(self) -> Callable[..., Any]:
+        def build() -> Callable[..., Any]:
+            mean, *rest = self._moments
+            outputs = [mean, self.form.log_prior, self.form.log_excess, *rest, *self._constants]
+            return self.function(self.form.hyper_values, outputs)
+
+        return self._for_solver("prior", build)
+
+    @property
+    def _moments(self) -> list[TensorVariable]:
+        """The prior mean of all predictors, the sites' parameters, and what the prior's array is made of."""
+        parameters = [p for g in self.form.factors for p in g.parameters]
+        return [self.form.at_zero_noise(self.form.predictor), *parameters, *self._arrays]
+
+    @property
+    def _pullback(self) -> Callable[..., Any]:
+        def build() -> Callable[..., Any]:
+            outputs = self._moments
+            cotangents = [v.type() for v in outputs]
+            values = list(self.form.hyper_values)
+            natural, unconstrained = pt.dscalars("natural", "unconstrained")
+            log_prior = natural * self.form.log_prior + unconstrained * self.form.log_prior_unconstrained
+            total = log_prior + self.form.log_excess + sum((c * v).sum() for c, v in zip(cotangents, outputs))
+            gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+            return self.function([*values, natural, unconstrained, *cotangents], gradient)
+
+        return self._for_solver("pullback", build)
+
+    @cached_property
+    def _coefficients(self) -> Callable[..., Any]:
+        sizes = [b.origin_shape[0] if b.origin_shape else pt.prod([*b.shape, 1]) for b in self.form.blocks]
+        return self.function(self.form.hyper_values, self.form.at_zero_noise(pt.stack(sizes)))
