@@ -17,7 +17,7 @@ from pymc_ep import compat
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.method import Method
 from pymc_ep.contracts.solution import Solution
-from pymc_ep.engines.report import Report
+from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 
 __all__ = [

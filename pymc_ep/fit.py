@@ -23,11 +23,10 @@ from pymc_ep.calls import (
     warn_unless_converged,
 )
 from pymc_ep.contracts import Call
-from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.checkpoint import Checkpoint, digest
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
-from pymc_ep.results.fingerprint import digest
 
 __all__ = ["explain", "fit", "supported"]
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.solution import Solution
-from pymc_ep.engines.base import Status
+from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
-from pymc_ep.engines.report import Report
 from pymc_ep.sites.base import Site
 
 __all__ = ["Call", "Method"]

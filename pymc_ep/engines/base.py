@@ -1,8 +1,8 @@
-"""What an engine is, and how it ends."""
+"""What an engine is, how it ends, and what it tells while it runs."""
 
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Engine", "Status"]
+__all__ = ["Engine", "Report", "Status"]
 
 
 class Status(NamedTuple):
@@ -39,3 +39,19 @@ class Engine(Protocol):
 
     def finished(self, state: Any) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
+
+
+class Report:
+    """What engines call while they run; that of `pymc_ep.calls.progress` shows a bar, this one does nothing.
+
+    A fit consists of phases. One of unknown length counts iterations, one of known length the calls of `advance`.
+    """
+
+    def __call__(self, objective: float, change: float) -> None:
+        """Tell objective and change of an iteration."""
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Begin a phase, such as ``phase("integrating", total=120)``."""
+
+    def advance(self) -> None:
+        """Tell that another of the phase's `total` is done."""

@@ -1,10 +1,13 @@
-"""Checks of options that several methods take."""
+"""Checks of options that several methods take, and of sites that they need."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_flag", "check_whole"]
+from pymc_ep.exceptions import UnsupportedModelError
+
+__all__ = ["check_flag", "check_whole", "require_bounds", "require_parallel"]
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
@@ -17,3 +20,27 @@ def check_flag(name: str, value: Any) -> None:
     """Raise unless an option is true or false; a word such as "no" would be true."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
+
+
+_BOUNDED = "such as pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson"
+
+
+def require_bounds(factors: Sequence[Any]) -> None:
+    """Raise `UnsupportedModelError` for the first of some groups of sites below which no Gaussians are known."""
+    unbounded = next((group for group in factors if not group.site.has_bound), None)
+    if unbounded is None:
+        return
+    raise UnsupportedModelError(
+        f"{unbounded.name!r} has a {unbounded.site.name} likelihood, below which no Gaussians are known, so that the "
+        f"double loop cannot bound it; use method='ep', or a likelihood that has them, {_BOUNDED}."
+    )
+
+
+def require_parallel(factors: Sequence[Any]) -> None:
+    """Raise `UnsupportedModelError` for the first of some groups whose sites cannot be updated one after another."""
+    coupled = next((group for group in factors if group.site.coupled), None)
+    if coupled is not None:
+        raise UnsupportedModelError(
+            f"The prior of {coupled.name!r}, a {coupled.site.name}, is one factor of all its coefficients, as their "
+            f"states depend on each other; use schedule='parallel', which updates them together."
+        )

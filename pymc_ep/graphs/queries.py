@@ -6,7 +6,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Cast
@@ -14,15 +15,17 @@ from pytensor.tensor.einsum import Einsum
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from pymc_ep.compat import indices_of, inlined, quick_mode
+from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode
 from pymc_ep.graphs.jacobian_products import pullback
 
 __all__ = [
     "depends_on",
     "dominators",
     "elementwise",
+    "evaluate_constants",
     "evaluated",
     "is_affine_numerically",
     "is_affine_symbolically",
@@ -187,3 +190,30 @@ def made_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable)
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
     """Return the values of graphs that no random variable is in."""
     return pytensor.function([], list(graphs), mode=quick_mode(), on_unused_input="ignore")()
+
+
+_LARGE = 1000
+"""Numbers in an array from which it is worth the trouble; smaller ones stay as the model writes them."""
+
+
+def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the graphs with large arrays in the place of what follows from constants alone."""
+    fixed = _largest_fixed(graphs)
+    if not fixed:
+        return list(graphs)
+    mode = numpy_mode().excluding("topo_constant_folding")
+    with pytensor.config.change_flags(cxx=""):
+        values = pytensor.function([], fixed, mode=mode)()
+    found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _LARGE}
+    return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
+
+
+def _largest_fixed(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return arrays computed from constants alone that something else, or nothing, is computed from."""
+    nodes = io_toposort([], list(graphs))
+    fixed: set = set()
+    for node in nodes:
+        if all(isinstance(v, Constant) or v in fixed for v in node.inputs):
+            fixed.update(node.outputs)
+    ends = {v for node in nodes if node.outputs[0] not in fixed for v in node.inputs} | set(graphs)
+    return [v for v in ends if v in fixed and isinstance(v.type, DenseTensorType) and v.ndim]

@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 
 import pymc_ep as pmep
 from pymc_ep.compat import numpy_mode
-from pymc_ep.graphs.constants import evaluate_constants
+from pymc_ep.graphs.queries import evaluate_constants
 
 TIME = np.linspace(0.0, 1.0, 60)[:, None]
 COUNTS = np.random.default_rng(1).poisson(2.0, 60)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.engines.ep.sweep import group_slices
+from pymc_ep.engines.options import require_bounds
 from pymc_ep.engines.prior import FactorValues
-from pymc_ep.engines.requirements import require_bounds
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.sites.bounds import Bounded
 

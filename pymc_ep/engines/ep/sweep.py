@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import namespace
-from pymc_ep.numerics.backend.while_loop import while_loop
+from pymc_ep.numerics.backend.namespace import namespace, while_loop
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite

@@ -11,11 +11,11 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError, at_index
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
 from pymc_ep.graphs.jacobian_products import batch
-from pymc_ep.results.fingerprint import digest
 from pymc_ep.sites.base import first_outside
 
 __all__ = ["CompiledBilinear"]

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.base import Report
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.ep.sweep import Problem, group_slices
 from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
-from pymc_ep.engines.report import Report
-from pymc_ep.engines.requirements import require_parallel
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of"]

@@ -22,7 +22,7 @@ from pymc_ep.hyper.integration.corrections import Corrected, corrected_weights, 
 from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
-from pymc_ep.hyper.integration.interpolation_error import error_between
+from pymc_ep.hyper.integration.interpolated_sites import error_between
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
 from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, hold, owners, why_not_settled

@@ -1,10 +1,11 @@
 """One text of mathematics for NumPy and JAX: which of the two an array belongs to."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-__all__ = ["is_jax", "namespace", "on_host", "to_jax"]
+__all__ = ["is_jax", "namespace", "on_host", "to_jax", "while_loop"]
 
 
 def namespace(*arrays: Any) -> Any:
@@ -43,3 +44,29 @@ def to_jax(array: Any) -> Any:
 def on_host(fields: Any) -> Any:
     """Return a NamedTuple with NumPy arrays in place of JAX's, and everything else as it is."""
     return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))
+
+
+def while_loop(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple], state: tuple) -> tuple:
+    """Apply `body` to `state` as long as `cond` holds.
+
+    Parameters
+    ----------
+    cond : callable
+        Takes the state, returns a scalar truth value.
+    body : callable
+        Takes the state, returns a state of the same shapes and dtypes.
+    state : tuple
+        Arrays and numbers; one JAX array among them makes this a loop of JAX, which can be traced.
+
+    Returns
+    -------
+    tuple
+        The last state.
+    """
+    if any(is_jax(part) for part in state):
+        from pymc_ep.numerics.backend.namespace_jax import while_loop_jax
+
+        return while_loop_jax(cond, body, state)
+    while cond(state):
+        state = body(state)
+    return state

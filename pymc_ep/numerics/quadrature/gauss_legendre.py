@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import namespace
-from pymc_ep.numerics.backend.while_loop import while_loop
+from pymc_ep.numerics.backend.namespace import namespace, while_loop
 
 __all__ = [
     "REACH",

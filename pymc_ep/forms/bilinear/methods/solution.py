@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.bilinear.bound import Sides
+from pymc_ep.engines.bilinear.values import Cells
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.options import check_whole
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
@@ -15,7 +16,7 @@ from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
 
-__all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides"]
+__all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides", "with_unseen_rows"]
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
 _AT_MODE = "; the hyperparameters are at their mode, without a spread"
@@ -139,3 +140,17 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
             f"are added as b[rows] to inner products of rows are integrated out."
         )
     return options | {"tol": float(tol)}
+
+
+def with_unseen_rows(
+    sentence: str, form: CompiledBilinear, cells: Cells, proper: str = "have their prior as posterior"
+) -> str:
+    """Return a sentence on a fit with the numbers of rows without a cell, where there are any, and what they have."""
+    remarks = [sentence]
+    for matrix, pairs in zip(form.form.matrices, (cells.by_left, cells.by_right)):
+        counts = np.diff(pairs.ends)
+        if unseen := int((counts == 0).sum()):
+            # A flat prior has no mode to go to.
+            where = "are where they started, as its prior is flat" if matrix.flat else proper
+            remarks.append(f"{unseen} of {len(counts)} rows of {matrix.name!r} have no cell and {where}")
+    return "; ".join(remarks)

@@ -18,8 +18,15 @@ from pymc_ep.engines.recorded import Saved
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
-from pymc_ep.forms.bilinear.methods.solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
-from pymc_ep.forms.bilinear.methods.unseen_rows import with_unseen_rows
+from pymc_ep.forms.bilinear.methods.solution import (
+    BOUND,
+    bilinear_solution,
+    checked,
+    rebuild,
+    saved,
+    started_sides,
+    with_unseen_rows,
+)
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.numerics.factorisation.singular_value_shrinkage import threshold
 from pymc_ep.sites.cells.likelihoods import CURVED_CELL_SITES

@@ -16,8 +16,15 @@ from pymc_ep.engines.recorded import Saved
 from pymc_ep.exceptions import did_you_mean
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
-from pymc_ep.forms.bilinear.methods.solution import BOUND, bilinear_solution, checked, rebuild, saved, started_sides
-from pymc_ep.forms.bilinear.methods.unseen_rows import with_unseen_rows
+from pymc_ep.forms.bilinear.methods.solution import (
+    BOUND,
+    bilinear_solution,
+    checked,
+    rebuild,
+    saved,
+    started_sides,
+    with_unseen_rows,
+)
 from pymc_ep.sites.cells.likelihoods import CELL_SITES
 
 __all__ = ["OPTIONS", "VG", "solve"]

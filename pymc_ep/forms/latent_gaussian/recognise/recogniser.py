@@ -20,7 +20,6 @@ from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_group,
     correlated_parameters,
 )
-from pymc_ep.graphs.constants import evaluate_constants
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.hyperparameters import (
     coordinates_of,
@@ -32,7 +31,7 @@ from pymc_ep.graphs.hyperparameters import (
 )
 from pymc_ep.graphs.inner_products import SPELLINGS
 from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError
-from pymc_ep.graphs.queries import depends_on, without_casts
+from pymc_ep.graphs.queries import depends_on, evaluate_constants, without_casts
 from pymc_ep.graphs.random_nodes import parameters_of
 
 __all__ = ["recognise_latent_gaussian"]

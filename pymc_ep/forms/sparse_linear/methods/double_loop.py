@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_ep.contracts.method import Call
-from pymc_ep.engines.base import Status
+from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
 from pymc_ep.engines.double_loop.inner_loop import INNER
@@ -18,10 +18,8 @@ from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
 from pymc_ep.engines.recorded import Saved
-from pymc_ep.engines.report import Report
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
-from pymc_ep.forms.sparse_linear.methods.translations import averaged_evidence, averaged_status
-from pymc_ep.forms.sparse_linear.posterior_average import translations_of
+from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
 

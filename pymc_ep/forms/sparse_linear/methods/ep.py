@@ -28,13 +28,13 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
 )
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.form import SparseLinear
-from pymc_ep.forms.sparse_linear.methods.translations import (
+from pymc_ep.forms.sparse_linear.posterior_average import (
     averaged_evidence,
     averaged_status,
     grid_state,
     rebuild_average,
+    translations_of,
 )
-from pymc_ep.forms.sparse_linear.posterior_average import translations_of
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of
 from pymc_ep.hyper.evidence.op import EvidenceOp
 from pymc_ep.hyper.maximise import Hyper

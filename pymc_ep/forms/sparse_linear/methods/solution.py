@@ -14,8 +14,7 @@ from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.methods.double_loop import BoundFit
-from pymc_ep.forms.sparse_linear.methods.translations import grid_state, rebuild_average
-from pymc_ep.forms.sparse_linear.posterior_average import PosteriorAverage
+from pymc_ep.forms.sparse_linear.posterior_average import PosteriorAverage, grid_state, rebuild_average
 from pymc_ep.forms.sparse_linear.posterior_sampled import SampledPosterior
 from pymc_ep.sites.compiled import CompiledSite
 
