@@ -22,6 +22,7 @@ __all__ = [
     "first_outside",
     "get_site",
     "register_site",
+    "require_domain",
     "sites",
 ]
 
@@ -103,8 +104,8 @@ class Site:
     parameters : tuple of str
         Names of the site parameters, in the order in which the functions below take them.
     domain : str
-        What an observation may be: ``"count"``, ``"integer"``, ``"ordinal"``, ``"binary"``, ``"real"``,
-        ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (its ends left out).
+        What an observation may be: ``"count"``, ``"positive count"``, ``"integer"``, ``"ordinal"``, ``"binary"``,
+        ``"real"``, ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (its ends left out).
     parameter_domains : tuple of str
         What each parameter may be: one of these, or ``"extended real"`` (infinities included); empty where all are
         positive.
@@ -201,14 +202,7 @@ class Site:
         name : str
             Name of the observed variable, for the message.
         """
-        check, wanted, _ = _DOMAINS[self.domain]
-        found = _first_bad(np.asarray(y), check)
-        if found is not None:
-            value, where = found
-            raise InvalidDataError(
-                f"{name!r} has the value {value}{where}, but a {self.name} site takes {wanted}. "
-                f"Correct or remove that observation."
-            )
+        require_domain(np.asarray(y), self.domain, name, self.name)
 
     def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
         """Raise `InvalidDataError` at the first parameter outside its domain, or at odds with its observation.
@@ -242,6 +236,17 @@ class Site:
             )
 
 
+def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
+    """Raise `InvalidDataError` at the first observation of a variable outside the domain of its site."""
+    check, wanted, _ = _DOMAINS[domain]
+    if (found := _first_bad(y, check)) is not None:
+        value, where = found
+        raise InvalidDataError(
+            f"{name!r} has the value {value}{where}, but a {site} site takes {wanted}. Correct or remove that "
+            f"observation."
+        )
+
+
 def first_outside(value: Any, domain: str) -> tuple[Any, str, str] | None:
     """Return the first number outside a domain, where it stands, and what it must be; None where all are inside."""
     check, _, wanted = _DOMAINS[domain]
@@ -265,6 +270,11 @@ def _whole(y: np.ndarray) -> np.ndarray:
 
 _DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str, str]] = {
     "count": (_whole, "non-negative whole counts", "a non-negative whole number"),
+    "positive count": (
+        lambda y: _whole(y) & (y >= 1),
+        "whole counts of at least one, as zeros are cut off",
+        "a positive whole number",
+    ),
     "integer": (lambda y: np.isfinite(y) & (y == np.floor(y)), "whole numbers", "a whole number"),
     "ordinal": (_whole, "numbers of categories, counted from 0", "the number of a category"),
     "binary": (lambda y: (y == 0) | (y == 1), "zeros and ones", "zero or one"),

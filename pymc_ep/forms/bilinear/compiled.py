@@ -12,11 +12,12 @@ from pytensor.graph.traversal import ancestors
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.engines.checkpoint import digest
-from pymc_ep.exceptions import InvalidDataError, at_index
+from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.sites.base import first_outside
+from pymc_ep.sites.cells.likelihoods import require_observations
 
 __all__ = ["CompiledBilinear"]
 
@@ -114,13 +115,7 @@ class CompiledBilinear(HyperFunctions):
                     f"{group.name!r} has the {what} {index[k]} at index {k}, but {one.name!r} has rows 0 to "
                     f"{size - 1}; correct that index, or give {one.name!r} more rows."
                 )
-        if (bad_value := group.site.first_bad(y)) is not None:
-            k, kinds = bad_value
-            place = tuple(int(i) for i in np.unravel_index(k, shape or y.shape))
-            raise InvalidDataError(
-                f"{group.name!r} has the observation {y[k]}{at_index(place)}, but its values are {kinds}; correct or "
-                f"remove that cell."
-            )
+        require_observations(group.site, np.reshape(y, shape or y.shape), group.name)
 
     def started(self, theta: np.ndarray) -> tuple[Cells, BilinearPrior]:
         """Return the present cells, and the form at hyperparameters to start from, (p,).

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
 
+from pymc_ep.sites.base import require_domain
 from pymc_ep.sites.cells.count_rates import (
     at_most_one,
     below_log_softplus,
@@ -39,6 +40,7 @@ __all__ = [
     "SoftplusPoissonCells",
     "cell_site",
     "cell_site_names",
+    "require_observations",
 ]
 
 
@@ -66,23 +68,29 @@ class CellBound(NamedTuple):
 
 
 class CellSite(Protocol):
-    """What a likelihood of cells offers.
+    """A likelihood of cells: bounds on its expectation, its density, derivatives and tails.
 
     Attributes
     ----------
-    name : str
     parameters : tuple of str
         Names of the likelihood's parameters beside f.
     spread : {"log_mean_exp", "variance"}
         The second statistic of f: log E e^f or Var f.
     domain : {"count", "binary", "real"}
-        What observations are.
+        What observations are, as of a `pymc_ep.sites.Site`.
     """
 
-    name: str
     parameters: tuple[str, ...]
     spread: str
     domain: str
+
+    @property
+    def name(self) -> str:
+        """Of the likelihood."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether zeros cannot be observed."""
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *parameters: np.ndarray, anchor: Anchor | None = None
@@ -101,21 +109,12 @@ class CellSite(Protocol):
     def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return P(Y > y | f), of the common shape of all arguments."""
 
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """Return the place of the first observation that cannot be, and what they may be; None where all can."""
-
 
 class CurvedCellSite(CellSite, Protocol):
     """A likelihood of cells with a second statistic Var f, and a log density that no parabola curves away from."""
 
     def curvature(self, y: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the largest -d^2 log p(y | f) / df^2 over all f, (n,), and its derivatives in the parameters."""
-
-
-def _counts(y: np.ndarray, least: int) -> tuple[int, str] | None:
-    bad = ~((y >= least) & (y == np.floor(y)) & np.isfinite(y))
-    kinds = "whole numbers of at least zero" if least == 0 else "whole numbers of at least one, as zeros are cut off"
-    return (int(np.argmax(bad)), kinds) if bad.any() else None
 
 
 @dataclass(frozen=True)
@@ -161,10 +160,6 @@ class PoissonCells:
         """See `CellSite`."""
         out = gammainc(y + 1, np.exp(f))
         return at_most_one(out, no_zeros(f)[0]) if self.truncated else out
-
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """See `CellSite`."""
-        return _counts(y, int(self.truncated))
 
 
 @dataclass(frozen=True)
@@ -227,10 +222,6 @@ class NegativeBinomialCells:
         """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
         return (alpha + y) / 4, np.full(y.shape, 0.25)
 
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """See `CellSite`."""
-        return _counts(y, int(self.truncated))
-
 
 @dataclass(frozen=True)
 class BernoulliCells:
@@ -240,6 +231,7 @@ class BernoulliCells:
     parameters = ()
     spread = "variance"
     domain = "binary"
+    truncated = False
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
@@ -269,11 +261,6 @@ class BernoulliCells:
         """See `CurvedCellSite`."""
         return (np.full(y.shape, 0.25),)
 
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """See `CellSite`."""
-        bad = ~((y == 0) | (y == 1))
-        return (int(np.argmax(bad)), "0 or 1") if bad.any() else None
-
 
 @dataclass(frozen=True)
 class SoftplusPoissonCells:
@@ -283,6 +270,7 @@ class SoftplusPoissonCells:
     parameters = ()
     spread = "variance"
     domain = "count"
+    truncated = False
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *, anchor: Anchor | None = None
@@ -320,10 +308,6 @@ class SoftplusPoissonCells:
         """See `CurvedCellSite`."""
         return (softplus_curvature(y),)
 
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """See `CellSite`."""
-        return _counts(y, 0)
-
 
 @dataclass(frozen=True)
 class NormalCells:
@@ -333,6 +317,7 @@ class NormalCells:
     parameters = ("sigma",)
     spread = "variance"
     domain = "real"
+    truncated = False
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, sigma: np.ndarray, *, anchor: Anchor | None = None
@@ -362,11 +347,6 @@ class NormalCells:
     def curvature(self, y: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, ...]:
         """See `CurvedCellSite`."""
         return sigma**-2.0, -2 * sigma**-3.0
-
-    def first_bad(self, y: np.ndarray) -> tuple[int, str] | None:
-        """See `CellSite`."""
-        bad = ~np.isfinite(y)
-        return (int(np.argmax(bad)), "finite numbers") if bad.any() else None
 
 
 def _parabola(mean: np.ndarray, variance: np.ndarray, anchor: Anchor | None) -> CellBound:
@@ -402,6 +382,11 @@ CELL_SITES = tuple(_SITES.values())
 """Their types."""
 CURVED_CELL_SITES = (NegativeBinomialCells, BernoulliCells, SoftplusPoissonCells, NormalCells)
 """Types of those that are each a `CurvedCellSite`."""
+
+
+def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
+    """Raise `InvalidDataError` at the first observation of the cells of a variable that a likelihood cannot have."""
+    require_domain(y, "positive count" if site.truncated else site.domain, name, site.name)
 
 
 def cell_site(name: str, *, truncated: bool) -> CellSite | None:

@@ -462,7 +462,7 @@ def test_log_predictive_is_exact_where_one_matrix_is_a_point(points):
     ("cells", "error", "message"),
     [
         ({"y": NEW | {"rows": [0, 12, 0, 0]}}, pmep.InvalidDataError, "'y' has the row 12 at index 1.*rows 0 to 11"),
-        ({"y": NEW | {"observed": [0, 0, -1, 0]}}, pmep.InvalidDataError, "observation -1 at index 2"),
+        ({"y": NEW | {"observed": [0, 0, -1, 0]}}, pmep.InvalidDataError, "value -1.* at index 2"),
         ({"y": {"rows": [0], "observed": [1]}}, pmep.InvalidDataError, "'cols' is missing"),
         ({"y": NEW | {"beta": 1.0}}, pmep.InvalidDataError, "there is no 'beta'"),
         ({"y": COUNTS}, pmep.InvalidDataError, "'rows' is missing"),

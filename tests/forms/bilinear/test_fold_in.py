@@ -196,7 +196,7 @@ def test_rows_short_of_their_maximum_are_counted(fits, monkeypatch):
         ),
         ({"user": NEW | {"cols": [0, 0, -1, 0, 0]}}, pmep.InvalidDataError, "-1 at index 2 of cols, but these count"),
         ({"user": NEW | {"cols": [0.0] * 5}}, pmep.InvalidDataError, "cols of type float64"),
-        ({"user": NEW | {"observed": [0, 1, -2, 0, 0]}}, pmep.InvalidDataError, "observation -2 at index 2"),
+        ({"user": NEW | {"observed": [0, 1, -2, 0, 0]}}, pmep.InvalidDataError, "value -2.* at index 2"),
         ({"user": NEW | {"observed": [1, 1]}}, pmep.InvalidDataError, r"observations of shape \(2,\)"),
         ({"user": {"cols": 0, "observed": [1, 1]}}, pmep.InvalidDataError, "'rows' is missing"),
         ({"user": NEW | {"observed": MASKED}}, pmep.InvalidDataError, "observed that are masked at index 2; leave"),

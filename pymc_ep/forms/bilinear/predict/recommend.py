@@ -182,7 +182,7 @@ class _Search:
 
 def _least(form: CompiledBilinear) -> int:
     """Return the least observation that there can be."""
-    return int(form.form.cells.site.first_bad(np.zeros(1)) is not None)
+    return int(form.form.cells.site.truncated)
 
 
 def _seen(form: CompiledBilinear, side: int) -> Pairs:
