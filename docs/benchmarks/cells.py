@@ -25,11 +25,12 @@ def main() -> None:
     rows = [row for name in cell_site_names() for row in _rows(name)]
     columns = ("likelihood", "cells", "NumPy, ns", "site's graph, ns", "first call of the graph, s", "bound, ns")
     text = (
-        "Nanoseconds a cell on one thread, medians of 200 and of 7 calls, and the seconds of a first call of a site's\n"
-        "compiled graph. The engines ask for the bound; densities serve draws and predictions. Both densities agree to\n"
-        "3e-14. The graphs are written for EP's tails. They are slower than NumPy for all likelihoods but that of many\n"
-        "bits, by up to a factor of two and a half at a million cells and by one of ten and more at a thousand. So cells\n"
-        "keep functions of their own, and a test holds them to the sites.\n"
+        "Nanoseconds a cell on one thread, medians of 200 and of 7 calls, and the seconds of a first call of\n"
+        "a site's compiled graph. The engines ask for the bound; densities serve draws and predictions. Both\n"
+        "densities agree to 3e-14. The graphs are written for EP's tails. They are slower than NumPy for all\n"
+        "likelihoods but that of many bits, by up to a factor of two and a half at a million cells and by one\n"
+        "of ten and more at a thousand. So cells keep functions of their own, and a test holds them to the\n"
+        "sites.\n"
     )
     write_page(
         "cells", [header("Likelihoods of cells", "docs/benchmarks/cells.py"), text, markdown_table(columns, rows)]

@@ -9,6 +9,7 @@ import pytest
 from pymc_ep.forms import registry
 from pymc_ep.graphs import families
 from pymc_ep.sites import base
+from pymc_ep.sites.cells import likelihoods as cells
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,7 +35,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _registries():
     """What a page registers is gone after it."""
-    everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, registry._METHODS)
+    everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, registry._METHODS, cells._SITES)
     before = [(entries, dict(entries)) for entries in everything]
     yield
     for now, entries in before:

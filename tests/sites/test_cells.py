@@ -11,8 +11,8 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.sites import compile_site, get_site
 from pymc_ep.sites.cells.count_rates import below_log_softplus, softplus
 from pymc_ep.sites.cells.likelihoods import (
-    CURVED_CELL_SITES,
     BernoulliCells,
+    CurvedCellSite,
     NegativeBinomialCells,
     NormalCells,
     PoissonCells,
@@ -161,7 +161,7 @@ def test_observations_that_cannot_be(name):
             require_observations(site, np.array([1.0, 1.0, bad, bad]), "y")
 
 
-CURVED = [name for name, (site, *_) in SITES.items() if isinstance(site, CURVED_CELL_SITES)]
+CURVED = [name for name, (site, *_) in SITES.items() if isinstance(site, CurvedCellSite)]
 
 
 @pytest.mark.parametrize("name", CURVED)

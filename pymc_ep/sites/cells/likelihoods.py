@@ -9,7 +9,7 @@ log density and its derivatives themselves.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import betainc, digamma, expit, gammainc, gammaln, ndtr
@@ -28,8 +28,6 @@ from pymc_ep.sites.cells.count_rates import (
 )
 
 __all__ = [
-    "CELL_SITES",
-    "CURVED_CELL_SITES",
     "BernoulliCells",
     "CellBound",
     "CellSite",
@@ -40,6 +38,7 @@ __all__ = [
     "SoftplusPoissonCells",
     "cell_site",
     "cell_site_names",
+    "register_cell_site",
     "require_observations",
 ]
 
@@ -67,6 +66,7 @@ class CellBound(NamedTuple):
     of_parameters: tuple[np.ndarray, ...] = ()
 
 
+@runtime_checkable
 class CellSite(Protocol):
     """A likelihood of cells: bounds on its expectation, its density, derivatives and tails.
 
@@ -110,6 +110,7 @@ class CellSite(Protocol):
         """Return P(Y > y | f), of the common shape of all arguments."""
 
 
+@runtime_checkable
 class CurvedCellSite(CellSite, Protocol):
     """A likelihood of cells with a second statistic Var f, and a log density that no parabola curves away from."""
 
@@ -369,19 +370,33 @@ def _with_tangent(found: CellBound, mean: np.ndarray, anchor: Anchor | None, cut
     return CellBound(found.value + value + slope * (mean - at), found.of_mean + slope, found.of_spread, own)
 
 
-_SITES: dict[str, Any] = {
-    "poisson": PoissonCells,
-    "negative_binomial": NegativeBinomialCells,
-    "logit": BernoulliCells,
-    "softplus_poisson": SoftplusPoissonCells,
-    "normal": NormalCells,
-}
-"""By the names of the sites that have the same likelihood of a predictor with a Gaussian posterior."""
-_TRUNCATED = (PoissonCells, NegativeBinomialCells)
-CELL_SITES = tuple(_SITES.values())
-"""Their types."""
-CURVED_CELL_SITES = (NegativeBinomialCells, BernoulliCells, SoftplusPoissonCells, NormalCells)
-"""Types of those that are each a `CurvedCellSite`."""
+class _Registered(NamedTuple):
+    plain: Any
+    truncated: Any
+
+
+_SITES: dict[str, _Registered] = {}
+
+
+def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
+    """Say which likelihood of cells goes with a site, so that bilinear models can have it.
+
+    Parameters
+    ----------
+    name : str
+        The site with the same likelihood; `pymc_ep.register_family` says of which distribution and link that is.
+    plain : CellSite
+    truncated : CellSite, optional
+        The same with zeros cut off, for `pymc.Truncated`.
+
+    Raises
+    ------
+    ValueError
+        Where the site has a likelihood of cells already.
+    """
+    if name in _SITES:
+        raise ValueError(f"The site {name!r} has a likelihood of cells already.")
+    _SITES[name] = _Registered(plain, truncated)
 
 
 def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
@@ -391,12 +406,19 @@ def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
 
 def cell_site(name: str, *, truncated: bool) -> CellSite | None:
     """Return the likelihood of cells that is that of a site, maybe with zeros cut off; None where there is none."""
-    kind = _SITES.get(name)
-    if kind is None or (truncated and kind not in _TRUNCATED):
+    known = _SITES.get(name)
+    if known is None:
         return None
-    return kind(truncated=True) if truncated else kind()
+    return known.truncated if truncated else known.plain
 
 
 def cell_site_names() -> tuple[str, ...]:
     """Return the names of the sites that cells can have."""
     return tuple(_SITES)
+
+
+register_cell_site("poisson", PoissonCells(), PoissonCells(truncated=True))
+register_cell_site("negative_binomial", NegativeBinomialCells(), NegativeBinomialCells(truncated=True))
+register_cell_site("logit", BernoulliCells())
+register_cell_site("softplus_poisson", SoftplusPoissonCells())
+register_cell_site("normal", NormalCells())

@@ -29,7 +29,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
 )
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.numerics.factorisation.singular_value_shrinkage import threshold
-from pymc_ep.sites.cells.likelihoods import CURVED_CELL_SITES
+from pymc_ep.sites.cells.likelihoods import CurvedCellSite
 
 __all__ = ["OPTIONS", "VBMF", "solve"]
 
@@ -113,7 +113,7 @@ def solve(call: Call) -> Solution:
 def _require_form(form: CompiledBilinear) -> None:
     """Raise for likelihoods and biases that there are no pseudo-data for."""
     group = form.form.cells
-    if not isinstance(group.site, CURVED_CELL_SITES):
+    if not isinstance(group.site, CurvedCellSite):
         cut = " with zeros cut off" if getattr(group.site, "truncated", False) else ""
         raise UnsupportedModelError(
             f"{group.name!r} has a {group.site.name} likelihood{cut} and link {group.link}, whose log density curves "
@@ -256,7 +256,7 @@ VBMF = Method(
     rebuild,
     OPTIONS,
     ("optimize", "fixed"),
-    takes=lambda site: isinstance(site, CURVED_CELL_SITES),
+    takes=lambda site: isinstance(site, CurvedCellSite),
     suits=lambda site: False,
     takes_form=lambda form: _refusal(form) is None,
 )

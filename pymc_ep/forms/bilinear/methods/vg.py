@@ -25,7 +25,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
     started_sides,
     with_unseen_rows,
 )
-from pymc_ep.sites.cells.likelihoods import CELL_SITES
+from pymc_ep.sites.cells.likelihoods import CellSite
 
 __all__ = ["OPTIONS", "VG", "solve"]
 
@@ -157,5 +157,5 @@ VG = Method(
     rebuild,
     OPTIONS,
     ("optimize", "fixed"),
-    takes=lambda site: isinstance(site, CELL_SITES),
+    takes=lambda site: isinstance(site, CellSite),
 )

@@ -18,7 +18,7 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
 from pymc_ep.forms.bilinear.form import Bilinear, CellGroup
 from pymc_ep.forms.bilinear.recognise.biases import with_biases
 from pymc_ep.forms.bilinear.recognise.matrix_priors import all_latent, entries_of, is_gaussian
-from pymc_ep.graphs.families import family_of
+from pymc_ep.graphs.families import family_of, site_names
 from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables
 from pymc_ep.graphs.inner_products import (
     InnerProducts,
@@ -37,16 +37,8 @@ __all__ = ["bilinear_sites", "recognise_bilinear"]
 
 def bilinear_sites() -> list[tuple[str, str, Any]]:
     """Return the likelihoods that inner products can have: distribution, link and site, for the table."""
-    return [(f"{name}, bilinear", link, cell_site(site, truncated=False)) for name, link, site in _LIKELIHOODS]
-
-
-_LIKELIHOODS = (
-    ("Poisson", "exp", "poisson"),
-    ("NegBinomial", "exp", "negative_binomial"),
-    ("Bernoulli", "logistic", "logit"),
-    ("Poisson", "softplus", "softplus_poisson"),
-    ("Normal", "identity", "normal"),
-)
+    rows = ((name, link, cell_site(site, truncated=False)) for name, link, site in site_names())
+    return [(f"{name}, bilinear", link, site) for name, link, site in rows if site is not None]
 
 
 class Likelihood(NamedTuple):
