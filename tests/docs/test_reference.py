@@ -14,9 +14,7 @@ from pymc_ep.forms import methods
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
 NAMES = re.findall(r"^::: ([\w.]+)$", TEXT, re.MULTILINE)
-ROOMS = """
-    contracts datasets diagnostics forms operators plots predict sites sites.cells
-""".split()
+ROOMS = ["contracts", "datasets", "diagnostics", "forms", "operators", "plots", "predict", "sites", "sites.cells"]
 
 
 def named(dotted):
