@@ -90,7 +90,7 @@ def require_readable(model: Model) -> None:
             )
     if single := [rv.name for rv in model.free_RVs if rv.dtype == "float32"]:
         raise UnsupportedModelError(
-            f"{single[0]!r} is in single precision, and what is fitted here needs double: build the model under "
+            f"{single[0]!r} is in single precision, and fits need double precision: build the model under "
             f"pytensor.config.floatX = 'float64'."
         )
     for rv in model.observed_RVs:

@@ -323,3 +323,4 @@ _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     ICARRV: _intrinsic_autoregression,
     ZeroSumNormalRV: _zero_sum_normal,
 }
+"""Function from a random variable to its `Gaussian`, by type of its Op; the first that matches is used."""

@@ -35,9 +35,9 @@ _MIN_PRODUCTS = 5e6
 With one thread a dense posterior took 0.7 ms there, a sparse one 0.5 ms at a fraction of 0.02 and 0.9 ms at 0.1, so
 that the choice does not matter."""
 _MAX_STORED = 2**22
-"""Largest number of doubles in a cached design, 32 MiB; larger maps are evaluated at each value of the hyperparameters.
+"""Largest number of doubles in a cached design, 32 MiB: all of a dense one, the nonzeros of a sparse one.
 
-It trades memory for time. A dense R of that size is held by each prior anyway."""
+It trades memory for time: larger maps are evaluated at each value of the hyperparameters."""
 _BATCH_SIZE = 2**22
 """Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 

@@ -150,8 +150,8 @@ class LatentPosterior:
                 return step, low, high
             step /= 2
         raise NumericalError(
-            "Next to the mode of the hyperparameters the sites give no posterior, so that the latent variables cannot "
-            "follow the hyperparameters; hold these with hyper='fixed', or use a smaller power."
+            "Near the mode of the hyperparameters the sites give no proper posterior, so that the latent variables "
+            "cannot follow the hyperparameters; fix these with hyper='fixed', or use a smaller power."
         )
 
     @property

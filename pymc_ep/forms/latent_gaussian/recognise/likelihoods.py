@@ -27,20 +27,20 @@ def require_univariate(rv: TensorVariable) -> None:
         return
     if isinstance(rv.owner.op, PartialObservedRV):
         raise UnsupportedModelError(
-            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on those that are "
-            f"seen. Observe it as a shorter vector without them."
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
+            f"ones. Observe it as a shorter vector without them."
         )
     found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
     gaussian = gaussian_of(rv)
     if gaussian is not None and gaussian.degenerate:
         raise UnsupportedModelError(
-            f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
+            f"{found}: values that sum to zero have no density as a vector. Observe all but one of them, as an "
             f"MvNormal."
         )
     if gaussian is not None:
         instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
         raise UnsupportedModelError(
-            f"{found}, which is known as a latent variable only, as its values depend on each other. Give it to the "
+            f"{found}, which is supported as a latent variable only, as its values depend on each other. Use it in the "
             f"mean of a pm.Normal{instead}."
         )
     raise UnsupportedModelError(

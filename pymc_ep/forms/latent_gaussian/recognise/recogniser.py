@@ -107,6 +107,7 @@ def _no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
         else:
             reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
         reasons.append(reason)
+    # A message of a few lines.
     most = 6
     reasons[most:] = [f"and {len(reasons) - most} more"] * (len(reasons) > most)
     return (
@@ -206,8 +207,7 @@ def _largest_affine_set(
         raise UnsupportedModelError(
             f"Predictors are affine in some of {tied} but not in all of them together. {together}. Say which to "
             f"integrate out with latent=[...]; the others become hyperparameters. Inner products of rows of two "
-            f"matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with {SPELLINGS} "
-            f"write."
+            f"matrices are another form: use BilinearPoisson, BilinearBernoulli, or a predictor with {SPELLINGS}."
         )
     return sets[0]
 
@@ -236,7 +236,7 @@ def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVari
 def _not_latent_message(model: Model, variable: TensorVariable) -> str:
     name = variable.name
     if variable in model.deterministics:
-        return f"latent= names the Deterministic {name!r}, which is made of no Gaussian variable."
+        return f"latent= names the Deterministic {name!r}, which depends on no Gaussian variable."
     if variable not in model.free_RVs:
         return f"latent= names {name!r}, which is not a free random variable of the model."
     if not gaussian_of(variable):
