@@ -1,4 +1,4 @@
-"""What the rooms owe each other, typed: forms, posteriors, solutions, and methods that lead from one to the next."""
+"""Typed interfaces between subpackages: `Form`, `Posterior` and `Solution`, and the `Method` that connects them."""
 
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm, Factor, Form, Likelihood, SiteForm
 from pymc_ep.contracts.method import Call, Method

@@ -1,8 +1,8 @@
-"""Forms: what a model is, symbolically, and as functions of arrays.
+"""Interfaces of forms: the symbolic structure of a model, and its compiled functions of arrays.
 
-`Form` and `CompiledForm` are what every form offers, so that `pymc_ep.fit` can fit it and store the result. `SiteForm`
-and `CompiledSiteForm` are what forms with univariate sites on Gaussian predictors offer beyond: evidence, predictions
-and diagnostics are written against these.
+Every form has `Form` and `CompiledForm`: `pymc_ep.fit` needs no more to fit it and to store the result. Forms with
+univariate sites on Gaussian predictors also have `SiteForm` and `CompiledSiteForm`. Evidence, predictions and
+diagnostics are written against these two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ class Factor(Protocol):
 
     @property
     def site(self) -> Any:
-        """What methods are asked whether they can work with; None for whatever has no site."""
+        """Argument of `Method.takes` and `Method.suits`; None for a factor without a site."""
 
 
 class Likelihood(Factor, Protocol):
-    """The univariate sites of one variable, with graphs in terms of hyperparameters and latent noise."""
+    """Univariate sites of one variable, as graphs of hyperparameters and latent noise."""
 
     @property
     def site(self) -> Site:
-        """The site of each observation."""
+        """Site of each observation."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Likelihood(Factor, Protocol):
 
     @property
     def predictor(self) -> TensorVariable:
-        """eta, of the shape of the observations."""
+        """Predictor eta, of the shape of the observations."""
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
@@ -52,35 +52,38 @@ class Likelihood(Factor, Protocol):
 
     @property
     def correlated(self) -> bool:
-        """Whether the observations are one vector, whose values have no predictive distributions of their own."""
+        """Whether the observations are one correlated vector, whose elements have no separate predictive densities."""
 
 
 class Form(Protocol):
-    """What a model is, symbolically. `pymc_ep.graphs.hyper_functions.Hyperparameters` has the parts named hyper."""
+    """Symbolic structure of a model.
+
+    `pymc_ep.graphs.hyper_functions.Hyperparameters` provides the attributes whose names start with ``hyper``.
+    """
 
     @property
     def hyper_names(self) -> tuple[str, ...]:
-        """Free random variables that are hyperparameters."""
+        """Names of the hyperparameters, which are free random variables."""
 
     @property
     def hyper_values(self) -> tuple[Any, ...]:
-        """Their value variables."""
+        """Value variables of the hyperparameters."""
 
     @property
     def gaussian_remark(self) -> str:
-        """A remark for the status of the result, or an empty string."""
+        """Remark on Gaussian hyperparameters for the status of the result; empty where there is none."""
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Random variables that are integrated out."""
+        """Names of the random variables that are integrated out."""
 
     @property
     def groups(self) -> Sequence[Factor]:
-        """The observed variables."""
+        """Observed variables."""
 
     @property
     def factors(self) -> Sequence[Factor]:
-        """All that a method must be able to work with: the observed variables, and potentials where there are any."""
+        """Observed variables, then potentials: `Method.takes` must accept the site of each."""
 
 
 class SiteForm(Form, Protocol):
@@ -88,15 +91,15 @@ class SiteForm(Form, Protocol):
 
     @property
     def groups(self) -> Sequence[Likelihood]:
-        """The observed variables."""
+        """Observed variables."""
 
     @property
     def factors(self) -> Sequence[Likelihood]:
-        """The observed variables, and potentials where there are any."""
+        """Observed variables, then potentials."""
 
     @property
     def predictions(self) -> Sequence[Likelihood]:
-        """Likelihoods without observations, to predict."""
+        """Likelihoods without observations, which are predicted."""
 
     @property
     def affine(self) -> Sequence[Any]:
@@ -104,14 +107,14 @@ class SiteForm(Form, Protocol):
 
     @property
     def blocks(self) -> Sequence[Any]:
-        """Latent variables, each with a ``name`` and whether its prior is ``flat``."""
+        """Latent variables, each with a ``name`` and a bool ``flat``, true for a flat prior."""
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return the variables behind sites and latent variables, and those behind each latent variable named."""
+        """Return graph ancestors: those of all sites and named latent variables, and those of each of the latter."""
 
 
 class CompiledForm(Protocol):
-    """Functions of arrays that a form has.
+    """Compiled functions of a form, on arrays.
 
     Attributes
     ----------
@@ -119,7 +122,7 @@ class CompiledForm(Protocol):
     start : ndarray, (p,)
         Unconstrained hyperparameters at the model's initial point.
     work : float
-        Multiplications of the dearest step of a fit, to an order of magnitude: they decide on threads of BLAS.
+        Multiplications of the most expensive step of a fit, to an order of magnitude. It decides on threads of BLAS.
     """
 
     form: Any
@@ -127,48 +130,48 @@ class CompiledForm(Protocol):
 
     @property
     def work(self) -> float:
-        """Multiplications of the dearest step of a fit."""
+        """Multiplications of the most expensive step of a fit."""
 
     def observed(self) -> Sequence[np.ndarray]:
-        """Return the present observations, an array for each of `form.groups`."""
+        """Return the current observations, one array for each of `form.groups`."""
 
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the hyperparameters on their own scale at theta, (p,)."""
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return theta for rows of PyMC's unconstrained values, (s, p)."""
+        """Return theta, (s, p), for rows of PyMC's unconstrained values, (s, p)."""
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Take other initial values of the hyperparameters."""
+        """Replace the initial values of the hyperparameters."""
 
     def describe(self) -> str:
-        """Return lines of a name and a text, apart by two spaces or more, for `pymc_ep.explain`."""
+        """Return the text of `pymc_ep.explain`: lines of a name, two or more spaces, and a description."""
 
 
 class HyperDensity(Protocol):
-    """The prior of hyperparameters at many values of them."""
+    """Log prior of the hyperparameters at many values."""
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density of theta, Jacobian terms included, for rows (s, p)."""
+        """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
 
     def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `log_prior` returns and its gradients, (s, p)."""
+        """Return the log density, (s,), and its gradients, (s, p), for rows of theta, (s, p)."""
 
 
 class CompiledSiteForm(CompiledForm, Protocol):
-    """What evidence, its maximisation and its integration take of a form.
+    """Compiled functions of a form with univariate sites, as evidence, its maximisation and its integration use them.
 
     Attributes
     ----------
     form : SiteForm
     sites : list of CompiledSite
-        Of each of `form.factors`.
+        One for each of `form.factors`.
     transformed : ndarray of bool, (p,)
-        Whether PyMC transforms a coordinate of theta.
+        Whether PyMC transforms each coordinate of theta.
     most_draws : int
-        Draws of a chain where no number is asked for.
+        Default number of draws of a chain.
     sweep : float
-        Time of a sweep of EP, in that of `work` multiplications.
+        Time of an EP sweep, in units of the time of `work` multiplications.
     """
 
     form: Any
@@ -179,44 +182,44 @@ class CompiledSiteForm(CompiledForm, Protocol):
 
     @property
     def rows(self) -> HyperDensity:
-        """Functions of many values of the hyperparameters."""
+        """Functions of many values of the hyperparameters, one a row."""
 
     @property
     def solver(self) -> Any:
-        """The space that priors are held in; ``improper`` says whether it takes flat priors."""
+        """Representation of the Gaussian prior; its attribute ``improper`` is true where flat priors are allowed."""
 
     @property
     def varying_parameters(self) -> tuple[bool, ...]:
-        """Whether site parameters of each factor depend on hyperparameters."""
+        """Whether the site parameters of each factor depend on hyperparameters."""
 
     def solve_in(self, solver: str) -> None:
-        """Choose the space that priors are held in, by name or ``"auto"``."""
+        """Select the representation of the Gaussian prior, by name or ``"auto"``."""
 
     def in_values(self) -> Self:
-        """Return the same form whose theta is PyMC's unconstrained values alone."""
+        """Return a shallow copy whose theta is the vector of PyMC's unconstrained values."""
 
     def to_values(self, theta: np.ndarray) -> np.ndarray:
-        """Return PyMC's unconstrained values for rows of theta, (s, p)."""
+        """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
 
     def unpack(self, theta: np.ndarray) -> list[np.ndarray]:
         """Return PyMC's unconstrained values at theta, (p,), in the shapes of `form.hyper_values`."""
 
     def prior(self, theta: np.ndarray) -> Prior:
-        """Return means, covariance and site parameters at theta, (p,)."""
+        """Return prior means, prior covariance and site parameters at theta, (p,)."""
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return shift and precision of all sites, (n,) each, to start from; None where zeros will do."""
+        """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""
 
     def pullback(
         self, theta: np.ndarray, mean: Any, array: Any, parameters: Sequence[Sequence[Any]], *, density: str
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of a function of the prior whose own gradients are given."""
+        """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the variable behind each coefficient of the solver, and the index in it."""
+        """Return, for each coefficient of the solver, the name of its variable and the index within it."""
 
     def site_at(self, theta: np.ndarray, group: Any) -> tuple[CompiledSite, list[np.ndarray]]:
-        """Return the compiled site of any likelihood, one to predict included, and its parameters at theta."""
+        """Return the compiled site of a likelihood, with or without observations, and its parameters at theta."""
 
     def fitted_to(self, data: Mapping[Any, np.ndarray]) -> Self | None:
-        """Return the form with the prior of a fit to other data, given by shared variable; None where there is none."""
+        """Return the form with the prior under other data, given by shared variable; None where there is none."""

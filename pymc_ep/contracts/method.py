@@ -1,4 +1,4 @@
-"""Methods: what ``method=`` names, and the one call that every method gets."""
+"""Methods of inference, which ``method=`` selects, and the `Call` that each is given."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,26 +14,27 @@ from pymc_ep.sites.base import Site
 
 __all__ = ["Call", "Method"]
 
-_FINE = Status(True, "")
+_CONVERGED = Status(True, "")
+"""Status of a treatment chosen without reservation: its empty sentence adds nothing to the status of the result."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a method is asked to do.
+    """Arguments of `Method.solve`.
 
     Attributes
     ----------
     form : CompiledForm
     theta : ndarray, (p,)
-        Unconstrained hyperparameters to start from, or to stay at.
+        Unconstrained hyperparameters: initial values, or with ``hyper="fixed"`` the values used.
     hyper : {"optimize", "fixed", "integrate"}
-        What becomes of them.
+        Treatment of the hyperparameters.
     start : mapping of str to ndarray, optional
         ``fit_state`` of an earlier fit.
     options : dict
         Overrides of the method's own `Method.options`.
     report : Report
-        Told of phases, and of objective and change in each iteration.
+        Receives phases, and objective and change in each iteration.
     checkpoint : Checkpoint
         Receives the state at intervals.
     """
@@ -49,36 +50,37 @@ class Call:
 
 @dataclass(frozen=True)
 class Method:
-    """A method in the registry.
+    """Entry of a method in the registry.
 
     Attributes
     ----------
     name : str
-        What `pymc_ep.fit` calls ``method``.
+        Value of the argument ``method`` of `pymc_ep.fit`.
     form : type
-        The form it solves.
+        Type of the forms that it fits.
     solve : callable
         ``solve(call) -> Solution``.
     rebuild : callable
-        ``rebuild(compiled form, state) -> Posterior``: from the arrays of a saved state.
+        ``rebuild(compiled form, state) -> Posterior``, from the arrays of a saved state.
     options : dict
-        Options it takes beyond those of `pymc_ep.fit`, with their defaults.
+        Options beyond those of `pymc_ep.fit`, with their defaults.
     hyper : tuple of str
-        Treatments of hyperparameters it offers; ``"sample"`` needs the two below.
+        Supported treatments of hyperparameters; ``"sample"`` needs `evidence_op` and `condition`.
     evidence_op : callable, optional
-        ``evidence_op(compiled form, options) -> Op`` with outputs log evidence and gradient, and a method
-        ``endless_directions(theta)`` that names where the posterior of the hyperparameters is improper.
+        ``evidence_op(compiled form, options) -> Op``, with outputs log evidence and gradient. Its method
+        ``endless_directions(theta)`` names the directions in which the posterior of the hyperparameters is improper.
     condition : callable, optional
-        ``condition(call, thetas) -> Solution``: given draws of the hyperparameters, (k, p).
+        ``condition(call, thetas) -> Solution``, given draws of the hyperparameters, (k, p).
     takes : callable
-        Whether it can work with a site, None standing for the quadrature of a density; by default it can with any.
+        Whether the method supports a site; None stands for the quadrature of a density. By default all are supported.
     suits : callable
-        Whether it is to be taken for such a site where no method is asked for and another would do.
+        Whether the method is preferred for a site it supports, where ``method`` is left out.
     takes_form : callable
-        Whether it can work with a form, its sites aside; by default it can with any.
+        Whether the method supports a form, apart from its sites. By default all are supported.
     choose_hyper : callable
-        ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment that ``hyper="auto"`` stands
-        for, and why that is not the best one. It may be ``"sample"`` only if `chains` is true.
+        ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
+        status with the reason where a better treatment was passed over. It may be ``"sample"`` only if `chains` is
+        true.
     """
 
     name: str
@@ -92,4 +94,4 @@ class Method:
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
-    choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _FINE)
+    choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _CONVERGED)

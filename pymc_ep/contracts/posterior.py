@@ -1,4 +1,4 @@
-"""Posteriors: moments and joint draws of the variables of a model."""
+"""Interfaces of posteriors: moments and joint draws of the variables of a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ class Moments(NamedTuple):
 
 
 def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
-    """Return the moments of values, (s, *shape), with weights, (s,), that add up to one."""
+    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
     out = {}
     for name, values in rows.items():
         mean = np.tensordot(weights, values, axes=1)
@@ -30,27 +30,27 @@ def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dic
 
 
 def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
-    """Return log p(y_i | y_-i), (n,), from that given the hyperparameters, (k, n), and weights given all data.
+    """Return log p(y_i | y_-i), (n,), from log p(y_i | y_-i, theta_j), (k, n), and posterior weights of theta_j, (k,).
 
-    p(y_i | y_-i)^-1 is the posterior mean of p(y_i | y_-i, theta)^-1 (Gelfand, Dey and Chang 1992).
+    1 / p(y_i | y_-i) is the posterior mean of 1 / p(y_i | y_-i, theta) (Gelfand, Dey and Chang 1992).
     """
     return -logsumexp(-log_predictives, axis=0, b=weights[:, None])
 
 
 class JointDraws(NamedTuple):
-    """Draws of all variables of a form.
+    """Joint draws of all variables of a form.
 
     Attributes
     ----------
     values : dict of str to ndarray, (s, *shape)
     log_likelihood : dict of str to ndarray, (s, *shape)
-        Empty where it was not asked for.
+        Empty where not requested.
     log_p, log_q : ndarray, (s,), or None
-        Log density of each draw and the observations under the model, and of the draw under the approximation,
-        in the model's free variables on PyMC's unconstrained scale. With hyperparameters held at one value,
-        both are given the hyperparameters.
+        Log density of each draw and the observations under the model, and of each draw under the approximation. Both
+        are densities of the model's free variables on PyMC's unconstrained scale. Where the hyperparameters are
+        fixed, both are conditional on them.
     left_out : str
-        Why there are no densities, where they were asked for.
+        Reason for missing densities, where they were requested.
     """
 
     values: dict[str, np.ndarray]
@@ -61,7 +61,7 @@ class JointDraws(NamedTuple):
 
 
 class Posterior(Protocol):
-    """What a method's ``rebuild`` returns for a fit just made, and for one read back from disk."""
+    """Posterior of a fitted form, as a method's ``rebuild`` returns it, from a fresh or a saved fit."""
 
     @property
     def form(self) -> CompiledForm:
@@ -69,11 +69,11 @@ class Posterior(Protocol):
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Number of unknowns: coefficients plus hyperparameters."""
 
     @property
     def theta(self) -> np.ndarray:
-        """Unconstrained hyperparameters at their mode, (p,)."""
+        """Mode of the unconstrained hyperparameters, (p,)."""
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the moments of the hyperparameters on their own scale."""
@@ -83,13 +83,13 @@ class Posterior(Protocol):
     ) -> JointDraws:
         """Return joint draws of all variables.
 
-        Densities of the draws are evaluated where log likelihoods are, unless that takes more than `budget`
-        multiplications and is not needed for the draws themselves.
+        With `log_likelihood`, densities of the draws are evaluated too. They are left out where they take more than
+        `budget` multiplications and the draws themselves do not need them.
         """
 
 
 class SitePosterior(Posterior, Protocol):
-    """The posterior of a `SiteForm`: Gaussian given hyperparameters, by Gaussian sites in place of the factors."""
+    """Posterior of a `SiteForm`: Gaussian given hyperparameters, with Gaussian sites in place of the factors."""
 
     @property
     def form(self) -> CompiledSiteForm:
@@ -97,33 +97,33 @@ class SitePosterior(Posterior, Protocol):
 
     @property
     def shift(self) -> np.ndarray:
-        """Shifts of the sites at the mode of the hyperparameters, (n,)."""
+        """Shifts of the sites, (n,), at the mode of the hyperparameters."""
 
     @property
     def precision(self) -> np.ndarray:
-        """Precisions of the sites there, (n,)."""
+        """Precisions of the sites, (n,), at the mode of the hyperparameters."""
 
     @property
     def directions(self) -> np.ndarray:
-        """Columns of a factor of the hyperparameters' covariance, one a row, (k, p); k = 0 where they are held."""
+        """D, (k, p), with D^T D the covariance of the unconstrained hyperparameters; k = 0 where they are fixed."""
 
     @property
     def held(self) -> bool:
-        """Whether hyperparameters are at one value."""
+        """Whether the hyperparameters are fixed at one value."""
 
     @property
     def mode(self) -> tuple[np.ndarray, Prior, GaussianPosterior]:
-        """Hyperparameters, prior and posterior at the mode."""
+        """Hyperparameters, prior and Gaussian posterior at the mode of the hyperparameters."""
 
     @property
     def without_sites(self) -> str:
-        """Why `shift` and `precision` are not there; empty where they are."""
+        """Reason for missing `shift` and `precision`; empty where they exist."""
 
     def components(self) -> "Iterator[tuple[float, SitePosterior]]":
-        """Yield each weight and posterior of a mixture, or the posterior itself."""
+        """Yield the weight and posterior of each component of a mixture, or weight one and the posterior itself."""
 
     def moments(self, variables: Sequence[Any] | None = None) -> dict[str, Moments]:
-        """Return the moments of some of the form's affine variables, by default of all."""
+        """Return the moments of the given affine variables, by default of all."""
 
     def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of a likelihood's predictors, one to predict included."""
+        """Return the moments of the predictors of a likelihood, with or without observations."""

@@ -1,4 +1,4 @@
-"""Solutions: what a method hands to the results."""
+"""Solutions: the output of a method, from which the results are written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from pymc_ep.contracts.posterior import JointDraws
 __all__ = ["Draws", "Solution"]
 
 Draws = Callable[..., JointDraws]
-"""``draws(size, rng, log_likelihood=...)``."""
+"""Sampler of the posterior, ``draws(size, rng, log_likelihood=...)``."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Solution:
     moments : dict
         Name of a variable to its posterior mean and standard deviation, at the variable's own shape.
     modes : dict
-        Name of a variable to its posterior mode, where that is all that is known.
+        Name of a variable to its posterior mode, for variables without moments.
     hyper_modes : dict
         Hyperparameters at the mode, on their own scale.
     scalars : dict
-        0-d results: log evidence and the like.
+        Scalar results, such as the log evidence.
     traces : dict
-        Name to (dim, values): histories.
+        Name to (dim, values): histories of the iterations.
     hyper_traces : dict
-        Hyperparameters in each iteration, on their own scale, with the iterations as first axis.
+        Hyperparameters on their own scale, (iterations, *shape).
     sites : dict
         Name of an observed variable to a dict of arrays of its shape: precision, shift, loo.
     coefficients : dict
@@ -39,20 +39,20 @@ class Solution:
     state : dict
         Arrays from which the posterior can be rebuilt.
     draws : callable, optional
-        None where there are none.
+        Sampler of the posterior; None where the method has none.
     most_draws : int
-        Draws of a chain where no number is asked for.
+        Default number of draws of a chain.
     numbers_per_draw : int
-        Size of one draw, for the default number of draws.
+        Numbers in one joint draw, from which the default number of draws follows.
     status : str
     converged : bool
     settings : dict
     design : dict
-        Hyperparameters at the points of a design, on their own scale, with the points as first axis.
+        Hyperparameters on their own scale at the points of a design, (points, *shape).
     log_evidence_is : str
-        What the log evidence is, for the result's attributes; empty where there is none.
+        Definition of the log evidence, stored as an attribute; empty where there is none.
     objective_is, max_change_is : str
-        What the traces of these names are, for the result's attributes.
+        Definitions of the traces of these names, stored as attributes.
     """
 
     moments: dict[str, tuple[np.ndarray, np.ndarray]]

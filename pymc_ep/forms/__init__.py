@@ -1,4 +1,4 @@
-"""Forms: what a model is, mathematically, and all that knows it. One form is one folder, which registers itself."""
+"""Forms: the mathematical structures of models that can be fitted, each a subpackage that registers itself."""
 
 from pymc_ep.forms import bilinear as bilinear
 from pymc_ep.forms import latent_gaussian as latent_gaussian

@@ -1,4 +1,4 @@
-"""From a model to compiled functions, once for as long as the model's variables stay the same."""
+"""Compilation of models, cached for as long as a model's variables stay the same."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +18,9 @@ from pymc_ep.graphs.random_nodes import is_random
 __all__ = ["compiled_form", "require_readable"]
 
 _COMPILED: WeakKeyDictionary = WeakKeyDictionary()
+"""By model: a dict from the arguments of `compiled_form` to the compiled form and the initial values it starts from.
+
+Keys are weak, so that a model that is deleted takes its compiled functions with it."""
 
 
 def compiled_form(
@@ -41,13 +44,13 @@ def compiled_form(
     Returns
     -------
     pymc_ep.contracts.CompiledForm
-        The same one for equal arguments until a variable is added to the model. New data in shared variables
-        need no new one.
+        Cached: equal arguments give the same object until a variable is added to the model. New data in shared
+        variables leave it valid.
 
     Raises
     ------
     UnsupportedModelError
-        As the recognisers, and `require_readable`.
+        Raised by the recognisers and by `require_readable`.
     """
     restore_observed(model)
     require_readable(model)
@@ -55,10 +58,10 @@ def compiled_form(
     names = None if latent is None else tuple([latent] if isinstance(latent, str) else latent)
     variables = (*model.basic_RVs, *model.deterministics, *model.potentials)
     key = (names, tuple(wanted), repr(compile_kwargs), variables)
-    # Lengths of dims decide the shapes of hyperparameters, and initial values where they start; functions stay.
-    # Small graphs, evaluated once: not worth a C compiler.
+    # The compiled functions hold for any lengths of dims and any initial values; only `restart` depends on these.
+    # The graphs are small and evaluated once, so that compiling them to C would cost more than it saves.
     with pytensor.config.change_flags(cxx=""):
-        # A dim that data were given has a length that is read off these: neither constant nor shared.
+        # The length of a dim that is set by data is a graph of these, neither a constant nor a shared variable.
         lengths = tuple(int(length.eval()) for length in model.dim_lengths.values())
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
     if key in known and known[key][1] == start:
@@ -78,7 +81,7 @@ def compiled_form(
 
 
 def require_readable(model: Model) -> None:
-    """Raise for variables in single precision or with named axes, and for observations in batches."""
+    """Raise for free variables in single precision, variables with named axes, and observations in minibatches."""
     for rv in model.basic_RVs:
         if not isinstance(rv.type, TensorType):
             raise UnsupportedModelError(
@@ -87,7 +90,7 @@ def require_readable(model: Model) -> None:
             )
     if single := [rv.name for rv in model.free_RVs if rv.dtype == "float32"]:
         raise UnsupportedModelError(
-            f"{single[0]!r} is in single precision, and what is fitted here needs double: build the model under "
+            f"{single[0]!r} is in single precision, and fits need double precision: build the model under "
             f"pytensor.config.floatX = 'float64'."
         )
     for rv in model.observed_RVs:

@@ -1,4 +1,4 @@
-"""The marginal model: a model's hyperparameters, with the evidence in place of everything that is integrated out."""
+"""The marginal model: a model's hyperparameters, with the evidence in place of latent and observed variables."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,19 +23,19 @@ def marginal_model(
 ) -> Model:
     """Return the model of the hyperparameters alone.
 
-    It shares variables, transforms, dims and data with `model`, so that new data set in either are those of both. The
-    evidence is a potential of the value variables, not of the random variables: a transform that is undone and done
-    again would lose digits in its tails.
+    It shares variables, transforms, dims and data with `model`: data set in one are set in both. The evidence is a
+    potential of the value variables, not of the random variables. Applying a transform and its inverse would lose
+    digits in the tails.
 
     Parameters
     ----------
     model : pymc.Model
     form : Form
-        What the model was recognised as.
+        Form of the model.
     name : str
-        Of the potential.
+        Name of the potential.
     log_evidence : callable
-        Takes the vector of unconstrained hyperparameters, (p,), returns a scalar.
+        Maps the vector of unconstrained hyperparameters, (p,), to a scalar.
     """
     if not form.hyper_values:
         raise UnsupportedModelError(
@@ -68,12 +68,12 @@ def marginal_model(
 
 
 def latents_missing_from(model: Model, names: set[str]) -> list[str]:
-    """Return the free variables that the observations depend on and that are not among `names`."""
+    """Return the names of free variables that the observations depend on and that `names` lacks."""
     return [rv.name for rv in model.free_RVs if rv.name not in names and depends_on(model.observed_RVs, [rv])]
 
 
 def unconstrained(model: Model, form: Form, draws: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Move draws of the hyperparameters, (s, *shape), to PyMC's unconstrained scale, (s, p).
+    """Transform draws of the hyperparameters, (s, *shape), to PyMC's unconstrained scale, (s, p).
 
     Raises
     ------

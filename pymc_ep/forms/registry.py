@@ -1,4 +1,4 @@
-"""The registries of forms and methods: which recogniser reads a model as which form, and what fits it."""
+"""Registries of forms and methods: how models are recognised as forms, and which methods fit each form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,60 +26,61 @@ __all__ = [
 ]
 
 Recogniser = Callable[[Model, Sequence[str] | None, Sequence[str]], Form | None]
+"""``recogniser(model, latent, wanted)``; see `FormEntry`."""
 Row = tuple[str, str, str, Any]
-"""Distribution, link, site by name, and what the methods of the form are asked whether they can work with."""
+"""Distribution, link and site by name, then the argument of `Method.takes`."""
 
 
 class Predictions(Protocol):
-    """What a form whose predictors are not Gaussian answers in its own way."""
+    """Predictions and diagnostics of a form whose predictors are not Gaussian."""
 
     def rebuild(self, idata: Any, model: pm.Model) -> Any:
         """Return the posterior of a fit, see `pymc_ep.contracts.Posterior`.
 
-        Its attribute ``unknowns`` counts values and hyperparameters.
+        Its attribute ``unknowns`` is the number of coefficients and hyperparameters.
 
         Raises
         ------
         ValueError
-            Where it is not one of the model as it is.
+            Where the fit is not of the model in its current state.
         """
 
     def log_predictive(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
-        """Return log densities of new observations, for `pymc_ep.log_predictive`."""
+        """Return log predictive densities of new observations, for `pymc_ep.log_predictive`."""
 
     def transforms(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
-        """Return probability integral transforms of new observations, for `predictive_pit`."""
+        """Return probability integral transforms of new observations, for `pymc_ep.diagnostics.predictive_pit`."""
 
     def no_cumulants(self, form: Any) -> str:
-        """Say why `pymc_ep.diagnose` has no cumulants of tilted distributions."""
+        """Return the reason why `pymc_ep.diagnose` has no cumulants of tilted distributions."""
 
     def remark(self, form: Any) -> str:
-        """Say why there are no Gaussian predictions, and what there is instead."""
+        """Return the reason why there are no Gaussian predictions, and the alternative."""
 
 
 @dataclass(frozen=True)
 class FormEntry:
-    """A form in the registry.
+    """Entry of a form in the registry.
 
     Attributes
     ----------
     form : type
         A frozen dataclass, see `pymc_ep.contracts.Form`.
     compiled : callable
-        ``compiled(form, initial hyperparameters, compile_kwargs)`` returns the form's functions of arrays, see
+        ``compiled(form, initial hyperparameters, compile_kwargs)`` returns the compiled functions, see
         `pymc_ep.contracts.CompiledForm`.
     recogniser : callable, optional
-        ``recogniser(model, latent, wanted)`` returns the form, None where the model is not of that form at all,
-        or raises `UnsupportedModelError` where it nearly is. Later registrations are asked first. None for a form that
-        the recogniser of another one returns.
+        ``recogniser(model, latent, wanted)`` returns the form. It returns None for a model of another form, and raises
+        `UnsupportedModelError` for one that misses a condition of this form. Later registrations are tried first.
+        None for a form that the recogniser of another form returns.
     fallback : bool
-        Whether the recogniser is asked after all others, and says why a model is of no form.
+        Whether the recogniser is tried after all others; it then raises for models of no form.
     rows : callable
-        Returns rows of the table of `pymc_ep.supported`: distribution, link, name of the site, and the site.
+        Returns rows of the table of `pymc_ep.supported`: distribution, link, name of the site, site.
     gaussian : bool
-        Whether it is a `pymc_ep.contracts.SiteForm`, for which predictions and diagnostics are there already.
+        Whether the form is a `pymc_ep.contracts.SiteForm`, to which the general predictions and diagnostics apply.
     predictions : Predictions, optional
-        Those of a form that is none.
+        Predictions and diagnostics of any other form.
     """
 
     form: type
@@ -92,11 +93,13 @@ class FormEntry:
 
 
 _FORMS: dict[type, FormEntry] = {}
+"""Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
+"""Registered methods by name and type of form, in the order of registration."""
 
 
 def register_form(entry: FormEntry) -> FormEntry:
-    """Register a form, the function that reads a model as one, and what compiles it.
+    """Register a form with its recogniser and its compiled functions.
 
     Parameters
     ----------
@@ -114,7 +117,7 @@ def register_form(entry: FormEntry) -> FormEntry:
 
 
 def register_method(method: Method) -> Method:
-    """Register a method for a form under the name users give as ``method``.
+    """Register a method for a form, under its value of the argument ``method``.
 
     Parameters
     ----------
@@ -143,12 +146,12 @@ def methods() -> tuple[Method, ...]:
 
 
 def entry_of(form: Form) -> FormEntry:
-    """Return the entry of a form that a recogniser has returned.
+    """Return the registry entry of a form.
 
     Raises
     ------
     UnsupportedModelError
-        Where its type was never registered.
+        Where its type is not registered.
     """
     if type(form) not in _FORMS:
         raise UnsupportedModelError(
@@ -158,7 +161,7 @@ def entry_of(form: Form) -> FormEntry:
 
 
 def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Form:
-    """Return the form of a model, by the first recogniser that knows it."""
+    """Return the form of a model, from the first recogniser that accepts it."""
     latest_first = list(reversed(_FORMS.values()))
     for entry in sorted(latest_first, key=lambda entry: entry.fallback):
         form = None if entry.recogniser is None else entry.recogniser(model, latent, wanted)
@@ -168,14 +171,14 @@ def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequenc
 
 
 def get_method(name: str | None, form: Form) -> Method:
-    """Return the method of that name for a form; for None the first of those that can work with all of its sites.
+    """Return the method of that name for a form; for None the first that supports all of its sites.
 
     Raises
     ------
     ValueError
-        Lists the methods there are for the form.
+        Where there is no such method; lists those of the form.
     UnsupportedModelError
-        Where there are none.
+        Where the form has no method.
     """
     kind = type(form)
     fitting = [method for method in _METHODS.values() if method.form is kind]
@@ -184,7 +187,7 @@ def get_method(name: str | None, form: Form) -> Method:
             f"The model is of the form {kind.__name__}, for which no method is registered; register_method adds one."
         )
     if name is None:
-        # Where none can, the first says what it lacks.
+        # Where no method supports all sites, the first raises and names what it lacks.
         return (able_methods(form) or fitting)[0]
     for method in fitting:
         if name == method.name:
@@ -197,7 +200,7 @@ def get_method(name: str | None, form: Form) -> Method:
 
 
 def able_methods(form: Form) -> list[Method]:
-    """Return the methods for a form that can work with all of its sites, those first that suit them."""
+    """Return the methods that support a form and all of its sites, those that prefer these sites first."""
     sites = [factor.site for factor in form.factors]
     fitting = [method for method in _METHODS.values() if method.form is type(form)]
     able = [method for method in fitting if all(map(method.takes, sites)) and method.takes_form(form)]

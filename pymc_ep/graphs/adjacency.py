@@ -1,4 +1,4 @@
-"""Checks of adjacency matrices, without which the precision matrix of a field on areas is singular."""
+"""Checks of adjacency matrices: conditions under which the precision matrix of an areal prior is nonsingular."""
 
 import numpy as np
 import pytensor
@@ -13,7 +13,7 @@ __all__ = ["require_connected", "require_neighbours"]
 
 
 def require_neighbours(adjacency: TensorVariable, name: str) -> None:
-    """Raise for an area without neighbours, which a conditional autoregression leaves without a distribution."""
+    """Raise for an area without neighbours: its row of the precision matrix of a CAR prior is zero."""
     weights = _value(adjacency)
     if weights is None:
         return
@@ -27,7 +27,7 @@ def require_neighbours(adjacency: TensorVariable, name: str) -> None:
 
 
 def require_connected(adjacency: TensorVariable, name: str) -> None:
-    """Raise where areas fall into several components: differences of neighbours say nothing of their levels."""
+    """Raise for a graph of several components: differences of neighbours do not determine the level of each."""
     weights = _value(adjacency)
     if weights is None:
         return

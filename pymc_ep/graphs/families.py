@@ -1,8 +1,8 @@
-"""Which PyMC distribution, under which link, is which site.
+"""Table of PyMC distributions and links with their sites.
 
-Links are told by value, not by pattern: the distribution's parameter is evaluated at several values of the
-affine predictor and compared with each known link. PyMC and PyTensor write the same link in many ways, and
-differently on either stack; its values stay the same.
+Links are recognised by value, not by graph pattern: the distribution's parameter is evaluated at several values of the
+affine predictor and compared with each known link. PyMC and PyTensor have many graphs for one link, and releases
+differ; the values agree.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,17 +34,17 @@ __all__ = ["LINKS", "Family", "Link", "family_of", "register_family", "site_name
 
 
 class Link(NamedTuple):
-    """How a distribution's parameter follows from the predictor eta.
+    """Map from the predictor eta to a parameter of a distribution.
 
     Attributes
     ----------
     inverse : callable
-        ``inverse(eta, *site_parameters)``: the distribution's parameter, of arrays.
+        ``inverse(eta, *site_parameters)``, on arrays: the distribution's parameter.
     forward : callable, optional
-        ``forward(parameter, *site_parameters)``: eta, of graphs. Where there is one, the model's own predictor may
-        differ from eta by an offset free of latent variables, such as the log of an exposure.
+        ``forward(parameter, *site_parameters)``, on graphs: eta. It is needed for models whose predictor differs from
+        eta by an offset free of latent variables, such as the log of an exposure.
     sign : float
-        With -1, eta is minus what `inverse` takes and `forward` returns.
+        With -1, `inverse` takes -eta and `forward` returns -eta.
     """
 
     inverse: Callable[..., np.ndarray]
@@ -62,12 +62,12 @@ LINKS: dict[str, Link] = {
     "probit": Link(lambda x, *_: scipy.special.ndtr(x)),
     "complementary log-log": Link(lambda x, *_: -np.expm1(-np.exp(x)), lambda p, *_: pt.log(-pt.log1p(-p))),
 }
-"""Inverse links: the distribution's parameter as a function of eta."""
+"""Links by name. The name is that of the inverse link: the distribution's parameter as a function of eta."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one PyMC distribution maps to sites.
+    """Map from one PyMC distribution to its sites.
 
     Attributes
     ----------
@@ -79,9 +79,9 @@ class Family:
         Each site parameter, in the site's order: its position among the distribution's parameters, or a function of
         all of these.
     options : callable
-        Static site options read off the random variable's Op.
+        Takes the random variable's Op, returns the static options of the site.
     own_links : dict of str to Link
-        Links that are the family's own, by name; others are in `LINKS`.
+        Links of this family alone, by name; they take precedence over `LINKS`.
     carriers : tuple of int
         Positions of all parameters that the predictor enters.
     """
@@ -94,7 +94,7 @@ class Family:
     carriers: tuple[int, ...]
 
     def link(self, name: str) -> Link:
-        """Return a link by the name it has in this family."""
+        """Return the link of that name, of this family or else of `LINKS`."""
         return self.own_links.get(name) or LINKS[name]
 
     def site_parameters(self, parameters: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -103,6 +103,7 @@ class Family:
 
 
 _FAMILIES: dict[type, Family] = {}
+"""Registered families by type of the random variable's Op."""
 
 
 def register_family(
@@ -115,7 +116,7 @@ def register_family(
     own_links: dict[str, Link] | None = None,
     carriers: tuple[int, ...] | None = None,
 ) -> None:
-    """Say which sites a PyMC distribution has.
+    """Register the sites of a PyMC distribution, one for each link.
 
     Parameters
     ----------
@@ -133,8 +134,8 @@ def register_family(
     own_links : dict of str to Link, optional
         Links of this distribution alone, such as those that depend on site parameters.
     carriers : tuple of int, optional
-        Positions of all parameters that the predictor enters, where there are several. A function in `parameters`
-        must then tie the others to the first: it is checked not to vary with eta.
+        Positions of all parameters that depend on the predictor, where there are several. A function in `parameters`
+        must then express the constraint between them; its value is checked to be constant in eta.
     """
     own = own_links or {}
     unknown = sorted(set(links) - set(LINKS) - set(own))
@@ -151,7 +152,7 @@ def family_of(rv: TensorVariable) -> Family | None:
 
 
 def site_names() -> list[tuple[str, str, str]]:
-    """Return (distribution, link, site) for all that is registered, ordered categories, and all the rest."""
+    """Return (distribution, link, site): of registered families, ordered categories, and any other distribution."""
     registered = [
         (op_type.__name__.removesuffix("RV"), link, site)
         for op_type, family in _FAMILIES.items()

@@ -1,7 +1,7 @@
-"""Which PyMC distributions are Gaussian, with what mean and covariance.
+"""Mean, covariance and root of PyMC's Gaussian distributions.
 
-Each is read off its own parameters: a covariance where there is one, otherwise a precision matrix or the linear map of
-independent normals that the distribution is.
+Each follows from the distribution's own parameters: from a covariance where there is one, else from a precision matrix
+or from the linear map of independent normals that defines the distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,19 +37,19 @@ class Gaussian:
     Attributes
     ----------
     mean : callable
-        Mean, of a shape that broadcasts to the variable's; None where it is zero whatever the model says.
+        Mean, of a shape that broadcasts to the variable's; None where the distribution has mean zero by definition.
     covariance : callable
-        (d, d).
+        Covariance, (d, d).
     root : callable
-        (k, d), with covariance = root^T root.
-    barred : tuple of TensorVariable
-        What scales and correlations depend on: no latent variable may be behind these.
+        R, (k, d), with covariance R^T R.
+    covariance_inputs : tuple of TensorVariable
+        Parameters of the covariance; they must not depend on latent variables.
     log_excess : callable, optional
         log of the factor by which PyMC's density of the variable exceeds the normalised one.
     check : callable, optional
         Raises, given the variable's name, where the distribution is improper.
     flat : bool
-        Whether it is the limit of ever wider Gaussians, with identities for covariance and root.
+        Whether the prior is flat, the limit of infinite variance; covariance and root then are identities.
     degenerate : bool
         Whether its covariance is singular, so that it has no density as a vector.
     """
@@ -57,7 +57,7 @@ class Gaussian:
     mean: Callable[[Shape], TensorVariable] | None
     covariance: Callable[[Shape], TensorVariable]
     root: Callable[[Shape], TensorVariable]
-    barred: tuple[TensorVariable, ...]
+    covariance_inputs: tuple[TensorVariable, ...]
     log_excess: Callable[[Shape], TensorVariable] | None = None
     check: Callable[[str], None] | None = None
     flat: bool = False
@@ -65,7 +65,7 @@ class Gaussian:
 
 
 def gaussian_of(rv: TensorVariable) -> Gaussian | None:
-    """Return how a random variable is Gaussian, or None where it is not."""
+    """Return mean, covariance and root of a random variable, or None where it is not Gaussian."""
     op = rv.owner.op
     reader = next((read for op_type, read in _READERS.items() if isinstance(op, op_type)), None)
     return None if reader is None else reader(rv)
@@ -81,7 +81,7 @@ def _normal(rv: TensorVariable) -> Gaussian:
 
 
 def _flat(rv: TensorVariable) -> Gaussian:
-    """Density 1, where coefficient space counts (2 pi)^{-1/2} for each value."""
+    """Flat prior of density 1, where coefficient space has the density (2 pi)^{-d/2}."""
 
     def identity(shape: Shape) -> TensorVariable:
         return pt.diag(pt.ones(pt.prod(pt.stack([*shape, 1]))))
@@ -94,18 +94,18 @@ def _flat_excess(shape: Shape) -> TensorVariable:
 
 
 def _sparse_field(rv: TensorVariable) -> Gaussian:
-    """Leave out the potentials, which are sites."""
+    """Flat part of a sparse field, without its potentials, which are sites."""
     parameters = parameters_of(rv)
 
     def log_excess(shape: Shape) -> TensorVariable:
         return _flat_excess(shape) + rv.owner.op.log_excess(parameters)
 
-    return replace(_flat(rv), barred=tuple(parameters), log_excess=log_excess)
+    return replace(_flat(rv), covariance_inputs=tuple(parameters), log_excess=log_excess)
 
 
 def _wavelet_tree(rv: TensorVariable) -> Gaussian:
-    """Leave out the mixtures, which are sites."""
-    return replace(_flat(rv), barred=tuple(parameters_of(rv)))
+    """Flat part of a wavelet tree, without its mixtures, which are sites."""
+    return replace(_flat(rv), covariance_inputs=tuple(parameters_of(rv)))
 
 
 def _mv_normal(rv: TensorVariable) -> Gaussian:
@@ -136,7 +136,7 @@ def _matrix_normal(rv: TensorVariable) -> Gaussian | None:
 
 
 def _random_walk(rv: TensorVariable) -> Gaussian | None:
-    """Cumulative sums along time of a first value and of innovations, all independent."""
+    """Random walk: cumulative sums along time of an initial value and innovations, all independent."""
     first, innovation, _ = rv.owner.inputs
     if all(isinstance(v.owner.op, MvNormal.rv_type) for v in (first, innovation)):
         return _walk_of_vectors(first, innovation)
@@ -145,7 +145,7 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
     (m0, s0), (m1, s1) = map(parameters_of, (first, innovation))
 
     def along_time(start: TensorVariable, step: TensorVariable, shape: Shape) -> TensorVariable:
-        # The parts come with time first: (1, *batch) and (time - 1, *batch).
+        # Time is the first axis of both parts: (1, *batch) and (time - 1, *batch).
         *batch, time = shape
         joined = pt.concatenate([pt.broadcast_to(start, (1, *batch)), pt.broadcast_to(step, (time - 1, *batch))])
         return pt.moveaxis(joined, 0, -1)
@@ -163,11 +163,11 @@ def _random_walk(rv: TensorVariable) -> Gaussian | None:
 
 
 def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gaussian:
-    """Cumulative sums along time, the last axis but one, of vectors that are independent of each other."""
+    """Random walk of vectors: cumulative sums along time, the last axis but one, of independent vectors."""
     (m0, c0), (m1, c1) = map(parameters_of, (first, innovation))
 
     def along_time(start: TensorVariable, step: TensorVariable, shape: Shape, ndim: int) -> TensorVariable:
-        # The parts come with time first; each is a vector, or a matrix, of the length of the last axis.
+        # Time is the first axis of both parts; their elements are vectors or square matrices of `length`.
         *batch, time, length = shape
         part = (*batch, *[length] * ndim)
         joined = pt.concatenate([pt.broadcast_to(start, (1, *part)), pt.broadcast_to(step, (time - 1, *part))])
@@ -193,7 +193,7 @@ def _walk_of_vectors(first: TensorVariable, innovation: TensorVariable) -> Gauss
 
 
 def _autoregression(rv: TensorVariable) -> Gaussian | None:
-    """R x = (first values; c + innovations), with R unit lower triangular and banded."""
+    """Autoregression: R x = (initial values; c + innovations), with R unit lower triangular and banded."""
     rho, sigma, first, *_ = parameters_of(rv)
     if rho.ndim != 1 or not isinstance(first.owner.op, NormalRV):
         return None
@@ -211,16 +211,16 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
         starts = pt.broadcast_to(start, (*batch, op.ar_order))
         return pt.concatenate([starts, pt.broadcast_to(step, (*batch, time - op.ar_order))], axis=-1)
 
-    def respond(rows: TensorVariable, time: TensorVariable) -> TensorVariable:
+    def solve_residuals(rows: TensorVariable, time: TensorVariable) -> TensorVariable:
         """Return R^{-1} applied along the last axis of (k, d) rows."""
         flat = rows.reshape((-1, time))
         return pt.linalg.solve_triangular(residuals(time), flat.T, lower=True, unit_diagonal=True).T.reshape(rows.shape)
 
     def mean(shape: Shape) -> TensorVariable:
-        return respond(along_time(m0, constant, shape).reshape((1, -1)), shape[-1]).reshape(tuple(shape))
+        return solve_residuals(along_time(m0, constant, shape).reshape((1, -1)), shape[-1]).reshape(tuple(shape))
 
     def root(shape: Shape) -> TensorVariable:
-        return respond(pt.diag(along_time(s0, sigma[..., None], shape).ravel()), shape[-1])
+        return solve_residuals(pt.diag(along_time(s0, sigma[..., None], shape).ravel()), shape[-1])
 
     def covariance(shape: Shape) -> TensorVariable:
         half = root(shape)
@@ -229,10 +229,10 @@ def _autoregression(rv: TensorVariable) -> Gaussian | None:
     return Gaussian(mean, covariance, root, (rho, sigma, s0))
 
 
-def _of_precision(
+def _from_precision(
     precision: TensorVariable,
     mean: Callable[[Shape], TensorVariable] | None,
-    barred: tuple[TensorVariable, ...],
+    covariance_inputs: tuple[TensorVariable, ...],
     log_excess: Callable[[Shape], TensorVariable],
     check: Callable[[str], None],
 ) -> Gaussian:
@@ -240,11 +240,11 @@ def _of_precision(
         factor = pt.linalg.cholesky(precision)
         return pt.linalg.solve_triangular(factor, pt.eye(precision.shape[0]), lower=True)
 
-    return Gaussian(mean, lambda shape: pt.linalg.inv(precision), root, barred, log_excess, check)
+    return Gaussian(mean, lambda shape: pt.linalg.inv(precision), root, covariance_inputs, log_excess, check)
 
 
 def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
-    """Precision tau (D - alpha W); PyMC leaves out the constants of its density, -d log(2 pi) / 2 + log|D| / 2."""
+    """CAR prior of precision tau (D - alpha W); PyMC's density lacks the constants -d log(2 pi) / 2 + log|D| / 2."""
     mean, weights, alpha, tau, _ = parameters_of(rv)
     w = _matrix(weights)
     neighbours = w.sum(axis=0)
@@ -253,13 +253,13 @@ def _conditional_autoregression(rv: TensorVariable) -> Gaussian:
     def log_excess(shape: Shape) -> TensorVariable:
         return 0.5 * shape[-1] * np.log(2 * np.pi) - 0.5 * pt.log(neighbours).sum()
 
-    return _of_precision(
+    return _from_precision(
         precision, lambda shape: mean, (weights, alpha, tau), log_excess, lambda name: require_neighbours(w, name)
     )
 
 
 def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
-    """Differences of neighbours, and PyMC's soft constraint of the sum; PyMC normalises the latter only."""
+    """ICAR prior: differences of neighbours and a soft zero-sum constraint; PyMC normalises the constraint alone."""
     weights, sigma, zero_sum_sd = parameters_of(rv)
     below = pt.eq(pt.tril(_matrix(weights)), 1).astype("float64")
     w = below + below.T
@@ -271,13 +271,13 @@ def _intrinsic_autoregression(rv: TensorVariable) -> Gaussian:
         log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(precision))).sum()
         return 0.5 * (n - 1) * np.log(2 * np.pi) - pt.log(sd) - 0.5 * log_det
 
-    return _of_precision(
+    return _from_precision(
         precision, None, (weights, sigma, zero_sum_sd), log_excess, lambda name: require_connected(w, name)
     )
 
 
 def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
-    """Independent normals minus their means along the last axes; one scale along these."""
+    """Independent normals minus their means along the last axes, with one scale along these axes."""
     sigma, _ = parameters_of(rv)
 
     def centred(scale: TensorVariable) -> Callable[[Shape], TensorVariable]:
@@ -293,14 +293,14 @@ def _zero_sum_normal(rv: TensorVariable) -> Gaussian:
 
 
 def _block_diagonal(stack: TensorVariable) -> TensorVariable:
-    """Put matrices (b, k, k) on the diagonal of one (b k, b k)."""
+    """Return the block-diagonal matrix, (b k, b k), of matrices (b, k, k)."""
     b, k, _ = stack.shape
     place = pt.arange(b)
     return pt.set_subtensor(pt.zeros((b, b, k, k))[place, place], stack).swapaxes(1, 2).reshape((b * k, b * k))
 
 
 def _matrix(weights: TensorVariable) -> TensorVariable:
-    """Return an adjacency matrix, perhaps sparse, perhaps with leading axes of length one, as a dense matrix."""
+    """Return an adjacency matrix as a dense matrix, without leading axes of length one."""
     if isinstance(weights.type, SparseTensorType):
         weights = dense_from_sparse(weights)
     return weights.reshape(weights.shape[-2:]).astype("float64")
@@ -323,3 +323,4 @@ _READERS: dict[type, Callable[[TensorVariable], Gaussian | None]] = {
     ICARRV: _intrinsic_autoregression,
     ZeroSumNormalRV: _zero_sum_normal,
 }
+"""Function from a random variable to its `Gaussian`, by type of its Op; the first that matches is used."""

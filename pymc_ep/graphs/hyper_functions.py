@@ -1,4 +1,4 @@
-"""Hyperparameters of a form: symbolic, and as a vector of PyMC's unconstrained values."""
+"""Hyperparameters of a form: their graphs, and functions of the unconstrained vector theta, (p,)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ __all__ = ["HyperFunctions", "Hyperparameters", "row_variables"]
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The part that all forms have.
+    """Symbolic hyperparameters and their log prior, as every form has them.
 
     Attributes
     ----------
     hyper_names : tuple of str
-        Free random variables that are hyperparameters.
+        Names of the hyperparameters, which are free random variables.
     hyper_values : tuple of TensorVariable
-        Their value variables on PyMC's unconstrained scale; all other graphs of the form are in terms of these.
+        Value variables on PyMC's unconstrained scale, the inputs of all other graphs of the form.
     hyper_constrained : tuple of TensorVariable
-        The hyperparameters themselves as functions of `hyper_values`.
+        Hyperparameters on their own scale, as functions of `hyper_values`.
     hyper_transformed : tuple of bool
-        Whether PyMC transforms each of them, to a log, logit or the like.
+        Whether PyMC transforms each of them, by a log, logit or the like.
     hyper_gaussian : tuple of str
-        Those with Gaussian priors, which would be latent if all that they enter were affine in them.
+        Names of those with Gaussian priors that are not latent, because the model is not affine in them.
     log_prior : TensorVariable, ()
         Log density of the hyperparameters, without Jacobian terms, and of potentials in them.
     log_prior_unconstrained : TensorVariable, ()
-        The same with the Jacobian terms: the density of `hyper_values`.
+        Log density of `hyper_values`: `log_prior` with Jacobian terms.
     hyper_coordinates : tuple of (PartialCorrelations or None)
-        Coordinates in which `HyperFunctions` takes each of `hyper_values`; None for these themselves, an empty tuple
-        for all.
+        Coordinates of theta for each of `hyper_values`; None where these are `hyper_values` themselves. An empty tuple
+        stands for None throughout.
     """
 
     hyper_names: tuple[str, ...]
@@ -51,16 +51,16 @@ class Hyperparameters:
 
     @property
     def gaussian_remark(self) -> str:
-        """What to say of Gaussian variables that are hyperparameters; empty where there are none."""
+        """Remark on Gaussian variables that are hyperparameters; empty where there are none."""
         if not self.hyper_gaussian:
             return ""
         return f"Gaussian, but in a scale, a product or another prior: {', '.join(self.hyper_gaussian)}"
 
 
 class HyperFunctions:
-    """Functions of the unconstrained hyperparameters, for compiled forms to inherit.
+    """Functions of the unconstrained hyperparameters theta, (p,); a mixin of compiled forms.
 
-    These are the vector theta, PyMC's unconstrained values but for those that have coordinates of their own.
+    theta is the vector of PyMC's unconstrained values, with those that have `hyper_coordinates` mapped to these.
     """
 
     form: Any
@@ -68,7 +68,7 @@ class HyperFunctions:
     function: Callable[..., Callable[..., Any]]
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Take other initial values, and with them shapes, of the hyperparameters."""
+        """Replace the initial values, and so the shapes, of the hyperparameters."""
         values = np.concatenate([np.zeros(0), *(np.ravel(v) for v in hyper_start)])
         self._shapes = [np.shape(v) for v in hyper_start]
         sizes = [np.size(v) for v in hyper_start]
@@ -76,41 +76,41 @@ class HyperFunctions:
         self.transformed = np.repeat(np.array(self.form.hyper_transformed, dtype=bool), sizes)
         ends = np.cumsum([0, *sizes])
         places = zip(self.form.hyper_coordinates, ends[:-1], ends[1:])
-        self._own = [(own, slice(begin, end)) for own, begin, end in places if own is not None]
+        self._coordinates = [(own, slice(begin, end)) for own, begin, end in places if own is not None]
         self.start = self.from_values(values[None])[0]
 
     def in_values(self) -> Self:
-        """Return a twin whose vector theta is PyMC's unconstrained values alone."""
+        """Return a shallow copy whose theta is the vector of PyMC's unconstrained values."""
         other = self.shallow_copy()
-        other.start, other._own = self.to_values(self.start[None])[0], []
+        other.start, other._coordinates = self.to_values(self.start[None])[0], []
         return other
 
     def to_values(self, theta: np.ndarray) -> np.ndarray:
-        """Return PyMC's unconstrained values for rows of theta, (s, p)."""
-        out = theta.copy() if self._own else theta
-        for own, here in self._own:
-            out[:, here] = own.to_values(theta[:, here])
+        """Return PyMC's unconstrained values, (s, p), for rows of theta, (s, p)."""
+        out = theta.copy() if self._coordinates else theta
+        for coordinates, here in self._coordinates:
+            out[:, here] = coordinates.to_values(theta[:, here])
         return out
 
     def from_values(self, values: np.ndarray) -> np.ndarray:
-        """Return theta for rows of PyMC's unconstrained values, (s, p)."""
+        """Return theta, (s, p), for rows of PyMC's unconstrained values, (s, p)."""
         out = values.copy()
-        for own, here in self._own:
-            out[:, here] = own.from_values(values[:, here])
+        for coordinates, here in self._coordinates:
+            out[:, here] = coordinates.from_values(values[:, here])
         return out
 
     def pull(self, theta: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return gradients in theta from those in PyMC's values, rows (s, p) each."""
-        out = gradient.copy() if self._own else gradient
-        for own, here in self._own:
-            out[:, here] = own.pull(theta[:, here], gradient[:, here])
+        """Return gradients in theta, (s, p), from those in PyMC's unconstrained values, (s, p), by the chain rule."""
+        out = gradient.copy() if self._coordinates else gradient
+        for coordinates, here in self._coordinates:
+            out[:, here] = coordinates.pull(theta[:, here], gradient[:, here])
         return out
 
     def log_det(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log |d values / d theta|, (s,), and its gradient, (s, p), for rows of theta."""
         total, gradient = np.zeros(len(theta)), np.zeros_like(theta)
-        for own, here in self._own:
-            part, gradient[:, here] = own.log_det(theta[:, here])
+        for coordinates, here in self._coordinates:
+            part, gradient[:, here] = coordinates.log_det(theta[:, here])
             total += part
         return total, gradient
 
@@ -120,14 +120,14 @@ class HyperFunctions:
         return [part.reshape(s) for part, s in zip(np.split(values, self._ends), self._shapes)] if self._shapes else []
 
     def constrained(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the hyperparameters on their own scale, for rows of unconstrained values (s, p) or one (p,)."""
+        """Return the hyperparameters on their own scale, for one theta, (p,), or rows of them, (s, p)."""
         rows = np.atleast_2d(theta)
         values = self._constrained(*self.unpack_rows(rows))
         out = dict(zip(self.form.hyper_names, (np.asarray(v) for v in values)))
         return out if np.ndim(theta) == 2 else {name: v[0] for name, v in out.items()}
 
     def unpack_rows(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return PyMC's unconstrained values for rows of theta, (s, p), each (s, *shape)."""
+        """Return PyMC's unconstrained values, (s, *shape) each, for rows of theta, (s, p)."""
         parts = np.split(self.to_values(theta), self._ends, axis=1) if self._shapes else []
         return [np.ascontiguousarray(part).reshape(len(theta), *s) for part, s in zip(parts, self._shapes)]
 
@@ -143,5 +143,5 @@ class HyperFunctions:
 
 
 def row_variables(variables: Sequence[TensorVariable]) -> dict[TensorVariable, TensorVariable]:
-    """Return for each variable one with rows of its values, (s, *shape)."""
+    """Return, for each variable, a variable that holds s values of it, (s, *shape)."""
     return {v: pt.TensorType(v.dtype, shape=(None, *v.type.shape))(f"{v.name}_rows") for v in variables}

@@ -1,4 +1,4 @@
-"""Which variables of a model are unknown, and the part of a form that its hyperparameters make."""
+"""Unknown variables of a model, and the fields of a form that its hyperparameters determine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["coordinates_of", "follows_from", "hyper_fields", "keeps_gaussian", "
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:
-    """Free random variables that some observed variable or potential depends on, in the model's order."""
+    """Return the free random variables that an observed variable or potential depends on, in the model's order."""
     if not model.observed_RVs:
         raise UnsupportedModelError(
             "The model has no observed variable, so there is nothing to fit; pass observed= to a distribution."
@@ -39,18 +39,18 @@ def kind_of(rv: TensorVariable) -> str:
 
 
 def keeps_gaussian(model: Model, rv: TensorVariable) -> bool:
-    """Whether PyMC moves a variable as it is, or by the linear map of a sum to zero."""
+    """Whether a variable's transform is the identity or the linear map of a zero-sum constraint."""
     transform = model.rvs_to_transforms.get(rv)
     return transform is None or isinstance(transform, ZeroSumTransform)
 
 
 def follows_from(model: Model, variable: TensorVariable, relevant: Sequence[TensorVariable]) -> bool:
-    """Whether a Deterministic is made of nothing random but the variables that take part."""
+    """Whether all random ancestors of a Deterministic are relevant variables."""
     return all(rv in relevant for rv in model.basic_RVs if depends_on([variable], [rv]))
 
 
 def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any]:
-    """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters`, but for their coordinates."""
+    """Return the fields of `pymc_ep.graphs.hyper_functions.Hyperparameters` other than ``hyper_coordinates``."""
     return {
         "hyper_names": tuple(rv.name for rv in hyper),
         "hyper_values": tuple(model.rvs_to_values[rv] for rv in hyper),
@@ -63,7 +63,10 @@ def hyper_fields(model: Model, hyper: Sequence[TensorVariable]) -> dict[str, Any
 
 
 def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[PartialCorrelations | None, ...]:
-    """Return coordinates for Cholesky factors of covariances, whose entries shrink with their scales."""
+    """Return ``hyper_coordinates``: partial correlations for each Cholesky factor of a covariance, else None.
+
+    The off-diagonal entries of such a factor scale with its standard deviations; partial correlations do not.
+    """
     factors = [isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked) for rv in hyper]
     sizes = model.initial_point() if any(factors) else {}
     return tuple(
@@ -73,7 +76,7 @@ def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Parti
 
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
-    """Return the log density of hyperparameters and potentials; `pm.find_MAP` takes it without Jacobian terms."""
+    """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
     terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

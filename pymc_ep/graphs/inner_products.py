@@ -1,4 +1,4 @@
-"""Find inner products of rows of two matrices in a graph, in the spellings that users of PyMC write."""
+"""Pattern matching of inner products of rows of two matrices, in the usual PyMC spellings."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,32 +22,33 @@ from pymc_ep.graphs.queries import without_casts
 __all__ = [
     "SPELLINGS",
     "InnerProducts",
+    "broadcast_vector",
+    "indexed_rows",
     "inner_products",
     "is_sum",
-    "repeated",
+    "push_selections_inward",
     "row_counts",
     "same_index",
-    "selected_early",
-    "taken",
-    "terms",
+    "summands",
 ]
 
 SPELLINGS = "(V[rows] * U[cols]).sum(-1), (V @ U.T)[rows, cols], (V @ U.T)[mask] and V @ U.T"
-"""What is read, for messages."""
+"""Accepted spellings, for messages."""
 
 
 class InnerProducts(NamedTuple):
-    """Sums of products of rows of two matrices: the graph, the matrices, and the rows of these.
+    """Inner products <v_i, u_j> of rows of two matrices.
 
     Attributes
     ----------
     graph : TensorVariable
-        Vector, one element for each cell, or matrix of all rows of one with all rows of the other.
+        Inner products: a vector over cells (i, j), or the matrix V U^T.
     matrices : (TensorVariable, TensorVariable)
+        V and U.
     indices : (TensorVariable, TensorVariable)
-        Vectors of integers, of the cells in the order of the memory.
+        Row indices i and j of all cells, (cells,) each, in C order of the graph.
     shape : tuple of TensorVariable
-        Of the graph.
+        Shape of the graph.
     """
 
     graph: TensorVariable
@@ -57,13 +58,13 @@ class InnerProducts(NamedTuple):
 
 
 def inner_products(graph: TensorVariable) -> InnerProducts | None:
-    """Return what a graph multiplies and adds up, whatever that is; None where these are no inner products."""
-    if (whole := _factors(graph)) is not None:
+    """Return the matrices and rows whose inner products a graph is; None where it is not of that kind."""
+    if (whole := _match_product(graph)) is not None:
         n_rows, n_cols = row_counts(*whole)
         grid = pt.arange(n_rows)[:, None], pt.arange(n_cols)
         rows, cols = (pt.broadcast_to(one, (n_rows, n_cols)).ravel() for one in grid)
         return InnerProducts(graph, whole, (rows, cols), (n_rows, n_cols))
-    found = _summed(graph) or _selected(graph)
+    found = _match_sum_of_products(graph) or _match_selected_product(graph)
     if found is None:
         return None
     (v, i), (u, j) = found
@@ -72,33 +73,33 @@ def inner_products(graph: TensorVariable) -> InnerProducts | None:
 
 
 def row_counts(*variables: TensorVariable) -> list[TensorVariable]:
-    """Return the numbers of rows of variables, random ones of which are not drawn for that."""
+    """Return the number of rows of each variable, from shapes alone: random variables are not drawn."""
     return [pt.as_tensor(shape[0]) for shape in infer_shape(variables, (), ())]
 
 
-def _summed(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
-    """Read ``(V[rows] * U[cols]).sum(-1)``."""
+def _match_sum_of_products(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
+    """Return (V, rows) and (U, cols) for ``(V[rows] * U[cols]).sum(-1)``, else None."""
     node = graph.owner
     if node is None or not isinstance(node.op, Sum) or node.inputs[0].ndim != 2 or node.op.axis != (1,):
         return None
     product = without_casts(node.inputs[0])
     if not _is(product, Mul) or len(product.owner.inputs) != 2:
         return None
-    parts = [found for part in product.owner.inputs if (found := taken(part)) is not None]
+    parts = [found for part in product.owner.inputs if (found := indexed_rows(part)) is not None]
     return parts if len(parts) == 2 else None
 
 
-def _selected(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
-    """Read ``(V @ U.T)[rows, cols]`` and ``(V @ U.T)[mask]``, the product of which is never formed."""
+def _match_selected_product(graph: TensorVariable) -> list[tuple[TensorVariable, TensorVariable]] | None:
+    """Return (V, rows) and (U, cols) for ``(V @ U.T)[rows, cols]`` or ``(V @ U.T)[mask]``, else None."""
     node = graph.owner
     if node is None or not isinstance(node.op, AdvancedSubtensor):
         return None
-    factors, indices = _factors(without_casts(node.inputs[0])), _rows_and_columns(node)
+    factors, indices = _match_product(without_casts(node.inputs[0])), _rows_and_columns(node)
     return None if factors is None or indices is None else list(zip(factors, indices))
 
 
 def _rows_and_columns(node: Apply) -> list[TensorVariable] | None:
-    """Return the vectors of integers at which elements of a matrix are selected; None where it is not so."""
+    """Return row and column indices of a selection of elements of a matrix; None for any other indexing."""
     indices = indexed_first(node)
     if indices is None:
         return None
@@ -108,10 +109,10 @@ def _rows_and_columns(node: Apply) -> list[TensorVariable] | None:
     return indices if len(indices) == 2 and all(_is_vector_of_integers(index) for index in indices) else None
 
 
-def selected_early(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return graphs that select elements of a matrix before anything is done to these one by one.
+def push_selections_inward(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return graphs with selections of matrix elements moved inside elementwise operations.
 
-    With it ``(V @ U.T + b[:, None])[rows, cols]`` is ``(V @ U.T)[rows, cols] + b[rows]``.
+    For example ``(V @ U.T + b[:, None])[rows, cols]`` becomes ``(V @ U.T)[rows, cols] + b[rows]``.
     """
     found = {}
     for graph in ancestors(graphs):
@@ -119,16 +120,17 @@ def selected_early(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
         if node is None or not isinstance(node.op, AdvancedSubtensor) or not _is_elementwise(node.inputs[0]):
             continue
         if (indices := _rows_and_columns(node)) is not None and node.inputs[0].ndim == 2:
-            found[graph] = _selected_inside(node.inputs[0], indices)
+            found[graph] = _select_inside(node.inputs[0], indices)
     return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
 
 
-def _selected_inside(matrix: TensorVariable, indices: Sequence[TensorVariable]) -> TensorVariable:
-    """Return the elements of a matrix at rows and columns, selected from what it is made of."""
+def _select_inside(matrix: TensorVariable, indices: Sequence[TensorVariable]) -> TensorVariable:
+    """Return the elements of a matrix at row and column indices, with the selection applied to its operands."""
     if _is_elementwise(matrix):
-        return matrix.owner.op(*(_selected_inside(part, indices) for part in matrix.owner.inputs))
-    if (of := repeated(matrix)) is not None:
-        return of[0][indices[of[1]]]
+        return matrix.owner.op(*(_select_inside(part, indices) for part in matrix.owner.inputs))
+    if (repeated := broadcast_vector(matrix)) is not None:
+        vector, axis = repeated
+        return vector[indices[axis]]
     axes = [k for k, alike in enumerate(matrix.type.broadcastable) if not alike]
     return matrix.dimshuffle(axes)[tuple(indices[k] for k in axes)] if axes else matrix.dimshuffle()
 
@@ -137,8 +139,8 @@ def _is_elementwise(graph: TensorVariable) -> bool:
     return graph.owner is not None and isinstance(graph.owner.op, Elemwise)
 
 
-def _factors(product: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return V and U, where a matrix is ``V @ U.T``."""
+def _match_product(product: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return V and U for ``V @ U.T``, else None."""
     node = product.owner
     op = None if node is None else node.op.core_op if isinstance(node.op, Blockwise) else node.op
     if not isinstance(op, Dot) or product.ndim != 2:
@@ -150,8 +152,8 @@ def _factors(product: TensorVariable) -> tuple[TensorVariable, TensorVariable] |
     return v, without_casts(turned.inputs[0])
 
 
-def taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return a variable and an index vector, where a graph is the variable's rows at these."""
+def indexed_rows(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return V and the index vector for ``V[rows]``, else None."""
     graph = without_casts(graph)
     node = graph.owner
     if node is None or not isinstance(node.op, AdvancedSubtensor):
@@ -162,8 +164,8 @@ def taken(graph: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None
     return node.inputs[0], indices[0]
 
 
-def repeated(graph: TensorVariable) -> tuple[TensorVariable, int] | None:
-    """Return a vector and the axis along which it lies, where a graph is a matrix that repeats it along the other."""
+def broadcast_vector(graph: TensorVariable) -> tuple[TensorVariable, int] | None:
+    """Return b and its axis, 0 or 1, for ``b[:, None]`` or ``b[None, :]``, else None."""
     node = graph.owner
     if node is None or not isinstance(node.op, DimShuffle) or graph.ndim != 2 or node.inputs[0].ndim != 1:
         return None
@@ -175,25 +177,25 @@ def _is_vector_of_integers(index: TensorVariable) -> bool:
 
 
 def _broadcast(i: TensorVariable, j: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return two index vectors of one length, where one of them may be a single row for all cells."""
+    """Return two index vectors of equal length; a vector of length one is broadcast to the other."""
     if i.type.broadcastable == j.type.broadcastable:
         return i, j
     return (pt.broadcast_to(i, j.shape), j) if i.type.broadcastable[0] else (i, pt.broadcast_to(j, i.shape))
 
 
 def same_index(one: TensorVariable, other: TensorVariable) -> bool:
-    """Whether two index vectors are one variable, or constants of the same values."""
+    """Whether two index vectors are the same variable, or constants of equal values."""
     both = isinstance(one, Constant) and isinstance(other, Constant)
     return one is other or (both and np.array_equal(one.data, other.data))
 
 
-def terms(graph: TensorVariable) -> list[TensorVariable]:
-    """Return what a sum adds up."""
-    return [t for part in graph.owner.inputs for t in terms(part)] if is_sum(graph) else [graph]
+def summands(graph: TensorVariable) -> list[TensorVariable]:
+    """Return the terms of a sum, nested sums included."""
+    return [t for part in graph.owner.inputs for t in summands(part)] if is_sum(graph) else [graph]
 
 
 def is_sum(graph: TensorVariable) -> bool:
-    """Whether a graph adds up others."""
+    """Whether a graph is an elementwise sum."""
     return _is(graph, Add)
 
 

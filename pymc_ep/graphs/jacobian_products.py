@@ -1,4 +1,4 @@
-"""The linear part of an affine graph, as a map on batches of vectors, read off the graph itself."""
+"""Jacobian products of graphs, and the linear part of an affine graph as a map on batches of vectors."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ BatchMap = Callable[[TensorVariable], TensorVariable]
 
 
 def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVariable) -> TensorVariable:
-    """Vector-Jacobian product of `output` with respect to `wrt`; zero where they are not connected."""
+    """Return the vector-Jacobian product of `output` with respect to `wrt`; zero where they are not connected."""
     return pytensor.grad(
         None,
         wrt=wrt,
@@ -28,14 +28,14 @@ def pullback(output: TensorVariable, wrt: TensorVariable, cotangent: TensorVaria
 def pushforward(output: TensorVariable, variable: TensorVariable, tangent: TensorVariable) -> TensorVariable:
     """Return the linear part of an affine `output` with respect to `variable`, applied to `tangent`.
 
-    It is the pullback of the pullback, so that whatever graph computes `output` is reused: an identity costs nothing,
-    an index is an index.
+    It is the pullback of the pullback, so that the operations of `output` itself are reused: an identity costs
+    nothing, and indexing stays indexing.
     """
     if variable not in ancestors([output]):
         return pt.zeros_like(output)
     cotangent = output.type("cotangent")
     pushed = pullback(pullback(output, variable, cotangent), cotangent, tangent)
-    # Free of the cotangent's value; like the variable itself it may remain for its shape.
+    # The result does not depend on the cotangent's value; the graph may still contain it, for its shape.
     return graph_replace([pushed], {cotangent: pt.zeros_like(output)}, strict=False)[0]
 
 
@@ -55,11 +55,11 @@ def linear_map(output: TensorVariable, variable: TensorVariable) -> BatchMap:
 
 
 def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
-    """Evaluate `expression` for each row of the given inputs; a constant expression is repeated."""
+    """Return `expression` for each row of the given inputs, (rows, *shape); one without these inputs is repeated."""
     try:
         out = vectorize_graph(expression, inputs)
     except NotImplementedError:
-        # Of columns by a list, x[:, [0]], some releases of PyTensor cannot vectorize the gradient.
+        # Some releases of PyTensor cannot vectorize the gradient of columns selected by a list, x[:, [0]].
         return _one_by_one(expression, inputs)
     if out.ndim == expression.ndim:
         rows = next(iter(inputs.values())).shape[0]
@@ -68,7 +68,7 @@ def batch(expression: TensorVariable, inputs: dict) -> TensorVariable:
 
 
 def _one_by_one(expression: TensorVariable, inputs: dict) -> TensorVariable:
-    """Evaluate `expression` for one row after another."""
+    """Return `expression` for each row, computed in a loop."""
 
     def of_row(*rows: TensorVariable) -> TensorVariable:
         typed = [pt.specify_shape(row, known.type.shape) for row, known in zip(rows, inputs)]

@@ -1,4 +1,4 @@
-"""Find the affine predictor of a likelihood and the link between it and the distribution's parameter."""
+"""Recognition of the affine predictor of a likelihood, and of the link to the distribution's parameter."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -34,27 +34,27 @@ __all__ = [
     "find_predictor",
     "first_not_affine",
     "names_of",
+    "not_affine_message",
     "operation_of",
     "require_latent",
-    "what_is_not_affine",
 ]
 
 
 class NotAffineError(UnsupportedModelError):
-    """A mean or predictor is not affine in the latent variables tried; fewer of them may do."""
+    """A mean or predictor is not affine in the proposed latent variables; it may be affine in fewer of them."""
 
 
 class AffineTest:
-    """Whether a graph is affine in the noise, by its derivative's graph and by its values.
+    """Test whether a graph is affine in the noise, by the graph of its derivative and by its values.
 
     Parameters
     ----------
     noise : dict
-        Noise variables and the shapes of their values.
+        Shape of each noise variable.
     point : dict
-        Hyperparameter value variables and a working point.
+        Value of each hyperparameter's value variable at which graphs are evaluated.
     zeros : dict, optional
-        For each noise variable zeros of its shape, as a graph free of noise.
+        Zeros of the shape of each noise variable, as a graph free of noise.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class AffineTest:
         self.noise = noise
         self.point = point
         self.zeros = zeros or {}
-        self._known: dict[TensorVariable, bool] = {}
+        self._results: dict[TensorVariable, bool] = {}
 
     def __call__(self, graph: TensorVariable) -> bool:
-        """Test a graph, once."""
-        if graph not in self._known:
-            self._known[graph] = self._test(graph)
-        return self._known[graph]
+        """Test a graph; results are cached."""
+        if graph not in self._results:
+            self._results[graph] = self._test(graph)
+        return self._results[graph]
 
     def _test(self, graph: TensorVariable) -> bool:
         reached = [v for v in self.noise if depends_on([graph], [v])]
@@ -94,7 +94,7 @@ class AffineTest:
     def compile(
         self, graph: TensorVariable, arguments: Sequence[TensorVariable], *, without_checks: bool = False
     ) -> Callable[..., np.ndarray]:
-        """Compile a graph, quickly, at the working point of the hyperparameters; maybe without PyMC's assertions."""
+        """Compile a graph with hyperparameters fixed at `point`, optionally without PyMC's parameter checks."""
         needed = set(explicit_graph_inputs([graph]))
         at_point = {v: pt.constant(x, dtype=v.dtype) for v, x in self.point.items() if v in needed}
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
@@ -104,7 +104,7 @@ class AffineTest:
 
 
 class Found(NamedTuple):
-    """The predictor of a likelihood and the site that takes it."""
+    """Predictor, site, link and site parameters of a likelihood."""
 
     site: Site
     options: dict[str, Any]
@@ -116,24 +116,23 @@ class Found(NamedTuple):
 def find_predictor(
     name: str, op: Any, family: Family, parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> Found:
-    """Return the affine predictor behind a distribution's parameters, the link and the site.
+    """Return predictor, link and site of a likelihood with a registered family.
 
     Parameters
     ----------
     name : str
         The observed variable, for messages.
     op : Op
-        That of the distribution, for the static options of the site.
+        Op of the distribution, which holds the static options of the site.
     family : Family
-        What is registered for the distribution.
     parameters : sequence of TensorVariable
-        Those of the distribution, in terms of hyperparameters and noise.
+        Parameters of the distribution, as graphs of hyperparameters and noise.
     affine : AffineTest
 
     Raises
     ------
     NotAffineError
-        Where the parameter is not a known link of one affine predictor; names the operation in the way.
+        Where the parameter is not a known link of one affine predictor; names the operation that prevents it.
     """
     parameter = parameters[family.predictor]
     require_latent(name, [parameter], affine)
@@ -143,7 +142,7 @@ def find_predictor(
     for place, current in enumerate(chain):
         if affine(current):
             nearest = current if nearest is None else nearest
-            found = _behind_link(chain[: place + 1], family, own, affine)
+            found = _match_link(chain[: place + 1], family, own, affine)
             if found is not None:
                 eta, link = found
                 site = get_site(family.links[link])
@@ -155,7 +154,7 @@ def find_predictor(
             f"affine predictor. Use one of these links, or leave {names_of(nearest, list(affine.noise))} out of "
             f"latent=[...]."
         )
-    raise NotAffineError(what_is_not_affine(name, parameter, affine))
+    raise NotAffineError(not_affine_message(name, parameter, affine))
 
 
 def require_latent(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> None:
@@ -168,19 +167,19 @@ def require_latent(name: str, parameters: Sequence[TensorVariable], affine: Affi
 
 
 def at_zero_noise(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
-    """Return a graph with zeros in the place of the noise, and so free of it."""
+    """Return a graph with the noise replaced by zeros."""
     return graph_replace([graph], affine.zeros, strict=False)[0] if depends_on([graph], affine.zeros) else graph
 
 
-def _behind_link(
+def _match_link(
     chain: Sequence[TensorVariable], family: Family, own: Sequence[TensorVariable], affine: AffineTest
 ) -> tuple[TensorVariable, str] | None:
-    """Return eta and the link, where the first graph of a chain is a known link of the last, which is affine.
+    """Return eta and the link where the first graph of a chain is a known link of the last one; else None.
 
-    Between link and parameter values may be selected, repeated or reordered (``rate[group]``): the same is then
-    done to the affine graph, which must stay affine. An offset, free of the noise, may be added to eta, such as the log
-    of an exposure. All of it, and that the site's own parameters are free of the noise, is verified by value, at
-    arguments that differ from element to element.
+    The last graph is affine. Between link and parameter, elements may be selected, repeated or reordered
+    (``rate[group]``): eta is then the affine graph after the same selection, and must itself be affine. An offset free
+    of noise, such as the log of an exposure, may be added to eta. The match is verified by value, at arguments that
+    differ from element to element, and so is that the site's parameters are free of noise.
     """
     parameter, current = chain[0], chain[-1]
     arguments = _arguments(current, affine)
@@ -189,7 +188,7 @@ def _behind_link(
     fixed = [value for value in found if value is not None]
     if target is None or len(fixed) < len(found):
         return None
-    eta = _with_selections(chain)
+    eta = _apply_selections(chain)
     if not affine(eta):
         return None
     values = _values(eta, current, arguments, affine)
@@ -197,20 +196,20 @@ def _behind_link(
         return None
     for name in family.links:
         link = family.link(name)
-        if _explains(link, values, fixed, target):
+        if _link_matches(link, values, fixed, target):
             return (eta if link.sign > 0 else -eta), name
         if link.forward is None:
             continue
         offset = _offset(parameter, current, link.forward, own, affine)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shift = np.asarray(affine.compile(at_zero_noise_and_shape(offset, affine), [])())
-        if np.all(np.isfinite(shift)) and _explains(link, values, fixed, target, shift):
+        if np.all(np.isfinite(shift)) and _link_matches(link, values, fixed, target, shift):
             return (eta + offset if link.sign > 0 else -eta - offset), name
     return None
 
 
-def _with_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
-    """Apply to the last graph of a chain what is not elementwise on the way to the first."""
+def _apply_selections(chain: Sequence[TensorVariable]) -> TensorVariable:
+    """Return the last graph of a chain after all operations towards the first that are not elementwise."""
     eta = chain[-1]
     for inner, outer in zip(chain[:0:-1], chain[-2::-1]):
         if not isinstance(outer.owner.op, Elemwise) and inner in outer.owner.inputs:
@@ -225,24 +224,24 @@ def _offset(
     own: Sequence[TensorVariable],
     affine: AffineTest,
 ) -> TensorVariable:
-    """Return the argument of the link, the inverse of `forward`, where the predictor is zero."""
+    """Return the offset: `forward` of the parameter at predictor zero."""
     at_zero = graph_replace([parameter], {current: pt.zeros_like(current)}, strict=False)[0]
     return forward(at_zero_noise(at_zero, affine), *(at_zero_noise(p, affine) for p in own))
 
 
-def _explains(
+def _link_matches(
     link: Link, values: Sequence[np.ndarray], fixed: Sequence[np.ndarray], target: Sequence, shift: Any = 0.0
 ) -> bool:
-    """Whether a link of these values, moved by `shift`, is the distribution's parameter."""
+    """Whether the inverse link of ``values + shift`` equals the distribution's parameter, `target`."""
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            return _close(target, [link.inverse(z + shift, *fixed) for z in values])
+            return _all_close(target, [link.inverse(z + shift, *fixed) for z in values])
         except ValueError:  # Shapes that do not broadcast.
             return False
 
 
 def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
-    """Return a graph with zeros of the shapes at the working point in the place of the noise."""
+    """Return a graph with the noise replaced by zeros of constant shape, that at the point of the test."""
     zero = {v: pt.zeros(shape, dtype=v.dtype) for v, shape in affine.noise.items()}
     return graph_replace([graph], zero, strict=False)[0]
 
@@ -250,17 +249,21 @@ def at_zero_noise_and_shape(graph: TensorVariable, affine: AffineTest) -> Tensor
 def _fixed_value(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> np.ndarray | None:
-    """Evaluate a site parameter; None where it varies with the predictor or depends on other noise."""
+    """Return the value of a site parameter; None where it varies with the predictor or with other noise."""
     if not value_depends_on(graph, list(affine.noise)):
         return np.asarray(affine.compile(at_zero_noise_and_shape(graph, affine), [])())
     values = _values(graph, predictor, arguments, affine)
-    if values is None or not _close(values[1:], [values[0]] * (len(values) - 1)):
+    if values is None or not _all_close(values[1:], [values[0]] * (len(values) - 1)):
         return None
     return values[0]
 
 
 def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray]:
-    """Return arrays of the predictor's shape within the range in which all links differ."""
+    """Return three arrays of the predictor's shape, uniform in [-2.5, 3.5].
+
+    On that range links differ by more than the tolerance of `_all_close`, and none saturates: the complementary
+    log-log, the steepest, is exp(-exp(3.5)) = 4e-15 from one at its end.
+    """
     shape = np.shape(affine.compile(at_zero_noise_and_shape(predictor, affine), [])())
     rng = np.random.default_rng(0)
     return [rng.uniform(-2.5, 3.5, shape) for _ in range(3)]
@@ -269,7 +272,7 @@ def _arguments(predictor: TensorVariable, affine: AffineTest) -> list[np.ndarray
 def _values(
     graph: TensorVariable, predictor: TensorVariable, arguments: Sequence[np.ndarray], affine: AffineTest
 ) -> list[np.ndarray] | None:
-    """Evaluate a graph with each argument in the place of the predictor; None where other noise enters."""
+    """Return the values of a graph at each argument for the predictor; None where it depends on other noise."""
     if graph is predictor:
         return list(arguments)
     function = as_function_of(graph, predictor, affine)
@@ -279,7 +282,7 @@ def _values(
 def as_function_of(
     graph: TensorVariable, predictor: TensorVariable, affine: AffineTest
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return a graph's value as a function of the predictor's; None where other noise enters."""
+    """Return a graph as a function of the predictor's value; None where it depends on other noise."""
     free = predictor.type("free")
     replaced = graph_replace([graph], {predictor: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)):
@@ -288,16 +291,16 @@ def as_function_of(
     return lambda z: np.asarray(function(z.astype(predictor.dtype)))
 
 
-def _close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
-    """Compare lists of arrays by shape and value; PyMC writes some constants of its links in single precision."""
+def _all_close(values: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+    """Whether arrays agree in shape, and in value to 1e-6: PyMC has link constants in single precision."""
     return all(
         np.shape(v) == np.shape(e) and np.allclose(v, e, rtol=1e-6, atol=1e-9)
         for v, e in zip(values, expected, strict=True)
     )
 
 
-def what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest) -> str:
-    """Say which operation, nearest to the latent variables, makes the predictor non-affine."""
+def not_affine_message(name: str, parameter: TensorVariable, affine: AffineTest) -> str:
+    """Return the message that names the operation, nearest to the latent variables, that is not affine."""
     current = first_not_affine(parameter, affine)
     return (
         f"The predictor of {name!r} is not affine in the latent variables: the operation {operation_of(current)} is "
@@ -307,7 +310,7 @@ def what_is_not_affine(name: str, parameter: TensorVariable, affine: AffineTest)
 
 
 def first_not_affine(graph: TensorVariable, affine: AffineTest) -> TensorVariable:
-    """Return the graph behind one that is not affine, nearest to the latent variables, all inputs of which are."""
+    """Return an ancestor of a non-affine graph that is not affine although all of its inputs are."""
     while inputs := [] if graph.owner is None else [i for i in graph.owner.inputs if not affine(i)]:
         graph = inputs[0]
     return graph

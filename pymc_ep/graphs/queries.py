@@ -1,4 +1,4 @@
-"""Questions about a model's graph: what depends on what, and what is affine in what."""
+"""Queries on a model's graph: dependence, affineness, elementwise structure and constants."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,11 +25,11 @@ __all__ = [
     "depends_on",
     "dominators",
     "elementwise",
+    "elementwise_function_of",
     "evaluate_constants",
     "evaluated",
     "is_affine_numerically",
     "is_affine_symbolically",
-    "made_of",
     "value_dependent",
     "value_depends_on",
     "without_casts",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | None = None) -> bool:
-    """Whether any expression's value depends on any of the variables, looking no further than `blockers`."""
+    """Whether any expression depends on any of the variables, along paths that stop at `blockers`."""
     targets = set(variables)
     return any(
         v in targets for v in ancestors(list(expressions), blockers=None if blockers is None else list(blockers))
@@ -46,7 +46,7 @@ def depends_on(expressions: Iterable, variables: Iterable, blockers: Iterable | 
 
 
 def value_depends_on(expression: TensorVariable, variables: Sequence) -> bool:
-    """As `depends_on`, but a path through a shape alone does not count."""
+    """Whether an expression's value depends on any of the variables; dependence through shapes is ignored."""
     targets, seen, stack = set(variables), set(), [expression]
     while stack:
         v = stack.pop()
@@ -60,7 +60,7 @@ def value_depends_on(expression: TensorVariable, variables: Sequence) -> bool:
 
 
 def value_dependent(expressions: Iterable, variables: Iterable) -> set:
-    """Return all variables behind the expressions whose value depends on any of `variables`, these included."""
+    """Return the ancestors of expressions whose value depends on any of `variables`, and `variables` themselves."""
     found = set(variables)
     for node in io_toposort([], list(expressions)):
         if not isinstance(node.op, Shape | Shape_i) and not found.isdisjoint(node.inputs):
@@ -69,10 +69,10 @@ def value_dependent(expressions: Iterable, variables: Iterable) -> set:
 
 
 def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> list[TensorVariable]:
-    """Return the variables through each of which all values pass on their way to the expressions, the nearest first.
+    """Return the dominators: ancestors on every path from `variables` to the expressions, nearest first.
 
-    A front of variables moves from the expressions towards `variables`, replacing what was computed last by what it was
-    computed from; whenever a single variable is left, everything passes through it.
+    A front of variables starts at the expressions. In each step its last computed variable is replaced by the inputs
+    of that variable. Whenever the front is a single variable, all paths pass through it.
     """
     nodes = io_toposort([], list(expressions))
     dependent = value_dependent(expressions, variables)
@@ -90,7 +90,10 @@ def dominators(expressions: Sequence[TensorVariable], variables: Iterable) -> li
 
 
 def without_casts(variable: TensorVariable) -> TensorVariable:
-    """Return what the user gave: PyMC casts shared data to the dtype of their distribution, which hides fractions."""
+    """Return the variable under all casts.
+
+    PyMC casts shared data to the dtype of their distribution, which would hide fractional counts.
+    """
     while (
         (node := variable.owner) is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Cast)
     ):
@@ -101,11 +104,10 @@ def without_casts(variable: TensorVariable) -> TensorVariable:
 def without_views(
     expressions: Sequence[TensorVariable], blockers: Sequence[TensorVariable] = ()
 ) -> list[TensorVariable]:
-    """Return the graphs without views and graphs within an operation, which hide what is behind them.
+    """Return graphs with views removed and einsums inlined, so that derivatives can be seen to be constant.
 
-    PyMC puts views around Deterministics; PyTensor's einsum is an operation that holds products and sums, through
-    which no derivative is seen to be constant. What follows from these is made anew, down to `blockers`, which stay who
-    they are.
+    PyMC wraps Deterministics in views; PyTensor's einsum is one operation with an inner graph of products and sums.
+    Descendants of both are rebuilt. Nothing above `blockers` is.
     """
     known: dict = {}
     for node in io_toposort(list(blockers), list(expressions)):
@@ -115,7 +117,8 @@ def without_views(
         elif isinstance(node.op, Einsum):
             known.update(zip(node.outputs, inlined(node.clone_with_new_inputs(inputs))))
         elif (
-            isinstance(node.op, AdvancedSubtensor) and (column := _one_column(inputs[0], indices_of(node))) is not None
+            isinstance(node.op, AdvancedSubtensor)
+            and (column := _as_basic_index(inputs[0], indices_of(node))) is not None
         ):
             known[node.outputs[0]] = column
         elif inputs != node.inputs:
@@ -123,10 +126,10 @@ def without_views(
     return [known.get(v, v) for v in expressions]
 
 
-def _one_column(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
-    """Return x[:, [k]] as x[:, k] with a new axis, of which PyTensor knows derivatives and shapes; else None."""
+def _as_basic_index(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
+    """Return x[:, [k]] as x[:, k] with a new axis, whose derivatives and shapes PyTensor infers; else None."""
     lists = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
-    # Rows by a list are gathered by an operation that PyTensor knows all about.
+    # A list on the first axis needs no replacement: PyTensor infers derivatives and shapes of it.
     if len(lists) != 1 or not lists[0] or not isinstance(index := indices[lists[0]], TensorConstant):
         return None
     if index.data.shape != (1,) or index.data.dtype.kind not in "iu":
@@ -138,8 +141,8 @@ def _one_column(x: TensorVariable, indices: Sequence) -> TensorVariable | None:
 def is_affine_symbolically(expression: TensorVariable, variables: Sequence[TensorVariable]) -> bool:
     """Whether the derivative of `expression` with respect to `variables` is free of them.
 
-    Sound for smooth operations only: a step function has a zero derivative and passes, so that
-    `is_affine_numerically` must agree.
+    Sufficient for smooth operations only: a step function has derivative zero and passes, so that
+    `is_affine_numerically` is needed as well.
     """
     reached = [v for v in variables if depends_on([expression], [v])]
     if not reached:
@@ -148,7 +151,7 @@ def is_affine_symbolically(expression: TensorVariable, variables: Sequence[Tenso
     slopes = [pullback(expression, v, cotangent) for v in reached]
     if not any(value_depends_on(s, reached) for s in slopes):
         return True
-    # Rewriting in place needs fresh inputs: a clone would otherwise hide the dependence that is looked for.
+    # Rewriting is in place, on a copy with fresh inputs, so that dependence can be tested on these afterwards.
     fresh = [v.type() for v in reached]
     slopes = clone_replace(slopes, dict(zip(reached, fresh)))
     slopes = [rewrite_graph(s, include=("ShapeOpt", "canonicalize", "stabilize"), clone=False) for s in slopes]
@@ -158,9 +161,11 @@ def is_affine_symbolically(expression: TensorVariable, variables: Sequence[Tenso
 def is_affine_numerically(
     evaluate: Callable[[Sequence[np.ndarray]], np.ndarray], shapes: Sequence[tuple[int, ...]], rng: np.random.Generator
 ) -> bool:
-    """Whether ``evaluate`` maps midpoints to midpoints at random points of several scales.
+    """Whether ``evaluate`` maps midpoints to midpoints, at random points of scale 0.01, 1 and 30.
 
-    What is not finite at any of them comes from the model's constants, not from the function's shape: NaN in a design.
+    The smallest scale shows curvature at the origin, the largest that of an exponential or a cut-off far from it.
+    The tolerance, 1e-10 of the largest value, leaves room for rounding in long sums. Elements finite at none
+    of the points are ignored: these come from constants of the model, such as NaN in a design.
     """
     for scale in (1e-2, 1.0, 30.0):
         a, b = ([scale * rng.standard_normal(s) for s in shapes] for _ in range(2))
@@ -177,39 +182,42 @@ def is_affine_numerically(
 
 
 def elementwise(expressions: Iterable, variable: TensorVariable) -> bool:
-    """Whether all that is between a variable and expressions is done to its elements one by one."""
+    """Whether all operations between a variable and expressions are elementwise."""
     between = value_dependent(expressions, [variable]) - {variable}
     return all(isinstance(v.owner.op, Elemwise) for v in between)
 
 
-def made_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable) -> bool:
-    """Whether a graph is a variable, maybe with something done to its elements, looking no further than `blockers`."""
+def elementwise_function_of(graph: TensorVariable, variable: TensorVariable, blockers: Iterable) -> bool:
+    """Whether a graph is an elementwise function of a variable, or itself, along paths that stop at `blockers`."""
     return depends_on([graph], [variable], blockers) and elementwise([graph], variable)
 
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
-    """Return the values of graphs that no random variable is in."""
+    """Return the values of graphs without random variables."""
     return pytensor.function([], list(graphs), mode=quick_mode(), on_unused_input="ignore")()
 
 
-_LARGE = 1000
-"""Numbers in an array from which it is worth the trouble; smaller ones stay as the model writes them."""
+_MIN_SIZE = 1000
+"""Size of a constant array from which it is evaluated here, once for all functions of a form.
+
+PyTensor folds constants again in each function, element by element: minutes for the basis of a Hilbert-space process
+at 5000 points. Below 1000 numbers that is cheap, and the graph keeps the structure that the model has."""
 
 
 def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the graphs with large arrays in the place of what follows from constants alone."""
-    fixed = _largest_fixed(graphs)
+    """Return graphs with large arrays that depend on constants alone replaced by their values."""
+    fixed = _maximal_constants(graphs)
     if not fixed:
         return list(graphs)
     mode = numpy_mode().excluding("topo_constant_folding")
     with pytensor.config.change_flags(cxx=""):
         values = pytensor.function([], fixed, mode=mode)()
-    found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _LARGE}
+    found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
     return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
 
 
-def _largest_fixed(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return arrays computed from constants alone that something else, or nothing, is computed from."""
+def _maximal_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the constant arrays that enter an operation with other inputs, or are among the graphs themselves."""
     nodes = io_toposort([], list(graphs))
     fixed: set = set()
     for node in nodes:

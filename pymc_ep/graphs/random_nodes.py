@@ -1,4 +1,4 @@
-"""Nodes of random variables: where their parameters are, and the same distribution with others."""
+"""Nodes of random variables: their parameters, and the same distribution with other parameters."""
 
 from collections.abc import Sequence
 
@@ -17,15 +17,15 @@ __all__ = ["distribution_name", "is_random", "parameter_positions", "parameters_
 def parameters_of(rv: TensorVariable) -> list[TensorVariable]:
     """Return the parameters of a random variable's distribution, in double precision.
 
-    PyTensor holds the number 16 in eight bits, where its square is 0, and 0.5 in single precision.
+    PyTensor stores the constant 16 as int8, in which its square overflows to 0, and 0.5 in single precision.
     """
     return [_in_double(rv.owner.inputs[i]) for i in parameter_positions(rv.owner)]
 
 
 def _in_double(parameter: Variable) -> Variable:
-    """Cast an array of numbers, or those that a distribution within a distribution has."""
+    """Return a parameter in double precision; for an unnamed inner distribution, that with such parameters."""
     if is_random(parameter):
-        return parameter if parameter.name else _of_doubles(parameter)
+        return parameter if parameter.name else _with_double_parameters(parameter)
     if not isinstance(parameter.type, DenseTensorType) or parameter.dtype == "float64":
         return parameter
     if isinstance(parameter, Constant):
@@ -33,10 +33,10 @@ def _in_double(parameter: Variable) -> Variable:
     return parameter.astype("float64")
 
 
-def _of_doubles(inner: TensorVariable) -> TensorVariable:
-    """Return a distribution within a distribution with its parameters in double precision."""
+def _with_double_parameters(inner: TensorVariable) -> TensorVariable:
+    """Return an inner distribution, such as a mixture's component, with parameters in double precision."""
     node = inner.owner
-    inputs = _inputs(node, parameters_of(inner))
+    inputs = _with_replaced_parameters(node, parameters_of(inner))
     if inputs == node.inputs or not isinstance(node.op, RandomVariable):
         return inner
     return node.op.make_node(*inputs).default_output()
@@ -66,8 +66,8 @@ def _size_position(node: Apply) -> int | None:
 def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariable:
     """Return a random variable of the same distribution with other parameters, of any shapes.
 
-    An Op that holds a graph of its own is made anew: PyMC infers shapes from that graph, and may read the density off
-    it, so that it must fit the parameters.
+    An Op with an inner graph is rebuilt: PyMC infers shapes, and for some the density, from that graph, so that it must
+    match the parameters.
     """
     op = node.op
     if isinstance(op, TruncatedRV):
@@ -76,15 +76,15 @@ def with_parameters(node: Apply, parameters: Sequence[Variable]) -> TensorVariab
         return TruncatedRV.rv_op(base, lower, upper, op.max_n_steps)
     if isinstance(op, SymbolicRandomVariable):
         return type(op).rv_op(*parameters)
-    inputs = _inputs(node, parameters)
+    inputs = _with_replaced_parameters(node, parameters)
     size = _size_position(node)
     assert size is not None, "an Op that holds no graph of its own has a size among its inputs"
     inputs[size] = NoneConst
     return op.make_node(*inputs).default_output()
 
 
-def _inputs(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:
-    """Return the inputs of a node with others in the place of its parameters."""
+def _with_replaced_parameters(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:
+    """Return the inputs of a node with its parameters replaced."""
     inputs = list(node.inputs)
     for position, parameter in zip(parameter_positions(node), parameters, strict=True):
         inputs[position] = parameter
@@ -92,7 +92,7 @@ def _inputs(node: Apply, parameters: Sequence[Variable]) -> list[Variable]:
 
 
 def distribution_name(node: Apply) -> str:
-    """Return the name of a distribution, and of the one that it truncates or censors, which has no name of its own."""
+    """Return the name of a distribution, with that of an unnamed one inside it, which it truncates or censors."""
     op = node.op
     own = getattr(op, "_print_name", None) or (getattr(op, "name", None) or type(op).__name__,)
     inner = [v.owner for v in node.inputs if is_random(v) and v.name is None]
@@ -100,5 +100,5 @@ def distribution_name(node: Apply) -> str:
 
 
 def is_random(variable: Variable) -> bool:
-    """Whether a variable is a draw from a distribution."""
+    """Whether a variable is a random variable."""
     return variable.owner is not None and isinstance(variable.owner.op, RandomVariable | SymbolicRandomVariable)

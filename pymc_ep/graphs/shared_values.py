@@ -1,4 +1,4 @@
-"""Shared variables of a model with other values for a while."""
+"""Temporary values of shared variables."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ __all__ = ["exchanged"]
 
 @contextmanager
 def exchanged(values: Mapping[SharedVariable, np.ndarray]) -> Iterator[None]:
-    """Give shared variables other values for a while."""
-    # The same arrays come back, so that what is kept for them is found again.
+    """Replace the values of shared variables within a ``with`` block."""
+    # Borrowed, so that the same arrays are restored: caches are keyed by their identity.
     before = {variable: variable.get_value(borrow=True) for variable in values}
     try:
         for variable, value in values.items():

@@ -1,4 +1,4 @@
-"""The functions of a compiled form that take many draws at once, a row each."""
+"""Functions of a compiled form that are evaluated at many draws at once, one a row."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -27,7 +27,7 @@ class RowFunctions:
     Parameters
     ----------
     compiled : SiteFunctions
-        The form whose functions they are.
+        The form that compiles them.
     """
 
     def __init__(self, compiled: "SiteFunctions"):
@@ -35,17 +35,17 @@ class RowFunctions:
 
     @property
     def form(self) -> LatentGaussian:
-        """The form, symbolic."""
+        """The symbolic form."""
         return self._compiled.form
 
-    def of(self, compiled: "SiteFunctions") -> "RowFunctions":
-        """Return the same functions for a copy of the form."""
+    def bound_to(self, compiled: "SiteFunctions") -> "RowFunctions":
+        """Return a shallow copy with the same functions, bound to another form."""
         rows = copy(self)
         rows._compiled = compiled
         return rows
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
-        """Return all predictors, (s, n), at one theta for rows of noise."""
+        """Return all predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
         return np.asarray(self._predictors(*self._compiled.unpack(theta), *self._shape_noise(theta, noise)))
 
     def evaluate(
@@ -62,32 +62,35 @@ class RowFunctions:
         ----------
         theta : ndarray, (s, p)
         noise : sequence of ndarray, (s, d)
-            One for each block.
+            Noise of each block.
         origin : sequence of ndarray, (s, k)
-            One for each block that has an origin.
+            Origin of each block that has one.
         log_density : bool
-            Whether to compute that of each site of all factors as well.
+            Whether to compute the log density of each site as well.
 
         Returns
         -------
         values : dict of str to ndarray, (s, *shape)
         log_density : dict of str to ndarray, (s, *shape)
-            By factor; empty where it was not asked for.
+            Log density of each site, by factor; empty where not requested.
         """
         evaluate = self._evaluate_all if log_density else self._evaluate
         parts = evaluate(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise), *origin)
         count = len(self._evaluated)
         values = self._compiled.constrained(theta) | dict(zip(self._evaluated, (np.asarray(v) for v in parts[:count])))
-        return values, self._at_sites(parts[count:]) if log_density else {}
+        return values, self._site_log_density(parts[count:]) if log_density else {}
 
     def log_density(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the log density of each site, (s, *shape), by factor, for rows of theta and noise."""
-        return self._at_sites(self._site_rows(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise)))
+        """Return the log density of each site, (s, *shape) by factor, for rows of theta and noise."""
+        return self._site_log_density(
+            self._site_rows(*self._compiled.unpack_rows(theta), *self._shape_noise(theta[0], noise))
+        )
 
-    def of_observed(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return log densities of all observed variables, (s, *shape), at rows of theta, where their sites' are given.
+    def observed_log_density(self, theta: np.ndarray, by_factor: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return log densities of the observed variables, (s, *shape) by name, at rows of theta.
 
-        Empty where there are none. Observed vectors have none, as their sites see a part of their noise only.
+        Those of factors are copied from `by_factor`; those of terms without latent variables are added. The result is
+        empty where `by_factor` is. Observed vectors are left out: their sites hold a part of their noise only.
         """
         if not by_factor:
             return {}
@@ -96,8 +99,8 @@ class RowFunctions:
         rows = {term.name: np.broadcast_to(v, (len(theta), *np.shape(v)[1:])) for term, v in fixed}
         return {group.name: by_factor[group.name] for group in self.form.groups if not group.correlated} | rows
 
-    def _at_sites(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Return the log densities of all sites at rows of their predictors and parameters."""
+    def _site_log_density(self, parts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return the log density of each site, by factor, from rows of predictors and site parameters."""
         out = {}
         rest = iter(parts)
         for group, site, y in zip(self.form.factors, self._compiled.sites, self._compiled.observed()):
@@ -107,26 +110,26 @@ class RowFunctions:
         return out
 
     def scales(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return, for rows of theta (s, p), what scales the `varying` blocks.
+        """Return the scales of the `varying` blocks for rows of theta, (s, p).
 
-        The factor (s, d, k) of a block that has one; otherwise the variances (s, d) of `independent` noise, and the
-        covariance (s, d, d) of any other.
+        The scale of a block is its factor, (s, d, k), where it has one. Otherwise it is the variances, (s, d), of
+        independent noise, or the covariance, (s, d, d), of any other.
         """
         return [np.asarray(part) for part in self._scales(*self._compiled.unpack_rows(theta))]
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log density of theta, Jacobian terms included, for rows (s, p)."""
+        """Return the log density, (s,), of rows of theta, (s, p), Jacobian terms included."""
         return np.asarray(self._log_prior(*self._compiled.unpack_rows(theta))) + self._compiled.log_det(theta)[0]
 
     def log_prior_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `log_prior` returns and its gradients, (s, p), for rows of theta (s, p)."""
+        """Return the log density, (s,), and its gradients, (s, p), for rows of theta, (s, p)."""
         value, *parts = self._log_prior_gradients(*self._compiled.unpack_rows(theta))
         gradient = np.concatenate([np.reshape(part, (len(theta), -1)) for part in parts], axis=1)
         log_det, slopes = self._compiled.log_det(theta)
         return np.asarray(value) + log_det, self._compiled.pull(theta, gradient) + slopes
 
     def log_excess(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log of the factor by which PyMC's joint density exceeds Gaussians and sites, for rows (s, p)."""
+        """Return log(PyMC's joint density / normalised Gaussians and sites), (s,), for rows of theta, (s, p)."""
         return np.asarray(self._log_excess(*self._compiled.unpack_rows(theta)))
 
     def _shape_noise(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -135,13 +138,13 @@ class RowFunctions:
 
     @cached_property
     def varying(self) -> tuple[bool, ...]:
-        """Whether each block's factor, or covariance where it has none, depends on hyperparameters."""
+        """Whether the scale of each block depends on hyperparameters."""
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors([scale_of(block)])) for block in self.form.blocks)
 
     @cached_property
     def noise_shapes(self) -> Callable[..., Any]:
-        """Function of `form.hyper_values` that returns the shape of each block's noise."""
+        """Compiled function from `form.hyper_values` to the shape of each block's noise."""
         shapes = [pt.stack([pt.as_tensor(n) for n in b.shape]) if b.shape else pt.zeros(0) for b in self.form.blocks]
         return self._compiled.function(self.form.hyper_values, [self.form.at_zero_noise(s) for s in shapes])
 
@@ -160,7 +163,7 @@ class RowFunctions:
     def _log_prior_gradients(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         value = batch(self.form.log_prior_unconstrained, rows)
-        # A row's density depends on that row alone, so that the gradient of the sum has the gradients for rows.
+        # A row's density depends on that row alone, so that the rows of the sum's gradient are the gradients of rows.
         gradients = pytensor.grad(value.sum(), list(rows.values()), disconnected_inputs="ignore")
         return self._compiled.function(rows.values(), [value, *gradients])
 
@@ -183,10 +186,10 @@ class RowFunctions:
     @cached_property
     def _site_rows(self) -> Callable[..., Any]:
         rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks)])
-        return self._compiled.function(rows.values(), [batch(v, rows) for v in self._of_sites])
+        return self._compiled.function(rows.values(), [batch(v, rows) for v in self._site_graphs])
 
     @property
-    def _of_sites(self) -> list[Any]:
+    def _site_graphs(self) -> list[Any]:
         return [v for g in self.form.factors for v in (g.predictor, *g.parameters)]
 
     @property
@@ -195,14 +198,14 @@ class RowFunctions:
 
     @cached_property
     def _evaluate(self) -> Callable[..., Any]:
-        return self._of_all_rows(self._evaluated.values())
+        return self._compile_rows(self._evaluated.values())
 
     @cached_property
     def _evaluate_all(self) -> Callable[..., Any]:
-        # In one function, so that what predictors and Deterministics share is computed once.
-        return self._of_all_rows([*self._evaluated.values(), *self._of_sites])
+        # One function, so that common subexpressions of predictors and Deterministics are computed once.
+        return self._compile_rows([*self._evaluated.values(), *self._site_graphs])
 
-    def _of_all_rows(self, outputs: Iterable[Any]) -> Callable[..., Any]:
+    def _compile_rows(self, outputs: Iterable[Any]) -> Callable[..., Any]:
         origins = [b.origin for b in self.form.blocks if b.origin is not None]
         rows = row_variables([*self.form.hyper_values, *(b.noise for b in self.form.blocks), *origins])
         return self._compiled.function(rows.values(), [batch(v, rows) for v in outputs])

@@ -1,7 +1,6 @@
-"""The latent Gaussian form as functions of arrays.
+"""Compiled functions of the latent Gaussian form.
 
-One set of compiled functions serves every value of the hyperparameters and, where data are shared variables,
-data of every length.
+They hold for every value of the hyperparameters and, where data are shared variables, for data of every length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +28,14 @@ class CompiledLatentGaussian(SiteFunctions):
     """Compiled functions of a `LatentGaussian`; parameters are those of `SiteFunctions`."""
 
     most_draws = 1000
-    """Draws of a chain where no number is asked for."""
+    """Default number of draws of a chain: PyMC's own default."""
     sweep = 1.0
-    """Time of a sweep, in that of `work` multiplications."""
-    _of_fit: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
-    """Where the model has other data than the fit: the form that the prior is of, and the data of the fit."""
+    """Time of an EP sweep, in units of the time of `work` multiplications: `work` counts those of one sweep."""
+    _fitted: "tuple[CompiledLatentGaussian, Mapping[SharedVariable, np.ndarray]] | None" = None
+    """Form and data of the fit, from which the prior is computed where the model's data have changed; else None."""
 
     def solve_in(self, solver: str) -> None:
-        """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
+        """Select the representation of prior and posterior, by name or ``"auto"``."""
         observations = sum(y.size for y in self.observed())
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
@@ -46,22 +45,22 @@ class CompiledLatentGaussian(SiteFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of the largest product of matrices in a fit, as far as counting goes."""
+        """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients."""
         return self._work
 
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
-        """Return the form with the prior of a fit to other data, given by shared variable.
+        """Return the form with the prior under the data of a fit, given by shared variable.
 
-        Affine variables are those of present data. A posterior is held in the coefficients' space: independent standard
-        normals, which are the same whatever the data, so that their posterior given the fitted data meets the effects
-        that they have on present predictors.
+        Its affine variables follow from the current data. Both data share the coefficients, which are independent
+        standard normals a priori: their posterior given the fitted data is mapped to the current predictors. It is
+        therefore solved in the space of the coefficients.
         """
         other, of_fit = self.shallow_copy(), self.shallow_copy()
         for form in (other, of_fit):
             form.solve_in("coefficients")
-        # Each keeps the design of its own data.
+        # The copies have different data, and so must not share the cached design.
         of_fit.__dict__.pop("_maps", None)
-        other._of_fit = of_fit, data
+        other._fitted = of_fit, data
         return other
 
     def prior(self, theta: np.ndarray) -> Prior:
@@ -70,10 +69,10 @@ class CompiledLatentGaussian(SiteFunctions):
         Raises
         ------
         InvalidDataError
-            Where the observations, which may have been exchanged, are of another shape than their predictor.
+            Where observations and predictor differ in shape, as they may after new data are set.
         """
-        if self._of_fit is not None:
-            form, data = self._of_fit
+        if self._fitted is not None:
+            form, data = self._fitted
             with exchanged(data):
                 return form.prior(theta)
         factors, arrays = self._factors(theta)
@@ -86,11 +85,11 @@ class CompiledLatentGaussian(SiteFunctions):
         if not self._factored:
             return self.solver.prior(*arrays)
 
-        def elsewhere() -> np.ndarray:
+        def perturbed_rows() -> np.ndarray:
             return self._prior(*self.unpack(perturbed(theta)))[-2]
 
         rows, precision = arrays
-        return self._maps.varying_prior(rows, precision, elsewhere)
+        return self._maps.varying_prior(rows, precision, perturbed_rows)
 
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
         design = self._design()
@@ -107,7 +106,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return {v.name: AffineMoments(*parts[3 * i : 3 * i + 3]) for i, v in enumerate(variables)}
 
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Evaluate what draws of each noise block need."""
+        """Evaluate the prior moments of each noise block."""
         parts = list(self._noise(*self.unpack(theta)))
         out = []
         for block in self.form.blocks:
@@ -118,20 +117,20 @@ class CompiledLatentGaussian(SiteFunctions):
         return out
 
     def describe(self) -> str:
-        """Return what the form holds, a line each, for printing."""
+        """Return the text of `pymc_ep.explain`, one line for each part of the form."""
         form = self.form
         lines = ["form             Gaussian vector times univariate sites (latent Gaussian)"]
         for block, shape in zip(form.blocks, self.rows.noise_shapes(*self.unpack(self.start))):
             how = "non-centred, through its factor" if block.factor is not None else "noise about its mean"
             how = "flat prior" if block.flat else how
-            if not block.of_observed:
+            if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
         lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return sites to start from, where the prior alone is not proper; None where it is."""
+        """Return None: sites start from zero."""
         return None
 
     def _solver_key(self) -> tuple[Any, ...]:
@@ -146,7 +145,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return Design(self.form, self.function)
 
     def _design(self) -> DesignMatrix | None:
-        """Return the constant design for the present data, where there is one that the solver can use."""
+        """Return the constant design for the current data; None where there is none, or the solver takes none."""
         if not self._factored:
             return None
 

@@ -1,12 +1,12 @@
 """The form "Gaussian vector times univariate sites on affine maps of it" (Seeger and Nickisch 2011, eq. 1).
 
-Every latent variable is written as its conditional mean plus a zero-mean Gaussian noise block, so that a
-hierarchy of Gaussians, centred or not, is one linear map of independent blocks w_j ~ N(0, C_j):
+Every latent variable is its conditional mean plus a zero-mean Gaussian noise block. A hierarchy of Gaussians, centred
+or not, is then one linear map of independent blocks w_j ~ N(0, C_j):
 
     eta = m0 + sum_j A_j w_j,        K = Cov(eta) = sum_j A_j C_j A_j^T,
 
-with m0, A_j and C_j depending on the hyperparameters theta. Covariances are formed by pushing the rows of
-C_j through the graph of A_j twice; A_j itself is never formed, and an identity map costs nothing.
+where m0, A_j and C_j depend on the hyperparameters theta. Covariances follow from applying the graph of A_j to the rows
+of C_j twice; A_j itself is never formed, and an identity map costs nothing.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ class NoiseBlock:
     Attributes
     ----------
     name : str
-        The latent random variable that it stands for.
+        Name of its latent random variable.
     noise : TensorVariable
-        Stand-in for w in all graphs of the form.
+        Variable of w in all graphs of the form.
     shape : tuple of TensorVariable
-        Shape of w, free of w itself.
+        Shape of w, as graphs free of w.
     covariance : TensorVariable, (d, d)
         Prior covariance of the ravelled block.
     root : TensorVariable, (k, d)
@@ -44,17 +44,17 @@ class NoiseBlock:
     log_excess : TensorVariable, ()
         log of the factor by which PyMC's density of the variable exceeds the normalised Gaussian.
     flat : bool
-        Whether the prior is flat: covariance and root then are identities that set the scale of the coefficients,
-        and the density that `log_excess` is relative to is (2 pi)^{-d/2}.
+        Whether the prior is flat. Covariance and root then are identities, which set the scale of the coefficients, and
+        `log_excess` is relative to the density (2 pi)^{-d/2}.
     factor : TensorVariable, (d, k), optional
-        Where the model's variable is a standard normal v and only L v is used (a non-centred GP): L. The
-        block is then w = L v, with covariance L L^T, and v is recovered from it through Cov(v, w) = L^T.
+        L, where the model's variable is a standard normal v that enters as L v alone (a non-centred GP). The block is
+        then w = L v, with covariance L L^T; moments of v follow from Cov(v, w) = L^T.
     origin : TensorVariable, optional
-        Stand-in for v, where `factor` is given.
+        Variable of v, where `factor` is given.
     origin_shape : tuple of TensorVariable
-        Shape of v; empty where there is none.
-    of_observed : bool
-        Whether it is noise of an observed vector, which stands for no latent variable.
+        Shape of v; empty where there is no origin.
+    observation_noise : bool
+        Whether the block is noise of an observed vector, not a latent variable.
     """
 
     name: str
@@ -67,30 +67,30 @@ class NoiseBlock:
     factor: TensorVariable | None = None
     origin: TensorVariable | None = None
     origin_shape: tuple[TensorVariable, ...] = ()
-    of_observed: bool = False
+    observation_noise: bool = False
 
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """The sites of one observed variable.
+    """Sites of one observed variable.
 
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     site : Site
     options : dict
         Static options of the site, such as ``zero_mass``.
     observed : TensorVariable
-        Observations, any shape; shared data stay shared.
+        Observations, of any shape; shared data stay shared variables.
     predictor : TensorVariable
-        eta in terms of hyperparameters and noise, of the shape of `observed`.
+        eta as a graph of hyperparameters and noise, of the shape of `observed`.
     parameters : tuple of TensorVariable
-        Site parameters in terms of hyperparameters, each of the shape of `observed`.
+        Site parameters as graphs of hyperparameters, (n,) each for the n observations, ravelled.
     link : str
-        How the model's own distribution parameter follows from eta, for `explain`.
+        Name of the link between eta and the distribution's parameter, for `explain`.
     correlated : bool
-        Whether the predictor has noise of its own, that of an observed vector: sites are no likelihood then.
+        Whether the predictor includes noise of an observed vector: the sites then are only a part of the likelihood.
     """
 
     name: str
@@ -105,16 +105,16 @@ class SiteGroup:
 
 @dataclass(frozen=True)
 class FixedTerm:
-    """An observed variable that depends on hyperparameters alone, or on nothing.
+    """Observed variable that depends on no latent variable.
 
     Attributes
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     log_density : TensorVariable
-        Of each observation, in terms of hyperparameters.
+        Log density of each observation, as a graph of hyperparameters.
     joint : bool
-        Whether that is one of several values together, as of a vector.
+        Whether each of these is the joint density of several values, as for a vector.
     """
 
     name: str
@@ -124,15 +124,15 @@ class FixedTerm:
 
 @dataclass(frozen=True)
 class AffineVariable:
-    """A model variable that is affine in the noise blocks, and so Gaussian given the hyperparameters.
+    """Model variable that is affine in the noise blocks, and so Gaussian given the hyperparameters.
 
     Attributes
     ----------
     name : str
     expression : TensorVariable
-        In terms of hyperparameters and noise.
+        Graph of hyperparameters and noise.
     block : NoiseBlock, optional
-        Where the variable is the origin v of a block rather than a function of its noise.
+        The block whose origin v the variable is; None for a function of noise.
     """
 
     name: str
@@ -142,24 +142,24 @@ class AffineVariable:
 
 @dataclass(frozen=True)
 class LatentGaussian(Hyperparameters):
-    """A Gaussian vector, univariate sites on affine maps of it, and symbolic hyperparameters.
+    """Gaussian vector, univariate sites on affine maps of it, and hyperparameters, as graphs.
 
-    Graphs are in terms of the values of the hyperparameters and of the blocks' noise.
+    Inputs of the graphs are the values of the hyperparameters and the noise of the blocks.
 
     Attributes
     ----------
     blocks : tuple of NoiseBlock
     groups : tuple of SiteGroup
     affine : tuple of AffineVariable
-        Latent random variables and affine Deterministics, for reporting.
+        Latent random variables and affine Deterministics, whose moments are reported.
     deterministics : dict of str to TensorVariable
-        The Deterministics that are not affine in the noise.
+        Deterministics that are not affine in the noise.
     predictions : tuple of SiteGroup
-        Likelihoods to predict: sites without observations, which take no part in the posterior.
+        Likelihoods without observations, which are predicted; the posterior does not depend on them.
     ignored : tuple of str
-        Random variables of the model that no observed variable depends on.
+        Names of random variables of the model that no observed variable depends on.
     fixed : tuple of FixedTerm
-        Observed variables that no latent variable is behind, a factor of the evidence.
+        Observed variables that depend on no latent variable; their density is a factor of the evidence.
     """
 
     blocks: tuple[NoiseBlock, ...]
@@ -173,22 +173,22 @@ class LatentGaussian(Hyperparameters):
     @property
     def latent_names(self) -> tuple[str, ...]:
         """Names of the random variables that are integrated out."""
-        return tuple(b.name for b in self.blocks if not b.of_observed)
+        return tuple(b.name for b in self.blocks if not b.observation_noise)
 
     @property
     def factors(self) -> tuple[SiteGroup, ...]:
-        """All sites: those of the observed variables, which come first, and any others."""
+        """Sites of the observed variables, then those of potentials, where there are any."""
         return self.groups
 
     @property
     def predictor(self) -> TensorVariable:
-        """The predictors of all factors, ravelled and joined, (n,)."""
+        """Predictors of all factors, (n,), ravelled and concatenated."""
         parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.factors]
         return parts[0] if len(parts) == 1 else pt.concatenate(parts)
 
     @property
     def log_excess(self) -> TensorVariable:
-        """log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites, ()."""
+        """log(PyMC's joint density / that of normalised Gaussians and sites), ()."""
         parts = [*(b.log_excess for b in self.blocks), *(term.log_density.sum() for term in self.fixed)]
         return self.at_zero_noise(pt.add(*parts, pt.zeros(())))
 
@@ -200,7 +200,7 @@ class LatentGaussian(Hyperparameters):
         }
 
     def made_of(self, latent: Sequence[str]) -> tuple[set[Variable], dict[str, set[Variable]]]:
-        """Return the variables behind sites and named latent variables, and those behind each of the latter."""
+        """Return graph ancestors: those of all sites and named latent variables, and those of each of the latter."""
         of_sites = [v for group in self.factors for v in (group.predictor, group.observed, *group.parameters)]
         affine = {variable.name: variable.expression for variable in self.affine}
         of_latent = {}
@@ -212,5 +212,5 @@ class LatentGaussian(Hyperparameters):
         return set(ancestors(of_sites)).union(*of_latent.values()), of_latent
 
     def at_zero_noise(self, expression: TensorVariable) -> TensorVariable:
-        """Set all noise to zero: the prior mean of an affine expression; any other use of noise is its shape."""
+        """Return an expression at zero noise, which is the prior mean of an affine one; only shapes of noise remain."""
         return graph_replace([expression], self._zeros, strict=False)[0]

@@ -1,8 +1,8 @@
-"""Noise blocks before any data, and the exact log density of draws of hyperparameters and noise.
+"""Priors of noise blocks, and the exact log joint density of draws of hyperparameters and noise.
 
-The density is that of the model's own free variables on PyMC's unconstrained scale. A latent variable is its mean
-plus noise, a shift, so that its density is that of its noise; where a factor has been absorbed, w = L v, the model's
-variable is v.
+The density is that of the model's free variables on PyMC's unconstrained scale. A latent variable is its mean plus
+noise. That is a shift, so that its density is that of the noise. For an absorbed factor, w = L v, the model's variable
+is v.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,19 @@ from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 __all__ = ["BUDGET", "NoiseDraws", "NoisePrior", "log_joint", "log_standard_normal"]
 
 NoiseDraws = Sequence[tuple[np.ndarray, ...]]
-"""Of each block its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
+"""Draws of each block: its noise w, (s, d), and, where it has one, its origin v, (s, k)."""
 
 BUDGET = 5e8
-"""Most that draws times the cubes of the sizes of blocks may come to, where the hyperparameters vary and each draw
-needs the Cholesky factors of its own covariances: a fifth of a second, 4000 draws of 50 values."""
-_CHUNK = 2**18
-"""Numbers in the covariances that are held at a time."""
+"""Largest work of `log_joint`: the sum over draws and blocks of d^3, for a block of d correlated values.
+
+It applies where hyperparameters vary, as each draw then needs Cholesky factors of its own. 4000 draws of 50 values
+reach it, a fifth of a second."""
+_BATCH_SIZE = 2**18
+"""Doubles of covariances that are evaluated in one call, 2 MiB: it bounds memory at many draws."""
 
 
 class NoisePrior:
-    """One noise block before any data: w ~ N(0, C) with a C that may be singular, or w = L v.
+    """Prior of one noise block: w ~ N(0, C), with C possibly singular, or w = L v.
 
     Parameters
     ----------
@@ -53,16 +55,16 @@ class NoisePrior:
 
     @property
     def size(self) -> int:
-        """Number of values of the noise."""
+        """Dimension d of the noise."""
         return self.block.covariance.shape[0]
 
     @property
     def singular(self) -> bool:
-        """Whether some noise follows from the rest, so that there is no density in all of it."""
+        """Whether C is singular, so that w has no density in all of its d values."""
         return self.block.factor is None and not self.block.flat and len(self._pivots) < self.size
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Draw noise and, where the block has one, its origin."""
+        """Return draws of the noise, (size, d), and, where the block has one, of its origin, (size, k)."""
         if self.block.factor is not None:
             origin = rng.standard_normal((size, self.block.factor.shape[1]))
             return origin @ self.block.factor.T, origin
@@ -73,9 +75,10 @@ class NoisePrior:
         return (draws,)
 
     def log_density(self, noise: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
-        """Return the log density, (s,), of the origin, else of the noise; if singular, of values that fix the rest.
+        """Return the log density, (s,), of the origin where it is given, else of the noise.
 
-        A flat prior counts as the constant that coefficient space takes for it.
+        For a singular C it is that of the pivoted values, which determine the others. For a flat prior it is the
+        density of coefficient space, (2 pi)^{-d/2}.
         """
         if self.block.flat:
             return np.full(len(noise), -0.5 * self.size * np.log(2 * np.pi))
@@ -112,91 +115,91 @@ def log_joint(
     ----------
     form : SiteFunctions
     priors : sequence of NoisePrior
-        Of each block, at the mode of the hyperparameters.
+        Prior of each block, at the mode of the hyperparameters.
     theta : ndarray, (s, p)
-    draws : list
-        Noise and origins.
+    draws : NoiseDraws
+        Noise and origins, at the mode of the hyperparameters or shifted to first order.
     log_density : mapping of str to ndarray, (s, *shape)
-        Of the sites of all factors, at these draws of theta and noise.
+        Log density of the sites of each factor, at these draws of theta and noise.
     log_excess : float or ndarray, (s,)
-        By which PyMC's density of the latent variables exceeds the normalised one, at each row of theta.
+        log(PyMC's density of the latent variables / the normalised one), at each row of theta.
     held : bool
-        Whether all rows of theta are the same, the mode: the density is then that given the hyperparameters.
+        Whether all rows of theta are the mode; the density is then conditional on the hyperparameters.
     budget : float
-        Most that draws times the cubes of the sizes of blocks may come to.
+        Largest sum over draws and blocks of d^3; see `BUDGET`.
 
     Returns
     -------
     density : ndarray, (s,), or None
-        None where it cannot be computed, or only at too great a cost.
+        None where it cannot be computed within the budget.
     reason : str
-        Why there is none.
+        Reason for a missing density, else empty.
     """
     if held:
         parts = [prior.log_density(*draw) for prior, draw in zip(priors, draws)]
-        return sum(parts) + log_excess + _total(log_density), ""
-    moving = [i for i, varies in enumerate(form.rows.varying) if varies]
-    if len(theta) * sum(priors[i].size ** _exponent(form, priors, i) for i in moving) > budget:
+        return sum(parts) + log_excess + _sum_sites(log_density), ""
+    varying = [i for i, varies in enumerate(form.rows.varying) if varies]
+    if len(theta) * sum(priors[i].size ** _cost_exponent(form, priors, i) for i in varying) > budget:
         return None, "a covariance to factorise for each draw is too much work"
     density = form.rows.log_prior(theta) + log_excess
     for i, (prior, draw) in enumerate(zip(priors, draws)):
-        if i not in moving or prior.block.factor is not None:
+        if i not in varying or prior.block.factor is not None:
             density = density + prior.log_density(*draw)
-    if moving:
+    if varying:
         try:
-            own, draws = _at_own_hyperparameters(form, moving, theta, draws)
+            own, draws = _at_each_draw(form, varying, theta, draws)
         except np.linalg.LinAlgError:
             return None, "a covariance is singular"
         density = density + own
-    if any(priors[i].block.factor is not None for i in moving):
-        # Draws of w = L v are moved to first order; the model's own is that of the v drawn.
+    if any(priors[i].block.factor is not None for i in varying):
+        # Draws of w = L v were shifted to first order; the exact w follows from v and each draw's own L.
         log_density = form.rows.log_density(theta, [draw[0] for draw in draws])
-    density = density + _total(log_density)
+    density = density + _sum_sites(log_density)
     return (None, "it is not finite") if np.any(np.isnan(density)) else (density, "")
 
 
-def _exponent(form: SiteFunctions, priors: Sequence[NoisePrior], block: int) -> int:
-    """Return the power of its size that a density of a block with its own scales costs for each draw."""
+def _cost_exponent(form: SiteFunctions, priors: Sequence[NoisePrior], block: int) -> int:
+    """Return k, where the density of a block of d values costs d^k for each draw."""
     if form.independent[block]:
         return 1
     return 2 if priors[block].diagonal else 3
 
 
-def _total(log_density: Mapping[str, np.ndarray]) -> np.ndarray:
+def _sum_sites(log_density: Mapping[str, np.ndarray]) -> np.ndarray:
     return sum(values.reshape(len(values), -1).sum(axis=1) for values in log_density.values())
 
 
-def _at_own_hyperparameters(
-    form: SiteFunctions, moving: Sequence[int], theta: np.ndarray, draws: NoiseDraws
+def _at_each_draw(
+    form: SiteFunctions, varying: Sequence[int], theta: np.ndarray, draws: NoiseDraws
 ) -> tuple[np.ndarray, NoiseDraws]:
-    """Return, for the blocks that hyperparameters scale, the density of the noise and w = L v, each at its own draw."""
+    """Return log densities, (s,), of the blocks with varying scales, and draws with w = L v, at each draw's theta."""
     density = np.zeros(len(theta))
     exact = [(noise.copy(), *origin) for noise, *origin in draws]
-    largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in moving)
-    step = max(1, _CHUNK // max(1, largest))
+    largest = max(draws[i][0].shape[1] ** (1 if form.independent[i] else 2) for i in varying)
+    step = max(1, _BATCH_SIZE // max(1, largest))
     for start in range(0, len(theta), step):
         here = slice(start, start + step)
-        for i, scales in zip(moving, form.rows.scales(theta[here])):
+        for i, scales in zip(varying, form.rows.scales(theta[here])):
             noise, *origin = exact[i]
             if origin:
                 noise[here] = np.einsum("sdk,sk->sd", scales, origin[0][here])
             elif form.independent[i]:
                 density[here] += _log_density_independent(scales, noise[here])
             else:
-                density[here] += [_log_density_under(c, w) for c, w in zip(scales, noise[here])]
+                density[here] += [_log_density_correlated(c, w) for c, w in zip(scales, noise[here])]
     return density, exact
 
 
 def _log_density_independent(variances: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return log N(noise; 0, diag(variances)), (s,), for rows of both; a LinAlgError where there is no density."""
+    """Return log N(noise; 0, diag(variances)), (s,), for rows of both; raise LinAlgError for a variance of zero."""
     if np.any(variances == 0):
         raise np.linalg.LinAlgError("a variance of zero")
     scale = np.sqrt(variances)
     return log_standard_normal(noise / scale) - np.log(scale).sum(axis=1)
 
 
-def _log_density_under(covariance: np.ndarray, noise: np.ndarray) -> float:
-    """Return log N(noise; 0, covariance); a LinAlgError where there is no density."""
+def _log_density_correlated(covariance: np.ndarray, noise: np.ndarray) -> float:
+    """Return log N(noise; 0, covariance); raise LinAlgError for a singular covariance."""
     prior = NoisePrior(NoiseMoments(covariance, covariance))
     if prior.singular:
         raise np.linalg.LinAlgError("singular covariance")

@@ -1,7 +1,7 @@
-"""The Gaussian posterior that sites give a latent Gaussian form: moments and joint draws of its variables.
+"""Gaussian posterior of a latent Gaussian form given its sites: moments and joint draws of its variables.
 
-It needs no engine: sites, the hyperparameters' mode and the directions in which they spread define it, so it is
-the same for a fit just made and for one read back from disk.
+Sites, the mode of the hyperparameters and a factor of their covariance determine it. No engine is involved, so that it
+is the same for a fresh and for a saved fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,27 +23,42 @@ from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterio
 
 __all__ = ["LatentPosterior"]
 
-_EPSILON = 0.05
-"""Half-width, in standard deviations, of the differences along the hyperparameters' directions."""
-_HALVINGS = 30
-"""How often that width is halved where the sites at its ends give no posterior."""
-_ROUNDING = 1e-8
-"""Most that rounding takes a posterior variance below zero, as a fraction of the prior variance."""
+_HALF_WIDTH = 0.05
+"""Half-width h of the central differences along each direction, in posterior standard deviations.
+
+Their truncation error is h^2 / 6 = 4e-4 times the third derivative, on the scale of a standard deviation. It is traded
+off against rounding, which differences amplify by 1 / h."""
+_MAX_HALVINGS = 30
+"""Largest number of halvings of the half-width, while the sites at its ends give no proper posterior.
+
+The last is 5e-11 standard deviations, where rounding of 2e-16 leaves a difference five digits."""
+_MAX_DEFICIT = 1e-8
+"""Largest negative posterior variance ascribed to rounding, as a fraction of the prior variance.
+
+It is about the square root of the machine epsilon. A smaller value would refuse ill-conditioned priors, a larger one
+would hide covariances that are not positive definite."""
 _NODES = 32
+"""Gauss-Hermite nodes of moments of a hyperparameter.
+
+With them the moments of a log-normal are exact to 1e-8 up to a standard deviation of 3 in the logarithm; 16 nodes lose
+3 per cent of its standard deviation there."""
 _SAMPLES = 20_000
+"""Draws for moments of hyperparameters that quadrature does not cover.
+
+The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
 
 
-class StillDraws(NamedTuple):
-    """Draws of the noise at the mode of the hyperparameters.
+class NoiseAtMode(NamedTuple):
+    """Draws of the noise with hyperparameters at their mode.
 
     Attributes
     ----------
     priors : list of NoisePrior
-        Of each block.
-    noise : list
-        (s, d) and, for a block with an origin, (s, k).
+        Prior of each block.
+    noise : NoiseDraws
+        Noise, (s, d), and, for a block with an origin, the origin, (s, k).
     coordinates : ndarray, (s, c)
-        What was drawn in the solver's space: the coordinates, or by how much of each a draw of the prior is moved.
+        Draws of the solver's coordinates, or, by Matheron's rule, coefficients of the shifts of prior draws.
     """
 
     priors: list[NoisePrior]
@@ -62,15 +77,15 @@ class LatentPosterior:
     shift, precision : ndarray, (n,)
         Sites at the mode.
     directions : ndarray, (k, p)
-        Columns of a factor of the hyperparameters' covariance, one a row; k = 0 holds them at the mode.
+        D, with D^T D the covariance of the unconstrained hyperparameters; k = 0 where they are fixed at the mode.
     d_shift, d_precision : ndarray, (k, n)
-        Derivatives of the sites along each direction.
+        Derivatives of the sites along each row of D.
     mode : tuple of Prior and the solver's posterior, optional
-        At `theta` and these sites, where they are known already.
+        Prior and posterior at `theta` and these sites, if they have been computed.
     """
 
     without_sites = ""
-    """Why there are no sites: there are."""
+    """Reason for missing sites: empty, as there are sites."""
 
     def __init__(
         self,
@@ -89,22 +104,22 @@ class LatentPosterior:
         self.directions = directions
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
-        self._known = mode
+        self._given_mode = mode
 
     @classmethod
     def at_sites(
         cls, form: SiteFunctions, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
     ) -> "LatentPosterior":
-        """Return the posterior with hyperparameters at one value, (p,), by sites there, (n,)."""
+        """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
         none = np.zeros((0, len(shift)))
         return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none)
 
-    def _at(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
-        """Return hyperparameters, prior and posterior a step along one direction from the mode."""
+    def _at_step(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
+        """Return hyperparameters, prior and posterior at mode + step * direction, with sites linear in the step."""
         theta = self.theta + step * self.directions[direction]
         shift = self.shift + step * self.d_shift[direction]
         precision = self.precision + step * self.d_precision[direction]
-        # To first order a precision near zero may become negative also where the sites are log-concave.
+        # The linear extrapolation may be negative for a precision near zero, even where sites are log-concave.
         return theta, *self._posterior(theta, shift, precision, log_concave=False)
 
     def _posterior(
@@ -115,46 +130,46 @@ class LatentPosterior:
 
     @cached_property
     def mode(self) -> tuple[np.ndarray, Prior, GaussianPosterior]:
-        """Hyperparameters, prior and posterior at the mode."""
-        if self._known is None:
+        """Hyperparameters, prior and Gaussian posterior at the mode."""
+        if self._given_mode is None:
             known = self._posterior(self.theta, self.shift, self.precision, log_concave=self.log_concave)
             return self.theta, *known
-        prior, posterior = self._known
+        prior, posterior = self._given_mode
         return self.theta, prior, on_host(posterior)
 
     @cached_property
-    def _moved(self) -> list[tuple[float, tuple, tuple]]:
-        """Half-width of the difference along each direction, and what is at its two ends."""
-        return [self._ends(i) for i in range(len(self.directions))]
+    def _differences(self) -> list[tuple[float, tuple, tuple]]:
+        """Central difference along each direction: half-width, and the results of `_at_step` at its two ends."""
+        return [self._difference(i) for i in range(len(self.directions))]
 
-    def _ends(self, direction: int) -> tuple[float, tuple, tuple]:
-        step = _EPSILON
-        for _ in range(_HALVINGS):
-            low, high = self._at(-step, direction), self._at(step, direction)
+    def _difference(self, direction: int) -> tuple[float, tuple, tuple]:
+        step = _HALF_WIDTH
+        for _ in range(_MAX_HALVINGS):
+            low, high = self._at_step(-step, direction), self._at_step(step, direction)
             if low[2].proper and high[2].proper:
                 return step, low, high
             step /= 2
         raise NumericalError(
-            "Next to the mode of the hyperparameters the sites give no posterior, so that the latent variables cannot "
-            "follow the hyperparameters; hold these with hyper='fixed', or use a smaller power."
+            "Near the mode of the hyperparameters the sites give no proper posterior, so that the latent variables "
+            "cannot follow the hyperparameters; fix these with hyper='fixed', or use a smaller power."
         )
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Number of unknowns: coefficients plus hyperparameters."""
         return len(self.form.coefficient_places(self.theta)) + self.theta.size
 
     @property
     def held(self) -> bool:
-        """Whether hyperparameters are at one value."""
+        """Whether the hyperparameters are fixed at one value."""
         return not len(self.directions)
 
     def components(self) -> Iterator[tuple[float, "LatentPosterior"]]:
-        """Yield the weight 1 and this posterior, as a `PosteriorMixture` yields its own."""
+        """Yield the weight 1 and this posterior: a mixture of one component."""
         yield 1.0, self
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
-        """Return the posterior moments of affine variables, hyperparameter uncertainty included to first order."""
+        """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
         theta, _, posterior = self.mode
         means = {}
         variances = {}
@@ -164,7 +179,7 @@ class LatentPosterior:
             variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)
             _require_variance(name, variances[name], part.variance.reshape(shape))
             variances[name] = np.maximum(variances[name], 0.0)
-        for step, low, high in self._moved:
+        for step, low, high in self._differences:
             ends = [
                 {
                     n: m.mean.ravel() + m.cross @ post.coordinates
@@ -178,18 +193,18 @@ class LatentPosterior:
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
 
     def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of a likelihood's predictors, one to predict included."""
+        """Return the moments of the predictors of a likelihood, with or without observations."""
         return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
-        """Return moments of the hyperparameters on their own scale.
+        """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones.
 
-        Where every element follows from its own unconstrained value alone, by quadrature over each marginal, all
-        elements walking through the nodes together; otherwise (ordered vectors, simplexes, bounds that depend on
-        other hyperparameters) from a fixed sample of the Gaussian.
+        Where each element is a function of one unconstrained value, its moments follow from quadrature over that
+        value's marginal; all elements share one pass over the nodes. Otherwise (ordered vectors, simplexes, bounds that
+        depend on other hyperparameters) they are those of a fixed sample.
         """
         sd = np.sqrt((self.directions**2).sum(axis=0))
-        if self._acts_by_element(sd):
+        if self._is_elementwise(sd):
             nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
             rows = self.form.constrained(self.theta + nodes[:, None] * sd)
         else:
@@ -198,8 +213,8 @@ class LatentPosterior:
             rows = self.form.constrained(self.theta + normal @ self.directions)
         return weighted_moments(rows, weights / weights.sum())
 
-    def _acts_by_element(self, sd: np.ndarray) -> bool:
-        """Whether each constrained value changes with one unconstrained value, its own, and no other."""
+    def _is_elementwise(self, sd: np.ndarray) -> bool:
+        """Whether each constrained value depends on the unconstrained value of its own index alone."""
         p = self.theta.size
         steps = np.concatenate([np.zeros((1, p)), np.diag(np.where(sd > 0, 0.1 * sd, 0.1))])
         values = self.form.constrained(self.theta + steps)
@@ -210,103 +225,112 @@ class LatentPosterior:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = BUDGET
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
+        """Return joint draws of all variables of the form, with log likelihoods and densities if requested.
 
-        The densities are left out where each draw needs factorisations that come to more than the budget.
-
-        The hyperparameters are Gaussian about their mode on the unconstrained scale; the latent variables are
-        drawn at the mode and moved with them to first order.
+        The hyperparameters are Gaussian about their mode on the unconstrained scale. The latent variables are drawn at
+        the mode and shifted with the hyperparameters to first order. Densities are left out where the factorisations
+        of each draw exceed the budget.
         """
         theta = self.theta
         spread = rng.standard_normal((size, len(self.directions)))
         thetas = theta + spread @ self.directions
-        still = self.noise_draws(size, rng)
-        moved = still.noise
+        at_mode = self.noise_draws(size, rng)
+        shifted = at_mode.noise
         for z, slopes in zip(spread.T[:, :, None], self._noise_slopes()):
-            moved = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(moved, slopes)]
-        noise = [draw[0] for draw in moved]
-        origins = [draw[1] for draw in moved if len(draw) == 2]
+            shifted = [tuple(x + z * d for x, d in zip(draw, slope)) for draw, slope in zip(shifted, slopes)]
+        noise = [draw[0] for draw in shifted]
+        origins = [draw[1] for draw in shifted if len(draw) == 2]
         values, densities = self.form.rows.evaluate(thetas, noise, origins, log_density=log_likelihood)
         if not log_likelihood:
             return JointDraws(values, {})
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
-        log_p, reason = log_joint(self.form, still.priors, thetas, moved, densities, excess, held=held, budget=budget)
-        log_q = None if log_p is None else self._log_q(spread, still)
-        return JointDraws(values, self.form.rows.of_observed(thetas, densities), log_p, log_q, reason)
+        log_p, reason = log_joint(
+            self.form, at_mode.priors, thetas, shifted, densities, excess, held=held, budget=budget
+        )
+        log_q = None if log_p is None else self._log_q(spread, at_mode)
+        return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), log_p, log_q, reason)
 
-    def noise_draws(self, size: int, rng: np.random.Generator) -> StillDraws:
-        """Draw the noise of all blocks at the mode of the hyperparameters."""
+    def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
+        """Return draws of the noise of all blocks, with hyperparameters at their mode."""
         theta, prior, posterior = self.mode
         blocks = self.form.noise_moments(theta)
         priors = [NoisePrior(block) for block in blocks]
-        starts = [tuple(np.zeros((size, cross.shape[0])) for cross in _crosses(block)) for block in blocks]
+        starts = [tuple(np.zeros((size, cross.shape[0])) for cross in _cross_covariances(block)) for block in blocks]
         if posterior.drawn_from_prior:
-            # Matheron's rule: prior draws, moved by what their predictors lack.
+            # Matheron's rule: prior draws plus Cov(w, coordinates) times coefficients from the draws' residuals.
             starts = [block.draw(size, rng) for block in priors]
             predictors = self.form.rows.predictors(theta, [draw[0] for draw in starts])
             coordinates = posterior.draw_coordinates(predictors - np.asarray(prior.mean), rng)
         else:
             coordinates = posterior.draw_coordinates(size, rng)
-        still = [
-            tuple(x + coordinates @ cross.T for x, cross in zip(draw, _crosses(block)))
+        at_mode = [
+            tuple(x + coordinates @ cross.T for x, cross in zip(draw, _cross_covariances(block)))
             for draw, block in zip(starts, blocks)
         ]
-        return StillDraws(priors, still, coordinates)
+        return NoiseAtMode(priors, at_mode, coordinates)
 
     def noise_means(self) -> NoiseDraws:
-        """Return the posterior means of what `noise_draws` draws, (d,) and (k,) each, at the mode."""
+        """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
         theta, _, posterior = self.mode
-        return [tuple(c @ posterior.coordinates for c in _crosses(block)) for block in self.form.noise_moments(theta)]
+        return [
+            tuple(c @ posterior.coordinates for c in _cross_covariances(block))
+            for block in self.form.noise_moments(theta)
+        ]
 
-    def _log_q(self, spread: np.ndarray, still: StillDraws) -> np.ndarray:
+    def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
         """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
 
-        Moving the latent variables with the hyperparameters is a shift by a function of these, with Jacobian 1, so
-        the density is that of the draws before it: the Gaussian of theta = mode + z L times, at the mode, the noise's
-        prior and the ratio of posterior and prior, which is that of the coordinates where these are drawn. Otherwise
-        it is the sites over their normaliser. With g = b - Pi m0 and V the posterior covariance,
+        The latent variables are shifted by a function of the hyperparameters. The Jacobian of that is 1, so that the
+        density is that of the draws before the shift: the Gaussian of theta = mode + z D, times the noise's prior at
+        the mode, times the ratio of posterior to prior. Where coordinates are drawn, that is the ratio of their
+        densities.
+        Otherwise it is the product of the sites over its normaliser. With g = b - Pi m0 and V the posterior
+        covariance,
 
             g' (eta - m0) - (eta - m0)' Pi (eta - m0) / 2 + log|B| / 2 - g' V g / 2
               = a' (eta - (m + m0) / 2) - (eta - m)' Pi (eta - m) / 2 + log|B| / 2,
 
-        where a = g - Pi V g: the right-hand side does not cancel where sites are precise.
+        where a = g - Pi V g. The right-hand side has no cancellation for precise sites.
         """
         theta, prior, posterior = self.mode
         if posterior.drawn_from_prior:
-            eta = self.form.rows.predictors(theta, [draw[0] for draw in still.noise])
+            eta = self.form.rows.predictors(theta, [draw[0] for draw in at_mode.noise])
             residual = eta - posterior.mean
             ratio = (eta - (posterior.mean + np.asarray(prior.mean)) / 2) @ posterior.weights
             ratio += 0.5 * posterior.log_det - 0.5 * residual**2 @ self.precision
         else:
-            # The posterior has told of which kind the prior is.
+            # A posterior that is not drawn from its prior has a prior on coordinates.
             gaussian = cast(CoordinatePrior, prior.gaussian)
-            ratio = posterior.log_ratio(still.coordinates, np.asarray(gaussian.precision))
-        log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(still.priors, still.noise))
+            ratio = posterior.log_ratio(at_mode.coordinates, np.asarray(gaussian.precision))
+        log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(at_mode.priors, at_mode.noise))
         if not len(self.directions):
             return log_q
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]
 
     def _noise_slopes(self) -> list[NoiseDraws]:
-        """Return, for each direction and block, the derivatives of the posterior means of its draws."""
+        """Return derivatives of the posterior means of noise and origin, for each direction and block."""
         slopes: list[NoiseDraws] = []
-        for step, low, high in self._moved:
+        for step, low, high in self._differences:
             ends = [
-                [[c @ posterior.coordinates for c in _crosses(block)] for block in self.form.noise_moments(theta)]
+                [
+                    [c @ posterior.coordinates for c in _cross_covariances(block)]
+                    for block in self.form.noise_moments(theta)
+                ]
                 for theta, _, posterior in (low, high)
             ]
             slopes.append([tuple((y - x) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
         return slopes
 
 
-def _crosses(block: NoiseMoments) -> list[np.ndarray]:
-    """Return the covariances with the solver's coordinates of a block's noise and, where it has one, of its origin."""
+def _cross_covariances(block: NoiseMoments) -> list[np.ndarray]:
+    """Return covariances with the solver's coordinates, (d, c) of the noise and, if any, (k, c) of the origin."""
     return [cross for cross in (block.cross, block.origin_cross) if cross is not None]
 
 
 def _require_variance(name: str, variance: np.ndarray, prior: np.ndarray) -> None:
-    """Raise where the sites take more from a variance than there is, by more than rounding."""
-    bad = ~(variance >= -_ROUNDING * prior)
+    """Raise for a posterior variance that is negative by more than rounding."""
+    bad = ~(variance >= -_MAX_DEFICIT * prior)
     if bad.any():
         index = first_index(bad)
         raise NumericalError(

@@ -1,7 +1,7 @@
-"""Gaussian posteriors at draws of the hyperparameters, with sites interpolated between fits.
+"""Mixture of Gaussian posteriors at draws of the hyperparameters, with sites interpolated between fits.
 
-It offers what `LatentPosterior` offers. The posteriors are made one at a time. Small ones are kept, as draws need what
-moments have made; large ones are let go, since each holds matrices of the size of the data squared.
+Its interface is that of `LatentPosterior`. Components are computed one at a time. They are cached up to a bound on
+memory, as moments and draws need the same ones, and each may hold n by n matrices.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,13 +22,14 @@ from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 
 __all__ = ["PosteriorMixture", "mixed_moments"]
 
-_KEPT = 2**28
-"""Bytes that the posteriors which are kept may take together."""
-_LEFT_OUT = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
+_CACHE_BYTES = 2**28
+"""Largest memory of all cached components in bytes, 256 MiB; it is traded off against computing them twice."""
+_NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
+"""Reason for missing densities of draws: each would need all components."""
 
 
 def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
-    """Return the moments of a mixture from the weights and moments of its components."""
+    """Return the moments of a mixture from weights and moments of its components."""
     known = list(parts)
     out = {}
     for name in known[0][1]:
@@ -42,23 +43,23 @@ def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str
 
 
 class PosteriorMixture:
-    """Posteriors of a latent Gaussian form at draws of the hyperparameters, equally weighted.
+    """Equally weighted mixture of posteriors of a latent Gaussian form, one for each draw of the hyperparameters.
 
     Parameters
     ----------
     form : SiteFunctions
     centre : LatentPosterior
-        At the mode of the hyperparameters, or in the middle of their draws.
+        Posterior at the mode of the hyperparameters, or at the draw nearest to their mean.
     thetas : ndarray, (k, p)
-        Unconstrained hyperparameters of fits.
+        Unconstrained hyperparameters of the fits.
     shifts, precisions : ndarray, (k, n)
-        Their sites.
+        Sites of the fits.
     draws : ndarray, (s, p)
-        Draws of the hyperparameters; s = 0 stands for those of the fits.
+        Unconstrained hyperparameters of the components; with s = 0, these are `thetas`.
     """
 
     without_sites = ""
-    """Why there are no sites: there are, at the centre."""
+    """Reason for missing sites: empty, as there are those of the centre."""
 
     def __init__(
         self,
@@ -74,12 +75,12 @@ class PosteriorMixture:
         self.fits = thetas, shifts, precisions
         self.thetas = draws if len(draws) else thetas
         """Hyperparameters of the components, (s, p)."""
-        self._kept: dict[int, LatentPosterior] = {}
-        self._room = _KEPT
+        self._cache: dict[int, LatentPosterior] = {}
+        self._cache_left = _CACHE_BYTES
 
     @property
     def theta(self) -> np.ndarray:
-        """Hyperparameters at the centre, (p,)."""
+        """Unconstrained hyperparameters at the centre, (p,)."""
         return self.centre.theta
 
     @property
@@ -94,17 +95,17 @@ class PosteriorMixture:
 
     @property
     def directions(self) -> np.ndarray:
-        """No directions, (0, p): the spread of the hyperparameters is that of the components."""
+        """D of the centre, (0, p): the hyperparameters vary between components, not within."""
         return self.centre.directions
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Number of unknowns: coefficients plus hyperparameters."""
         return self.centre.unknowns
 
     @property
     def held(self) -> bool:
-        """Whether hyperparameters are at one value: they are not."""
+        """Whether the hyperparameters are fixed at one value; false for a mixture."""
         return False
 
     @property
@@ -114,34 +115,34 @@ class PosteriorMixture:
 
     @cached_property
     def _sites(self) -> InterpolatedSites | None:
-        """Sites between the fits; None where the draws are those of the fits."""
+        """Interpolant of the sites between fits; None where the components are the fits themselves."""
         return None if self.thetas is self.fits[0] else InterpolatedSites(*self.fits)
 
     def components(self) -> Iterator[tuple[float, LatentPosterior]]:
-        """Yield each weight and posterior."""
+        """Yield the weight and posterior of each component."""
         weight = 1.0 / len(self.thetas)
         for posterior in self._components(range(len(self.thetas))):
             yield weight, posterior
 
     def _components(self, index: Iterable[int]) -> Iterator[LatentPosterior]:
         for k in index:
-            if k in self._kept:
-                yield self._kept[k]
+            if k in self._cache:
+                yield self._cache[k]
                 continue
             theta = self.thetas[k]
             shift, precision = (self.fits[1][k], self.fits[2][k]) if self._sites is None else self._sites(theta)
             posterior = LatentPosterior.at_sites(self.form, theta, shift, precision)
             yield posterior
-            if (size := _bytes_of(posterior.mode)) <= self._room:
-                self._kept[k] = posterior
-                self._room -= size
+            if (size := _nbytes(posterior.mode)) <= self._cache_left:
+                self._cache[k] = posterior
+                self._cache_left -= size
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
 
     def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of a likelihood's predictors, one to predict included."""
+        """Return the moments of the predictors of a likelihood, with or without observations."""
         return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -152,16 +153,17 @@ class PosteriorMixture:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form: each component in turn, in a new order each round.
+        """Return joint draws of all variables of the form.
 
-        There are no densities, whatever the `budget` that `LatentPosterior.draws` takes for these.
+        Each round takes one draw from every component, in random order. Densities are never evaluated, so that `budget`
+        is ignored.
         """
         rounds = -(-size // len(self.thetas))
         order = np.concatenate([rng.permutation(len(self.thetas)) for _ in range(rounds)])
         return self.draws_of(order[:size], rng, log_likelihood=log_likelihood)
 
     def draws_of(self, component: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        """Return a joint draw from each of the given components, (s,)."""
+        """Return one joint draw from each of the given components, (s,) indices."""
         noise: list[np.ndarray] = []
         used = np.unique(component)
         places = np.argsort(component, kind="stable")
@@ -177,7 +179,9 @@ class PosteriorMixture:
         thetas = self.thetas[component]
         values, densities = self.form.rows.evaluate(thetas, drawn, origins, log_density=log_likelihood)
         return JointDraws(
-            values, self.form.rows.of_observed(thetas, densities), left_out=_LEFT_OUT if log_likelihood else ""
+            values,
+            self.form.rows.observed_log_density(thetas, densities),
+            left_out=_NO_DENSITY if log_likelihood else "",
         )
 
     def _by_block(self, parts: Sequence[np.ndarray]) -> NoiseDraws:
@@ -185,9 +189,9 @@ class PosteriorMixture:
         return [(next(rest),) if block.origin is None else (next(rest), next(rest)) for block in self.form.form.blocks]
 
 
-def _bytes_of(part: Any) -> int:
-    """Return the bytes of all arrays in tuples and objects."""
+def _nbytes(part: Any) -> int:
+    """Return the bytes of all arrays in nested tuples, lists and attributes."""
     if isinstance(part, np.ndarray):
         return part.nbytes
     parts = part if isinstance(part, tuple | list) else vars(part).values() if hasattr(part, "__dict__") else ()
-    return sum(map(_bytes_of, parts))
+    return sum(map(_nbytes, parts))

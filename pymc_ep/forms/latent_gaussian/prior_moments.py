@@ -1,4 +1,4 @@
-"""Prior means and covariances of the latent Gaussian form, symbolically."""
+"""Graphs of prior variances, covariances and roots of the latent Gaussian form."""
 
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
@@ -24,17 +24,17 @@ __all__ = [
 
 
 def variances_of(block: NoiseBlock) -> TensorVariable | None:
-    """Return the variances of a block's noise, (d,), where its graph says that it is independent; else None."""
+    """Return the variances, (d,), of noise whose covariance is a diagonal by its graph; else None."""
     return _diagonal_of(block.covariance)
 
 
 def deviations_of(block: NoiseBlock) -> TensorVariable | None:
-    """Return the standard deviations of a block's noise, (d,), where its graph says so; else None."""
+    """Return the standard deviations, (d,), of noise whose root is a diagonal by its graph; else None."""
     return _diagonal_of(block.root)
 
 
 def scale_of(block: NoiseBlock) -> TensorVariable:
-    """Return what scales a block: the factor of its origin, else the variances or the covariance of its noise."""
+    """Return the scale of a block: its factor, (d, k), else its variances, (d,), or its covariance, (d, d)."""
     if block.factor is not None:
         return block.factor
     variances = variances_of(block)
@@ -49,7 +49,7 @@ def _diagonal_of(matrix: TensorVariable) -> TensorVariable | None:
 
 
 def push(rows: TensorVariable, output: TensorVariable, block: NoiseBlock) -> TensorVariable:
-    """Apply the linear part of `output` in the block's noise to each row: (b, d) -> (b, size of output)."""
+    """Return the linear part of `output` in the block's noise, applied to each row: (b, d) -> (b, size of output)."""
     batched = rows.reshape((rows.shape[0], *block.shape)) if block.noise.ndim != 1 else rows
     mapped = linear_map(output, block.noise)(batched)
     return mapped if mapped.ndim == 2 else mapped.reshape((rows.shape[0], -1))
@@ -94,7 +94,7 @@ def prior_variance(form: LatentGaussian, variable: AffineVariable) -> TensorVari
 
 
 def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
-    """Return the effect on x of each of the independent standard normals behind all blocks, (p, size of x)."""
+    """Return R_x, (p, size of x): x = E[x] + R_x^T z for the independent standard normals z, (p,), of all blocks."""
     behind = set(ancestors([x]))
     parts = [
         push(b.root, x, b) if b.noise in behind else pt.zeros((b.root.shape[0], x.size), dtype=x.dtype)
@@ -104,21 +104,21 @@ def _rows(form: LatentGaussian, x: TensorVariable) -> TensorVariable:
 
 
 def predictor_rows(form: LatentGaussian) -> TensorVariable:
-    """Return R, (p, n), with K = R^T R: the effect of p standard normals on all predictors."""
+    """Return R, (p, n), with K = R^T R: predictors are m0 + R^T z for the standard normals z, (p,), of all blocks."""
     return form.at_zero_noise(_rows(form, form.predictor))
 
 
 def coefficient_precision(form: LatentGaussian) -> TensorVariable:
-    """Return the prior precision of each of the normals behind all blocks, (p,): 0 where the prior is flat, else 1."""
+    """Return the prior precision of the coefficients z, (p,): 0 where the prior is flat, else 1."""
     parts = [(pt.zeros if b.flat else pt.ones)(b.root.shape[0]) for b in form.blocks]
     return form.at_zero_noise(pt.concatenate(parts))
 
 
 def coefficient_map(form: LatentGaussian, variable: AffineVariable) -> TensorVariable:
-    """Return the covariance of an affine variable with the standard normals, (size of x, p)."""
+    """Return Cov(x, z), (size of x, p), of an affine variable x with the standard normals z of all blocks."""
     if variable.block is None:
         return form.at_zero_noise(_rows(form, variable.expression)).T
-    # The variable is itself the standard normals of its block.
+    # The variable is the part of z that belongs to its block.
     sizes = [b.root.shape[0] for b in form.blocks]
     size = variable.block.root.shape[0]
     parts = [pt.eye(k) if b is variable.block else pt.zeros((size, k)) for b, k in zip(form.blocks, sizes)]

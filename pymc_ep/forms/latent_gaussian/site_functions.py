@@ -1,4 +1,4 @@
-"""The functions of arrays that all forms with univariate sites on Gaussian predictors have."""
+"""Compiled functions common to all forms with univariate sites on Gaussian predictors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,26 +31,26 @@ Built = TypeVar("Built")
 
 
 class SiteFunctions(HyperFunctions, ABC):
-    """Means and sites of a form; what its Gaussian prior is made of is left to the classes that inherit.
+    """Prior means and sites of a form; subclasses add the arrays of the Gaussian prior.
 
     Parameters
     ----------
     form : LatentGaussian
     hyper_start : sequence of ndarray
-        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+        Unconstrained values of the hyperparameters at PyMC's initial point.
     compile_kwargs : dict, optional
-        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are put on JAX's device and the algorithm
-        runs there; the model's own functions stay with NumPy, since under JAX PyTensor's gradients of some
-        covariance functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
+        For `pytensor.function`. With ``mode="JAX"`` the prior's moments are moved to JAX's device and the algorithm
+        runs there. The model's own functions stay with NumPy: under JAX, PyTensor's gradients of some covariance
+        functions (Matern) are wrong at coinciding inputs, where rounded constants no longer cancel.
 
     Attributes
     ----------
     rows : RowFunctions
         Functions of many draws at once.
     sites : list of CompiledSite
-        Of each of `form.factors`.
+        One for each of `form.factors`.
     solver
-        The space that priors and posteriors are held in.
+        Representation of prior and posterior.
     """
 
     form: LatentGaussian
@@ -78,14 +78,14 @@ class SiteFunctions(HyperFunctions, ABC):
         return type(self), (self.form, self.unpack(self.start), self._compile_kwargs)
 
     def shallow_copy(self) -> Self:
-        """Return another one with the same compiled functions whose solver and shapes may change on their own."""
+        """Return a copy that shares the compiled functions; solver and shapes of either may change independently."""
         copy = object.__new__(type(self))
-        copy.__dict__ = self.__dict__ | {"rows": self.rows.of(copy)}
+        copy.__dict__ = self.__dict__ | {"rows": self.rows.bound_to(copy)}
         return copy
 
     @abstractmethod
     def solve_in(self, solver: str) -> None:
-        """Choose the space that priors and posteriors are held in, by name or ``"auto"``."""
+        """Select the representation of prior and posterior, by name or ``"auto"``."""
 
     @abstractmethod
     def prior(self, theta: np.ndarray) -> Prior:
@@ -93,7 +93,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return sites to start from, where the prior alone is not proper; None where it is."""
+        """Return initial shift and precision of all sites, (n,) each, for an improper prior; else None."""
 
     @abstractmethod
     def affine_moments(
@@ -103,45 +103,45 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @abstractmethod
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Evaluate what draws of each noise block need."""
+        """Evaluate the prior moments of each noise block."""
 
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
-        """Return the form with the prior of a fit to other data, given by shared variable; None where there is none."""
+        """Return the form with the prior under other data, given by shared variable; None where there is none."""
 
     @property
     @abstractmethod
     def work(self) -> float:
-        """Multiplications of the dearest step of a fit, to an order of magnitude."""
+        """Multiplications of the most expensive step of a fit, to an order of magnitude."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what the form holds, a line each, for printing."""
+        """Return the text of `pymc_ep.explain`, one line for each part of the form."""
 
     @property
     @abstractmethod
     def _arrays(self) -> list[TensorVariable]:
-        """Arrays of the prior that depend on hyperparameters; `_array_cotangents` belongs to it."""
+        """Graphs of the prior's arrays that depend on hyperparameters, in the order of `_array_cotangents`."""
 
     @property
     @abstractmethod
     def _constants(self) -> Sequence[TensorVariable]:
-        """Further arrays of the prior."""
+        """Graphs of the prior's arrays that are free of hyperparameters."""
 
     @abstractmethod
     def _array_cotangents(self, array: Any) -> list[np.ndarray]:
-        """Return gradients in each of `_arrays`, from that in the solver's array."""
+        """Return the gradient in each of `_arrays` from the gradient in the solver's array."""
 
     @abstractmethod
     def _solver_key(self) -> tuple[Any, ...]:
-        """Return what the compiled functions of the prior depend on."""
+        """Return the cache key of the compiled functions of the prior, all that they depend on."""
 
     def observed(self) -> list[np.ndarray]:
-        """Return the present observations of each factor, in the shapes the model gives them."""
+        """Return the current observations of each factor, in their shapes in the model."""
         return [np.asarray(y) for y in self._observed()]
 
     def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
-        """Evaluate all of `prior` but for its `gaussian`, and the arrays that this is made of."""
+        """Return the fields of `prior` other than `gaussian`, and the arrays from which `gaussian` is built."""
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
         self._require_shapes(theta, len(mean))
         left = iter(rest)
@@ -151,7 +151,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return FactorValues(mean, split, float(log_prior), float(log_excess)), list(left)
 
     def _require_shapes(self, theta: np.ndarray, predictors: int) -> None:
-        """Raise unless there are as many observations as predictors; both may change with shared data."""
+        """Raise where observations and predictors differ in number; both may change with shared data."""
         observed = self.observed()
         if sum(y.size for y in observed) == predictors:
             return
@@ -168,15 +168,15 @@ class SiteFunctions(HyperFunctions, ABC):
         *,
         density: str = "natural",
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of log prior and excess plus a function whose own gradients are given.
+        """Return the gradient in theta, (p,), of log prior + log excess + f, for a function f of the prior's fields.
 
         Parameters
         ----------
         theta : ndarray, (p,)
         mean, array, parameters
-            Gradients in the fields of the `Prior`; `array` is that of the solver.
+            Gradients of f in the fields of the `Prior`; `array` is that in the solver's array.
         density : {"natural", "unconstrained", "none"}
-            The log prior without Jacobian terms, with them, or left out.
+            Whether the log prior is without Jacobian terms, with them, or left out.
         """
         flat = [p for group in parameters for p in group]
         counted = float(density == "natural"), float(density == "unconstrained")
@@ -186,7 +186,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return gradient + counted[1] * self.log_det(theta[None])[1][0]
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the name of the variable behind each coefficient, (p,), and the index in it."""
+        """Return, for each of the p coefficients, the name of its variable and the index within it."""
         out = []
         sizes, shapes = self._coefficients(*self.unpack(theta)), self.rows.noise_shapes(*self.unpack(theta))
         for block, size, shape in zip(self.form.blocks, sizes, shapes):
@@ -212,17 +212,17 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @cached_property
     def varying_parameters(self) -> tuple[bool, ...]:
-        """Whether site parameters of each group depend on hyperparameters: numbers of trials, say, do not."""
+        """Whether the site parameters of each factor depend on hyperparameters; numbers of trials, say, do not."""
         hyper = set(self.form.hyper_values)
         return tuple(not hyper.isdisjoint(ancestors(group.parameters)) for group in self.form.factors)
 
     @cached_property
     def independent(self) -> tuple[bool, ...]:
-        """Whether each block's noise is independent by its graph, so that `scales` gives variances alone."""
+        """Whether the covariance of each block is diagonal by its graph, so that its scale is (d,) variances."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
 
     def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
-        """Return the compiled site of any group, one to predict included, and its parameters at theta."""
+        """Return the compiled site of a group, with or without observations, and its parameters at theta."""
         if group.name not in self._parameter_functions:
             outputs = [self.form.at_zero_noise(p) for p in group.parameters]
             self._parameter_functions[group.name] = self.function(self.form.hyper_values, outputs)
@@ -230,8 +230,8 @@ class SiteFunctions(HyperFunctions, ABC):
         return compile_site(group.site, self._chosen_mode, **group.options), values
 
     def function(self, inputs: Iterable, outputs: Any) -> Callable[..., Any]:
-        """Compile a function of the model's own variables."""
-        # NumPy runs these functions, but constants would be folded by compiled C code: seconds on a cold cache.
+        """Return a compiled function of the model's own variables."""
+        # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
         flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
         with pytensor.config.change_flags(**flags):
             return pytensor.function(list(inputs), outputs, **self._kwargs)
@@ -245,9 +245,9 @@ class SiteFunctions(HyperFunctions, ABC):
         outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
         return self.function(self.form.hyper_values, outputs)
 
-    def _for_solver(self, what: Any, build: Callable[[], Built]) -> Built:
-        """Return functions that depend on the solver, compiled once for each."""
-        key = (*self._solver_key(), what)
+    def _for_solver(self, name: Any, build: Callable[[], Built]) -> Built:
+        """Return functions that depend on the solver, compiled once for each `_solver_key` and name."""
+        key = (*self._solver_key(), name)
         if key not in self._solver_functions:
             self._solver_functions[key] = build()
         return self._solver_functions[key]
@@ -263,7 +263,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @property
     def _moments(self) -> list[TensorVariable]:
-        """The prior mean of all predictors, the sites' parameters, and what the prior's array is made of."""
+        """Graphs of the prior mean of all predictors, the site parameters, and `_arrays`."""
         parameters = [p for g in self.form.factors for p in g.parameters]
         return [self.form.at_zero_noise(self.form.predictor), *parameters, *self._arrays]
 

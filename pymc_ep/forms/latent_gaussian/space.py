@@ -1,7 +1,7 @@
-"""Which space a latent Gaussian model is solved in, by look-up: of the observations, or of the coefficients.
+"""Table of solvers: representations of the prior in observation space, K (n, n), or coefficient space, R (p, n).
 
-A solver says which array of the form its algebra takes, and in which coordinates it hands out posteriors. Anything
-jointly Gaussian with those coordinates is updated through its covariance with them.
+A solver names the array of the form that its algebra needs, and has coordinates whose posterior it computes. Any
+variable that is jointly Gaussian with the coordinates is updated through its covariance with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,27 +16,28 @@ from pymc_ep.numerics.gaussian.observation_space import DensePrior
 
 __all__ = ["SOLVERS", "Solver", "choose_solver"]
 
-_FEWER = 0.5
-"""Coefficients for each observation below which their space is the cheaper one: a sweep costs 3 n p^2 operations there,
-2 n^3 / 3 in that of the observations."""
+_MAX_RATIO = 0.5
+"""Ratio p / n of coefficients to observations below which coefficient space is used.
+
+A sweep costs 3 n p^2 operations in coefficient space and 2 n^3 / 3 in observation space: equal at p / n = 0.47."""
 
 
 @dataclass(frozen=True)
 class Solver:
-    """One way to hold the prior of n predictors.
+    """Representation of the prior of n predictors.
 
     Attributes
     ----------
     name, sentence : str
-        In options, and in what `explain` prints.
+        Name in options, and description in the text of `pymc_ep.explain`.
     prior : type
-        Wraps these: `DensePrior` or another with its methods.
+        Type of the prior, `DensePrior` or another with its methods.
     array : callable
         Takes the form, returns the graph of the prior's array.
     constants : callable
-        Takes the form, returns the graphs of what else the prior is made of, in which no hyperparameter takes part.
+        Takes the form, returns the graphs of the other arguments of `prior`, which are free of hyperparameters.
     improper : bool
-        Whether flat priors are among what it takes.
+        Whether flat priors are allowed.
     cross : callable
         Takes form and affine variable, returns the covariance with the solver's coordinates, (size of x, c).
     variance : callable
@@ -81,16 +82,16 @@ SOLVERS = {
 
 
 def choose_solver(name: str, observations: int, coefficients: int, flat: Sequence[str] = ()) -> Solver:
-    """Return the solver of that name, or for ``"auto"`` the cheaper one; `flat` names variables with flat priors.
+    """Return the solver of that name, for ``"auto"`` the cheaper one; `flat` names variables with flat priors.
 
     Raises
     ------
     ValueError
-        For a name that is none, and for a solver that takes no flat priors; lists those there are.
+        For an unknown name, and for a solver that allows no flat priors; lists those that fit.
     """
     able = {key: solver for key, solver in SOLVERS.items() if solver.improper or not flat}
     if name == "auto":
-        name = "coefficients" if flat or coefficients < _FEWER * observations else "observations"
+        name = "coefficients" if flat or coefficients < _MAX_RATIO * observations else "observations"
     if name not in able:
         priors = f" for the flat prior of {flat[0]!r}" if flat else ""
         raise ValueError(f"solver={name!r} must be 'auto' or one of {', '.join(map(repr, able))}{priors}.")

@@ -25,12 +25,12 @@ class AffineMoments(NamedTuple):
 
 
 class NoiseMoments(NamedTuple):
-    """What draws of a noise block w need.
+    """Prior moments of a noise block w, (d,), with c coordinates of the solver.
 
     Attributes
     ----------
     cross : ndarray, (d, c)
-        Covariance of w with the solver's coordinates.
+        Covariance of w with the coordinates.
     covariance : ndarray, (d, d)
         Cov(w).
     flat : bool
@@ -38,7 +38,7 @@ class NoiseMoments(NamedTuple):
     factor : ndarray, (d, k), optional
         L of an absorbed block w = L v.
     origin_cross : ndarray, (k, c), optional
-        The same for v of an absorbed block.
+        Covariance of v with the coordinates, for an absorbed block.
     """
 
     cross: np.ndarray

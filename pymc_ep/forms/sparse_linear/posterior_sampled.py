@@ -93,4 +93,4 @@ class SampledPosterior:
         thetas = np.tile(self.theta, (size, 1))
         values, densities = self.form.rows.evaluate(thetas, noise, [], log_density=log_likelihood)
         left_out = "no determinant of the posterior precision is known" if log_likelihood else ""
-        return JointDraws(values, self.form.rows.of_observed(thetas, densities), left_out=left_out)
+        return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), left_out=left_out)

@@ -147,8 +147,8 @@ def test_a_difference_without_a_posterior_is_made_shorter(form):
     d_precision = np.zeros((4, N))
     d_precision[3] = 200.0
     posterior = LatentPosterior(form, THETA, shift, precision, 0.1 * np.eye(4), np.zeros((4, N)), d_precision)
-    assert all(low[2].proper and high[2].proper for _, low, high in posterior._moved)
-    assert posterior._moved[3][0] < posterior._moved[0][0]
+    assert all(low[2].proper and high[2].proper for _, low, high in posterior._differences)
+    assert posterior._differences[3][0] < posterior._differences[0][0]
     assert np.all(np.isfinite(posterior.moments()["f"].sd))
 
 

@@ -38,8 +38,8 @@ def covariance(group, x, tau):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_prior_is_that_of_the_present_data(data, sparse, monkeypatch):
     if sparse:
-        monkeypatch.setattr(designs, "_FEW", 0.5)
-        monkeypatch.setattr(designs, "_WORTHWHILE", 0.0)
+        monkeypatch.setattr(designs, "_MAX_DENSITY", 0.5)
+        monkeypatch.setattr(designs, "_MIN_PRODUCTS", 0.0)
     model = grouped(*data)
     form = compiled_form(model)
     form.solve_in("coefficients")
@@ -58,9 +58,9 @@ def test_all_ways_to_hold_the_design_give_one_fit(data, monkeypatch):
     fits = {}
     for name, settings in {
         "dense": {},
-        "sparse": {"_FEW": 0.5, "_WORTHWHILE": 0.0},
-        "not kept": {"_KEPT": 0},
-        "in parts": {"_FEW": 0.5, "_WORTHWHILE": 0.0, "_PART": 5 * N},
+        "sparse": {"_MAX_DENSITY": 0.5, "_MIN_PRODUCTS": 0.0},
+        "not kept": {"_MAX_STORED": 0},
+        "in parts": {"_MAX_DENSITY": 0.5, "_MIN_PRODUCTS": 0.0, "_BATCH_SIZE": 5 * N},
     }.items():
         with monkeypatch.context() as context:
             for setting, value in settings.items():
@@ -81,8 +81,8 @@ def test_all_ways_to_hold_the_design_give_one_fit(data, monkeypatch):
 def test_a_map_with_hyperparameters_in_it_is_not_kept(data, sparse, monkeypatch):
     """At zero all entries vanish, though not their derivatives."""
     if sparse:
-        monkeypatch.setattr(designs, "_FEW", 0.5)
-        monkeypatch.setattr(designs, "_WORTHWHILE", 0.0)
+        monkeypatch.setattr(designs, "_MAX_DENSITY", 0.5)
+        monkeypatch.setattr(designs, "_MIN_PRODUCTS", 0.0)
     group, _ = data
     with pm.Model() as model:
         load = pm.Normal("load", 0.0, 1.0)

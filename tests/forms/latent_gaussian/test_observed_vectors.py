@@ -186,7 +186,7 @@ def test_a_singular_covariance_is_refused_by_name():
         ),
         (
             lambda: pm.CAR("y", np.zeros(2), W=np.array([[0, 1], [1, 0]]), alpha=0.5, tau=1.0, observed=[1.0, -1.0]),
-            "'y' has the distribution CAR, which is known as a latent variable only",
+            "'y' has the distribution CAR, which is supported as a latent variable only",
         ),
         (
             lambda: pm.MvNormal("y", pm.Normal("m"), cov=np.eye(2), observed=np.array([1.0, np.nan])),

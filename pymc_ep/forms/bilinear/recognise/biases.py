@@ -9,8 +9,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.recognise.matrix_priors import all_latent, is_gaussian
-from pymc_ep.graphs.inner_products import InnerProducts, repeated, row_counts, same_index, taken
-from pymc_ep.graphs.queries import depends_on, evaluated, made_of, without_casts
+from pymc_ep.graphs.inner_products import InnerProducts, broadcast_vector, indexed_rows, row_counts, same_index
+from pymc_ep.graphs.queries import depends_on, elementwise_function_of, evaluated, without_casts
 
 __all__ = ["with_biases"]
 
@@ -62,9 +62,9 @@ def _bias(
 def _vector_and_places(term: TensorVariable, products: InnerProducts) -> tuple[TensorVariable | None, list[int]]:
     """Return the vector whose entries a term takes or repeats, and of which rows it may be the bias, best first."""
     if products.graph.ndim == 2:
-        vector, *axes = repeated(term) or (None,)
+        vector, *axes = broadcast_vector(term) or (None,)
         return vector, axes
-    vector, index = taken(term) or (None, None)
+    vector, index = indexed_rows(term) or (None, None)
     index = None if index is None else without_casts(index)
     places = [k for k in range(2) if index is not None and same_index(index, products.indices[k])]
     return vector, sorted(places, key=lambda k: products.indices[k] is not index)
@@ -74,7 +74,7 @@ def _require_own_index(
     model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
 ) -> None:
     """Raise where a vector that could be a bias is taken at the indices of a matrix by another variable."""
-    for vector, index in filter(None, map(taken, terms)):
+    for vector, index in filter(None, map(indexed_rows, terms)):
         if not _may_be_bias(model, vector, latent):
             continue
         if any(same_index(without_casts(index), own) for own in products.indices):
@@ -100,7 +100,7 @@ def _require_plain_biases(
         if not places or (any(graph is term for term in terms) and vector in model.free_RVs):
             continue
         for rv in model.free_RVs:
-            if _may_be_bias(model, rv, latent) and made_of(vector, rv, model.basic_RVs):
+            if _may_be_bias(model, rv, latent) and elementwise_function_of(vector, rv, model.basic_RVs):
                 raise UnsupportedModelError(
                     f"{rv.name!r} is a bias of the rows of {products.matrices[places[0]].name!r} of which a sign, a "
                     f"factor or something else makes another. Write its mean and scale into its prior, "

@@ -24,11 +24,18 @@ from pymc_ep.graphs.inner_products import (
     InnerProducts,
     inner_products,
     is_sum,
-    selected_early,
-    terms,
+    push_selections_inward,
+    summands,
 )
 from pymc_ep.graphs.predictor import AffineTest, NotAffineError, find_predictor
-from pymc_ep.graphs.queries import depends_on, elementwise, evaluated, made_of, without_casts, without_views
+from pymc_ep.graphs.queries import (
+    depends_on,
+    elementwise,
+    elementwise_function_of,
+    evaluated,
+    without_casts,
+    without_views,
+)
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 from pymc_ep.sites.cells.likelihoods import cell_site, cell_site_names
 
@@ -50,7 +57,7 @@ class Likelihood(NamedTuple):
     @classmethod
     def of(cls, model: Model, rv: TensorVariable) -> "Likelihood":
         """Read an observed variable of a model."""
-        return cls(rv, selected_early(without_views(parameters_of(rv), model.basic_RVs)))
+        return cls(rv, push_selections_inward(without_views(parameters_of(rv), model.basic_RVs)))
 
 
 def recognise_bilinear(
@@ -125,7 +132,10 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
 def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
     """Raise where matrices are Gaussian ones with another scale or mean, which are to be integrated out."""
     gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and all_latent([one], latent)]
-    behind = [[one for one in gaussian if made_of(matrix, one, model.basic_RVs)] for matrix in products.matrices]
+    behind = [
+        [one for one in gaussian if elementwise_function_of(matrix, one, model.basic_RVs)]
+        for matrix in products.matrices
+    ]
     if all(behind):
         made = next(of[0] for of, matrix in zip(behind, products.matrices) if of[0] is not matrix)
         raise UnsupportedModelError(
@@ -145,7 +155,7 @@ def _elementwise(likelihood: Likelihood, graph: TensorVariable) -> bool:
 
 def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent: Sequence[str] | None) -> Bilinear:
     eta = _predictor(model, likelihood, products.graph)
-    added = terms(eta)
+    added = summands(eta)
     if sum(term is products.graph for term in added) != 1:
         raise _not_plain(likelihood.rv, products)
     biases, rest = with_biases(model, [term for term in added if term is not products.graph], products, latent)

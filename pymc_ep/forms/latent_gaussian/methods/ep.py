@@ -1,4 +1,4 @@
-"""EP on latent Gaussian models from end to end: options, hyperparameters, solution."""
+"""Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,12 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
-from pymc_ep.forms.latent_gaussian.methods.solution import integral_solution, many_solution, mode_solution, rebuild
+from pymc_ep.forms.latent_gaussian.methods.solution import (
+    conditional_solution,
+    integral_solution,
+    mode_solution,
+    rebuild,
+)
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
@@ -31,19 +36,19 @@ OPTIONS = {
 }
 """Options of EP and their defaults."""
 TREATMENTS = ("optimize", "fixed", "integrate", "sample")
-"""What EP can make of hyperparameters."""
+"""Treatments of hyperparameters that EP supports."""
 
 
 class Fitted(NamedTuple):
-    """A fit with its hyperparameters.
+    """EP fit, with the treatment of its hyperparameters.
 
     Attributes
     ----------
     evidence : Evidence
     found : Hyper
-        The mode of the hyperparameters, or their values where they are held.
+        Mode of the hyperparameters, or their values where they are fixed.
     integral : Integral or None
-        Where they are integrated over.
+        Design of the hyperparameters; None where they are not integrated over.
     """
 
     evidence: Evidence
@@ -61,9 +66,9 @@ def solve(call: Call) -> Solution:
 
 
 def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitted:
-    """Fit, and hold, maximise over or integrate over the hyperparameters, as the call says.
+    """Return the fit, with hyperparameters fixed, maximised or integrated over as the call says.
 
-    `spread` says whether the curvature at a mode is wanted.
+    `spread` says whether to evaluate the curvature at a mode.
     """
     integrates = call.hyper == "integrate" and call.theta.size > 0
     evidence = evidence_of(
@@ -90,12 +95,12 @@ def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitt
 
 
 def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
-    """Integrate over hyperparameters where that can be."""
+    """Return the treatment for ``hyper="auto"``, integration where it is possible, and a status with the reason."""
     return choose(form, chains=chains) if form.start.size else ("optimize", Status(True, ""))
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Raise for options outside their range."""
+    """Return the options; raise ValueError for one outside of its range."""
     power, damping, tol = options["power"], options["damping"], options["tol"]
     if not (isinstance(power, int | float) and 0 < power <= 1):
         raise ValueError(f"power={power!r} must lie in (0, 1]; 1 is plain EP.")
@@ -125,10 +130,10 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EvidenceOp:
 
 
 def condition(call: Call, thetas: np.ndarray) -> Solution:
-    """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
+    """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
     settings = checked(OPTIONS | call.options)
     evidence = evidence_of(call.form, settings, report=call.report, density="none")
-    return many_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+    return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
 
 
 EP = Method(

@@ -1,4 +1,4 @@
-"""From fits of a latent Gaussian form to what the results need: at a mode, over a design, or at many draws."""
+"""Solutions from fits of a latent Gaussian form: at a mode, over a design, or at draws of the hyperparameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,24 +27,30 @@ __all__ = [
     "AT_VALUES",
     "at_mode",
     "coefficient_results",
+    "combined_status",
+    "conditional_solution",
     "integral_solution",
-    "many_solution",
     "mode_solution",
     "mode_state",
     "mode_traces",
-    "outcome",
     "rebuild",
     "solution_at",
 ]
 
-_ROWS = 100
-"""Draws of the hyperparameters at which predictive densities are interpolated at a time."""
-_MOST_PREDICTIVE = 10_000_000
-"""Predictive densities up to which all places count, with their tails, instead of the draws."""
+_BATCH_DRAWS = 100
+"""Draws of the hyperparameters in one batch of interpolated predictive densities.
+
+It bounds memory, to 100 n doubles; batches of 10 to 1000 take the same time."""
+_MAX_DENSITIES = 10_000_000
+"""Largest number of interpolated predictive densities, for n observations at all weighted places: 0.15 s.
+
+Beyond it the draws of the hyperparameters replace the places, which cover the tails better."""
 AT_VALUES = "log density of the data at the hyperparameters of the result, without their prior"
-_MIXTURE = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
-"""Names in the state of what a `PosteriorMixture` is made of."""
+"""Definition of the log evidence where hyperparameters are maximised over or fixed."""
+_MIXTURE_KEYS = ("design_thetas", "design_shifts", "design_precisions", "hyper_draws")
+"""State entries of a `PosteriorMixture`, in the order of its arguments."""
 _INTEGRATED = "log density of the data, integrated over the prior of the hyperparameters"
+"""Definition of the log evidence where hyperparameters are integrated over."""
 
 
 def rebuild(
@@ -52,7 +58,7 @@ def rebuild(
     state: Mapping[str, np.ndarray],
     mode: tuple[Prior, GaussianPosterior] | None = None,
 ) -> LatentPosterior | PosteriorMixture:
-    """Return the posterior that a saved ``fit_state`` describes; a fit just made knows what is at the mode."""
+    """Return the posterior of a saved ``fit_state``; a fresh fit passes prior and posterior at its mode."""
     centre = LatentPosterior(
         form,
         state["theta"],
@@ -65,13 +71,13 @@ def rebuild(
     )
     if "design_thetas" not in state:
         return centre
-    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE))
+    return PosteriorMixture(form, centre, *(state[name] for name in _MIXTURE_KEYS))
 
 
 def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
-    """Return the solution with hyperparameters at their mode, or held."""
+    """Return the solution with hyperparameters at their mode, or fixed."""
     at = found.at
-    status = outcome(at, found)
+    status = combined_status(at, found)
     state = mode_state(evidence, found)
     return solution_at(
         form,
@@ -90,19 +96,19 @@ def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, setting
 
 
 def mode_state(evidence: Evidence, found: Hyper) -> dict[str, np.ndarray]:
-    """Return the saved state of a fit at the mode of the hyperparameters, or where they are held."""
+    """Return the saved state of a fit with hyperparameters at their mode, or fixed."""
     directions = np.zeros((0, found.at.theta.size)) if found.factor is None else found.factor.T
     spread = {"directions": directions, "d_shift": found.d_shift, "d_precision": found.d_precision}
     return _state(evidence, found.at) | spread
 
 
 def mode_traces(found: Hyper) -> dict[str, tuple[str, np.ndarray]]:
-    """Return the histories of the last fit and of the search."""
+    """Return the histories of the last fit and of the maximisation over hyperparameters."""
     return _history(found.at) | {"hyper_objective": ("hyper_iteration", found.trace)}
 
 
 def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, settings: dict[str, Any]) -> Solution:
-    """Return the solution that mixes over a design of hyperparameters."""
+    """Return the solution of a mixture over a design of hyperparameters."""
     at = found.mode.at
     points = found.points
     thetas = np.array([point.theta for point in points])
@@ -113,7 +119,7 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
         found.draws,
     )
     values = np.array([point.value for point in points])
-    status = outcome(at, found)
+    status = combined_status(at, found)
     return solution_at(
         form,
         evidence,
@@ -121,7 +127,7 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
         state,
         rebuild(form, state, at_mode(at)),
         settings,
-        log_predictive=_left_out_of_draws(found),
+        log_predictive=_loo_over_draws(found),
         hyper_moments=weighted_moments(form.constrained(found.places), found.place_weights),
         scalars={
             "log_evidence": found.log_evidence,
@@ -130,7 +136,7 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
             "hyper_log_weight_sd": found.spread,
             "n_evaluations": found.evaluations,
         }
-        | _own_error(found.corrected),
+        | _correction_scalars(found.corrected),
         traces=_history(at)
         | {
             "hyper_objective": ("hyper_iteration", found.mode.trace),
@@ -144,8 +150,8 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
     )
 
 
-def _own_error(corrected: Corrected | None) -> dict[str, float]:
-    """Return what EP's own error has done to evidence and hyperparameters, where that is known."""
+def _correction_scalars(corrected: Corrected | None) -> dict[str, float]:
+    """Return the cumulant corrections of log evidence and hyperparameters; empty where they are unknown."""
     if corrected is None or not corrected.known:
         return {}
     return {
@@ -154,10 +160,12 @@ def _own_error(corrected: Corrected | None) -> dict[str, float]:
     }
 
 
-def many_solution(form: SiteFunctions, evidence: Evidence, found: ManyFits, settings: dict[str, Any]) -> Solution:
-    """Return the solution that has each of many draws of the hyperparameters in turn; it knows no evidence.
+def conditional_solution(
+    form: SiteFunctions, evidence: Evidence, found: ManyFits, settings: dict[str, Any]
+) -> Solution:
+    """Return the solution of a mixture over given draws of the hyperparameters, without a log evidence.
 
-    For their mode stands the draw nearest to their mean.
+    Its mode is the draw nearest to the mean.
     """
     k = len(found.thetas)
     weights = np.full(k, 1.0 / k)
@@ -178,12 +186,12 @@ def many_solution(form: SiteFunctions, evidence: Evidence, found: ManyFits, sett
         traces={},
         status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost, left])),
         converged=not (found.stalled or found.unfitted),
-        in_turn=k,
+        round_robin=k,
     )
 
 
 def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior]:
-    """Return prior and posterior of a fit, from which its `LatentPosterior` need not be made again."""
+    """Return prior and posterior of a fit, so that its `LatentPosterior` need not recompute them."""
     return at.prior, at.run.state.sweep.posterior
 
 
@@ -197,16 +205,19 @@ def solution_at(
     *,
     log_predictive: np.ndarray,
     hyper_moments: dict[str, Moments] | None = None,
-    in_turn: int = 0,
+    round_robin: int = 0,
     **others: Any,
 ) -> Solution:
-    """Fill in what follows from the posterior; `in_turn` components are drawn from one after another, not at random."""
+    """Return a solution with all fields that follow from the posterior.
+
+    With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
+    """
     found = (hyper_moments or posterior.hyper_moments()) | posterior.moments()
     moments = {name: (m.mean, m.sd) for name, m in found.items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        if isinstance(posterior, PosteriorMixture) and in_turn:
-            component = np.repeat(np.arange(in_turn), size // in_turn)
+        if isinstance(posterior, PosteriorMixture) and round_robin:
+            component = np.repeat(np.arange(round_robin), size // round_robin)
             return posterior.draws_of(component, rng, log_likelihood=log_likelihood)
         return posterior.draws(size, rng, log_likelihood=log_likelihood)
 
@@ -233,11 +244,11 @@ def solution_at(
 
 def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
     """Return the saved parts of a `PosteriorMixture`, in its order."""
-    return dict(zip(_MIXTURE, parts))
+    return dict(zip(_MIXTURE_KEYS, parts))
 
 
 def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
-    """Return the saved state of one fit whose hyperparameters are held."""
+    """Return the saved state of one fit with hyperparameters fixed."""
     n = len(at.sites[0])
     return {
         "theta": at.theta,
@@ -246,15 +257,15 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
         "directions": np.zeros((0, at.theta.size)),
         "d_shift": np.zeros((0, n)),
         "d_precision": np.zeros((0, n)),
-        # What the sites belong to: a model whose data have changed since is told by these.
+        # By these three, data that have changed since the fit are detected.
         "observed": np.concatenate(evidence.observed),
         "prior_mean": np.asarray(at.prior.mean),
         "prior_variance": np.asarray(at.prior.gaussian.variances()),
     }
 
 
-def outcome(at: EvidenceAt, found: Hyper | Integral) -> Status:
-    """Say how the fits and the search of the hyperparameters ended, first what did not converge."""
+def combined_status(at: EvidenceAt, found: Hyper | Integral) -> Status:
+    """Return the joint status of EP and the search over hyperparameters; what did not converge comes first."""
     run = at.run.status
     sentences = [run.sentence, found.sentence]
     if run.converged and not found.converged:
@@ -271,37 +282,38 @@ def coefficient_results(
     form: SiteFunctions,
     observed: Sequence[np.ndarray],
     prior: Prior | FactorValues,
-    told_by: Callable[..., dict[str, Any]],
+    site_report: Callable[..., dict[str, Any]],
     mean: np.ndarray,
     sd: np.ndarray | None,
 ) -> dict[str, dict[str, Any]]:
-    """Return what sites of potentials have to tell, such as the states of mixtures, with moments of the coefficients.
+    """Return the reports of sites that have one, such as states of mixtures, with moments of their coefficients.
 
-    `told_by` takes a compiled site, its observations, its place among all sites and its parameters.
+    `site_report` takes a compiled site, its observations, its slice of all sites and its parameters; it returns an
+    empty dict for a site without a report.
     """
     out = {}
     parts = zip(form.form.factors, form.sites, observed, prior.parameters, group_slices(observed))
     for group, site, y, parameters, here in parts:
-        if told := told_by(site, y, here, parameters):
-            out[group.name] = told | {"coefficient_mean": mean[here]}
+        if report := site_report(site, y, here, parameters):
+            out[group.name] = report | {"coefficient_mean": mean[here]}
             if sd is not None:
                 out[group.name]["coefficient_sd"] = sd[here]
     return out
 
 
-def _left_out_of_draws(found: Integral) -> np.ndarray:
-    """Return log p(y_i | y_-i), (n,), over the draws of the hyperparameters, interpolated between the fits."""
+def _loo_over_draws(found: Integral) -> np.ndarray:
+    """Return log p(y_i | y_-i), (n,), integrated over the hyperparameters by interpolation between fits."""
     known = np.array([point.log_predictive for point in found.points])
-    # As deviance residuals, which are smoother than log densities far out.
+    # Interpolated as deviance residuals, which are smoother than log densities in the tails.
     highest = known.max(axis=0) + 1.0
     residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
     rows, weights = found.places, found.place_weights
-    if len(rows) * len(found.points[0].log_predictive) > _MOST_PREDICTIVE:
+    if len(rows) * len(found.points[0].log_predictive) > _MAX_DENSITIES:
         rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
         weights = np.full(len(rows), 1.0 / len(rows))
     counting = weights > np.finfo(float).tiny
     rows, log_weights = rows[counting], np.log(weights[counting])
-    count = -(-len(rows) // _ROWS)
+    count = -(-len(rows) // _BATCH_DRAWS)
     parts = zip(np.array_split(rows, count), np.array_split(log_weights, count))
     inverses = (share[:, None] + residuals(part) ** 2 - highest for part, share in parts)
     return -logsumexp([logsumexp(part, axis=0) for part in inverses], axis=0)
@@ -310,7 +322,7 @@ def _left_out_of_draws(found: Integral) -> np.ndarray:
 def _site_results(
     form: SiteFunctions, evidence: Evidence, at: EvidenceAt, log_predictive: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return each observed variable's leave-one-out log predictive densities, sites and maybe intensity, at `at`."""
+    """Return leave-one-out log densities, sites and, if defined, intensities of each observed variable, at `at`."""
     out = {}
     posterior = at.run.state.sweep.posterior
     mean, variance = np.asarray(posterior.mean), np.asarray(posterior.variance)

@@ -1,9 +1,8 @@
-"""A site for any likelihood of one scalar predictor: PyMC's own log density, rebuilt for one observation at a time.
+"""Sites of any likelihood with one scalar predictor: PyMC's log density, rebuilt for single observations.
 
-Between the affine predictor and the log density a model computes with arrays. Where all of that is elementwise, or
-selects elements, it says the same of every observation, and can be written again with the predictor, the observation
-and whatever else differs from one observation to the next as free variables. The rebuilt density is compared with
-PyMC's, by value, before it is used.
+Between the affine predictor and the log density a model computes with arrays. Where these operations are elementwise or
+select elements, the density of every observation is the same function of its predictor, its value and its site
+parameters. That function is rebuilt with these as free variables, and compared with PyMC's density by value.
 """
 
 from collections.abc import Sequence
@@ -34,9 +33,9 @@ from pymc_ep.graphs.predictor import (
     at_zero_noise,
     first_not_affine,
     names_of,
+    not_affine_message,
     operation_of,
     require_latent,
-    what_is_not_affine,
 )
 from pymc_ep.graphs.queries import dominators, value_dependent
 from pymc_ep.graphs.random_nodes import distribution_name, is_random, parameter_positions, with_parameters
@@ -44,27 +43,31 @@ from pymc_ep.sites.base import Site
 
 __all__ = ["find_generic"]
 
-_DRAWS = 3
+_CHECK_DRAWS = 3
+"""Random values of the latent variables at which the rebuilt density is compared with PyMC's.
+
+Different functions differ at almost every point, so that one would do; more guard against points at which neither
+density is finite, and cost two evaluations each."""
 
 _SELECTIONS = (DimShuffle, Subtensor, AdvancedSubtensor, Reshape, Alloc, SpecifyShape)
-"""Operations that move or repeat elements of their first input, or leave them as they are."""
+"""Operations whose output elements are elements of their first input; they commute with elementwise operations."""
 
 
 def find_generic(
     name: str, node: Apply, parameters: Sequence[TensorVariable], observed: TensorVariable | None, affine: AffineTest
 ) -> Found:
-    """Return the predictor of a likelihood, and a site made of PyMC's own log density of it.
+    """Return the predictor of a likelihood, and a site with PyMC's log density.
 
     Parameters
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     node : Apply
-        Of its random variable.
+        Node of its random variable.
     parameters : sequence of TensorVariable
-        Those of the distribution, in terms of hyperparameters and noise.
+        Parameters of the distribution, as graphs of hyperparameters and noise.
     observed : TensorVariable, optional
-        Observations, for comparing the rebuilt density with PyMC's.
+        Observations, at which the rebuilt density is compared with PyMC's.
     affine : AffineTest
 
     Raises
@@ -72,7 +75,7 @@ def find_generic(
     NotAffineError
         Where the parameters do not depend on one affine predictor alone.
     UnsupportedModelError
-        Where something between the predictor and the parameters is not elementwise, or PyMC has no log density.
+        Where an operation between predictor and parameters is not elementwise, or PyMC has no log density.
     """
     require_latent(name, parameters, affine)
     eta = _predictor(name, parameters, affine)
@@ -122,11 +125,11 @@ def find_generic(
 
 
 def _predictor(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> TensorVariable:
-    """Return the affine graph nearest to the parameters through which all noise reaches them."""
+    """Return the predictor: the affine dominator of the parameters that is nearest to them."""
     noise = list(affine.noise)
     behind = dominators(parameters, noise)
     for current in behind:
-        # A draw inside a censored distribution or a mixture is no function of its parameters.
+        # A random variable inside a censored distribution or a mixture is no function of its parameters.
         if not any(is_random(v) for v in value_dependent([current], noise)) and affine(current):
             return current
     carriers = [p for p in parameters if p in value_dependent(parameters, noise)]
@@ -136,15 +139,15 @@ def _predictor(name: str, parameters: Sequence[TensorVariable], affine: AffineTe
             f"{name!r} has more than one predictor: its parameters depend on {depend}, each in its own way, and a site "
             f"takes one. Leave some of these out of latent=[...], so that they become hyperparameters."
         )
-    raise NotAffineError(what_is_not_affine(name, carriers[0], affine))
+    raise NotAffineError(not_affine_message(name, carriers[0], affine))
 
 
 class _Rebuilder:
-    """Writes graphs again for single observations.
+    """Rebuilder of graphs for single observations.
 
-    What does not depend on the noise and is no constant becomes a site parameter, one a leaf, in the order in which
-    the leaves are met. Selections on the way are put off until a leaf is met, and applied to it, since they commute
-    with what is elementwise.
+    Graphs that are free of noise and not constant are leaves; each becomes a site parameter, in the order of the
+    traversal. Selections commute with elementwise operations, and so are collected on the path to a leaf and applied to
+    it.
 
     Attributes
     ----------
@@ -161,9 +164,9 @@ class _Rebuilder:
         self.dependent = dependent
         self.affine = affine
         self.leaves: list[TensorVariable] = []
-        self._places: dict[tuple, int] = {}
-        # Graphs that are made here, so that a second pass meets the leaves of the first.
-        self._known: dict[tuple, TensorVariable] = {}
+        self._positions: dict[tuple, int] = {}
+        # Cache of graphs created here, so that a second traversal finds the same leaves as the first.
+        self._created: dict[tuple, TensorVariable] = {}
 
     def __call__(
         self,
@@ -175,7 +178,7 @@ class _Rebuilder:
         *,
         wide: bool = False,
     ) -> TensorVariable:
-        """Rebuild a distribution on a predictor and site parameters; without the latter, find out what these are.
+        """Return a distribution with predictor `eta` and site parameters `values`; without these, collect the leaves.
 
         `graphs` are the parameters of the distribution, which may differ from the inputs of its node.
         """
@@ -192,16 +195,16 @@ class _Rebuilder:
         return with_parameters(node, parts)
 
     def _vector(self, graph: TensorVariable, path: tuple[Apply, ...], eta: Any, values: Any) -> TensorVariable:
-        """Rebuild a parameter that is a vector for each observation, such as the weights of a mixture."""
+        """Return a rebuilt parameter that is a vector for each observation, such as the weights of a mixture."""
         count = graph.type.shape[-1]
         if count is None or path:
-            raise self._refusal(graph)
+            raise self._not_elementwise_error(graph)
         columns = [self._rebuilt(self._column(graph, k), path, eta, values) for k in range(count)]
         return pt.stack(pt.broadcast_arrays(*columns), axis=-1)
 
     def _column(self, graph: TensorVariable, k: int) -> TensorVariable:
         if graph not in self.dependent:
-            return self._known.setdefault((graph, k), graph[..., k])
+            return self._created.setdefault((graph, k), graph[..., k])
         if isinstance(graph.owner.op, MakeVector):
             return graph.owner.inputs[k]
         # The axis is an input of the operation, or one of its properties.
@@ -209,34 +212,34 @@ class _Rebuilder:
         column = stacked[k] if len(stacked) > k else graph
         expanded = column.owner
         if expanded is None or not isinstance(expanded.op, DimShuffle) or expanded.op.new_order[-1:] != ("x",):
-            raise self._refusal(graph)
+            raise self._not_elementwise_error(graph)
         return expanded.inputs[0]
 
     def _rebuilt(self, graph: Any, path: tuple[Apply, ...], eta: Any, values: Any) -> Any:
         if graph is self.eta:
-            self.predictor = _applied(path, graph)
+            self.predictor = _apply_path(path, graph)
             return eta
         node = graph.owner
         if is_random(graph):
-            # Components of a mixture must agree in their number of dimensions.
+            # Components of a mixture must have equal numbers of dimensions.
             return self(node, [node.inputs[i] for i in parameter_positions(node)], eta, values, path, wide=True)
         if graph not in self.dependent:
             return self._leaf(graph, path, values)
         if isinstance(node.op, Elemwise):
-            ways = [(*self._widening(v, graph), *path) if path else () for v in node.inputs]
+            ways = [(*self._broadcast_node(v, graph), *path) if path else () for v in node.inputs]
             inputs = [self._rebuilt(v, way, eta, values) for v, way in zip(node.inputs, ways, strict=True)]
             return node.op.make_node(*inputs).outputs[0]
         if isinstance(node.op, CheckAndRaise):
             return self._rebuilt(node.inputs[0], path, eta, values)
         if isinstance(node.op, _SELECTIONS) and node.inputs[0] in self.dependent:
             return self._rebuilt(node.inputs[0], (node, *path), eta, values)
-        raise self._refusal(graph)
+        raise self._not_elementwise_error(graph)
 
-    def _widening(self, narrow: TensorVariable, wide: TensorVariable) -> tuple[Apply, ...]:
-        """Return what repeats elements as broadcasting does, for a selection that is applied afterwards."""
+    def _broadcast_node(self, narrow: TensorVariable, wide: TensorVariable) -> tuple[Apply, ...]:
+        """Return the broadcast of an input to the output's shape, to which a later selection applies; empty if none."""
         if narrow.type.broadcastable == wide.type.broadcastable:
             return ()
-        return (self._known.setdefault((narrow, wide), pt.broadcast_to(narrow, wide.shape)).owner,)
+        return (self._created.setdefault((narrow, wide), pt.broadcast_to(narrow, wide.shape)).owner,)
 
     def _leaf(self, graph: Any, path: tuple[Apply, ...], values: Any) -> Any:
         if not isinstance(graph.type, TensorType):
@@ -245,14 +248,14 @@ class _Rebuilder:
             return pt.constant(get_underlying_scalar_constant_value(graph), dtype=graph.dtype)
         except NotScalarConstantError:
             pass
-        place = self._places.get((graph, path))
+        place = self._positions.get((graph, path))
         if place is None:
-            place = self._places[graph, path] = len(self.leaves)
-            self.leaves.append(_applied(path, graph))
+            place = self._positions[graph, path] = len(self.leaves)
+            self.leaves.append(_apply_path(path, graph))
         value = pt.dscalar() if values is None else values[place]
         return value if graph.dtype.startswith("float") else pt.round(value).astype(graph.dtype)
 
-    def _refusal(self, graph: TensorVariable) -> UnsupportedModelError:
+    def _not_elementwise_error(self, graph: TensorVariable) -> UnsupportedModelError:
         why = (
             f"{operation_of(graph)}, which is not elementwise, so that observations do not depend on one predictor "
             f"value each. Rewrite that term, or leave the latent variables in it out of latent=[...]."
@@ -267,7 +270,7 @@ class _Rebuilder:
         )
 
 
-def _applied(path: tuple[Apply, ...], graph: TensorVariable) -> TensorVariable:
+def _apply_path(path: tuple[Apply, ...], graph: TensorVariable) -> TensorVariable:
     for node in path:
         graph = node.op.make_node(graph, *node.inputs[1:]).outputs[0]
     return graph
@@ -281,7 +284,7 @@ def _verify(
     found: Found,
     affine: AffineTest,
 ) -> None:
-    """Compare the rebuilt density with PyMC's at random values of the latent variables."""
+    """Raise where the rebuilt density and PyMC's differ at random values of the latent variables."""
     whole = pymc_logp(with_parameters(node, parameters), observed, warn_rvs=False)
     flat = [pt.broadcast_to(v, observed.shape).ravel().astype("float64") for v in (found.predictor, *found.parameters)]
     single = found.site.logp(observed.ravel().astype("float64"), *flat)
@@ -291,11 +294,11 @@ def _verify(
     noise = list(affine.noise)
     functions = [affine.compile(graph, noise, without_checks=True) for graph in (whole, single)]
     rng = np.random.default_rng(0)
-    for _ in range(_DRAWS):
+    for _ in range(_CHECK_DRAWS):
         draw = [rng.standard_normal(affine.noise[v]).astype(v.dtype) for v in noise]
         with np.errstate(all="ignore"):
             one, other = (np.asarray(function(*draw)) for function in functions)
-        # PyMC writes some constants in single precision, and a reciprocal of them is rounded there or here.
+        # PyMC has some constants in single precision, and their reciprocals are rounded in one of the two graphs.
         if one.size != other.size or not np.allclose(one.ravel(), other, rtol=1e-6, atol=1e-9, equal_nan=True):
             raise UnsupportedModelError(
                 f"The observations of {name!r} do not depend on one predictor value each: its log density is no "

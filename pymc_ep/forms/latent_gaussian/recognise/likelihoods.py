@@ -1,4 +1,4 @@
-"""From a likelihood to its site: a registered one, ordered categories, or PyMC's own log density."""
+"""Site of a likelihood: a registered one, ordered categories, or quadrature of PyMC's log density."""
 
 from collections.abc import Sequence
 
@@ -18,29 +18,29 @@ from pymc_ep.graphs.predictor import AffineTest, Found, NotAffineError, find_pre
 from pymc_ep.graphs.queries import depends_on
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
-__all__ = ["entering_elsewhere", "find_site", "require_univariate"]
+__all__ = ["find_site", "outside_predictor", "require_univariate"]
 
 
 def require_univariate(rv: TensorVariable) -> None:
-    """Raise where the values of an observed variable are not independent given its parameters."""
+    """Raise where the elements of an observed variable are not independent given its parameters."""
     if not rv.owner.op.ndim_supp:
         return
     if isinstance(rv.owner.op, PartialObservedRV):
         raise UnsupportedModelError(
-            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on those that are "
-            f"seen. Observe it as a shorter vector without them."
+            f"{rv.name.removesuffix('_observed')!r} is a vector with missing values, which depend on the observed "
+            f"ones. Observe it as a shorter vector without them."
         )
     found = f"The observed variable {rv.name!r} has the distribution {distribution_name(rv.owner)}"
     gaussian = gaussian_of(rv)
     if gaussian is not None and gaussian.degenerate:
         raise UnsupportedModelError(
-            f"{found}: numbers that add up to zero have no density as a vector. Observe all but one of them, as an "
+            f"{found}: values that sum to zero have no density as a vector. Observe all but one of them, as an "
             f"MvNormal."
         )
     if gaussian is not None:
         instead = "" if gaussian.flat else ", or observe an MvNormal with its covariance"
         raise UnsupportedModelError(
-            f"{found}, which is known as a latent variable only, as its values depend on each other. Give it to the "
+            f"{found}, which is supported as a latent variable only, as its values depend on each other. Use it in the "
             f"mean of a pm.Normal{instead}."
         )
     raise UnsupportedModelError(
@@ -62,19 +62,19 @@ def find_site(
     Parameters
     ----------
     rv : TensorVariable
-        The observed variable.
+        Observed variable.
     parameters : sequence of TensorVariable
-        Those of its distribution, in terms of hyperparameters and noise.
+        Parameters of its distribution, as graphs of hyperparameters and noise.
     observed : TensorVariable, optional
-        Its observations, where there are any.
+        Observations; None for a likelihood that is predicted.
     affine : AffineTest
     registered_only : bool
-        Whether a distribution that has registered sites must be one of these.
+        Whether a distribution with registered sites must match one of these.
 
     Raises
     ------
     UnsupportedModelError
-        Says what stands in the way of one affine predictor.
+        Names the operation that prevents one affine predictor.
     """
     if isinstance(rv.owner.op, CategoricalRV):
         ordered = find_ordered(rv.name, parameters, affine)
@@ -99,29 +99,29 @@ def find_site(
             raise refusal from None
 
 
-def entering_elsewhere(
+def outside_predictor(
     model: Model, rv: TensorVariable, candidates: Sequence[TensorVariable], *, shared: bool
 ) -> set[TensorVariable]:
-    """Return the candidates for latent variables that enter a likelihood in another place than its predictor.
+    """Return the candidate latent variables that enter a likelihood outside of its predictor.
 
-    The predictor is taken to be in the parameter that the largest number of candidate values enters, be it a mean, a
-    scale or a shape; of equals in that which a registered site takes, then in that of fewest dimensions (a mixture's
-    components before its weights), then in the first.
+    The predictor is taken to be the parameter, be it a mean, a scale or a shape, that depends on the largest number of
+    candidate values. Ties go to a parameter with a registered site, then to that of fewest dimensions (a mixture's
+    components before its weights), then to the first.
 
     Parameters
     ----------
     model : pymc.Model
     rv : TensorVariable
-        The observed variable.
+        Observed variable.
     candidates : sequence of TensorVariable
     shared : bool
-        Whether a variable of the predictor may enter other parameters as well, even though that rules out the
-        distribution's registered sites.
+        Whether a variable of the predictor may enter other parameters as well. That excludes the registered sites of
+        the distribution.
     """
     if isinstance(rv.owner.op, CategoricalRV):
         return set()
     if (vector := correlated_gaussian(rv)) is not None:
-        return {c for c in candidates if depends_on(vector.barred, [c], blockers=model.basic_RVs)}
+        return {c for c in candidates if depends_on(vector.covariance_inputs, [c], blockers=model.basic_RVs)}
     reached = [{c for c in candidates if depends_on([p], [c], blockers=model.basic_RVs)} for p in parameters_of(rv)]
     start = model.initial_point() if len(set().union(*reached)) > 1 else {}
     sizes = [sum(np.size(start.get(model.rvs_to_values[c].name, 0.0)) for c in found) for found in reached]

@@ -1,4 +1,4 @@
-"""A likelihood whose scale is the exponential of a predictor: its log density in a form that is concave and safe.
+"""Log density of likelihoods with a log scale that is affine in the predictor, free of overflow.
 
 With log scale l and residual r = y - mu the density of a scale family is log t = -l + log g(r exp(-l)). In l it is
 concave if log g(exp(s)) is concave in s (-l is linear, and l only shifts s = log|r| - l):
@@ -7,8 +7,8 @@ concave if log g(exp(s)) is concave in s (-l is linear, and l only shifts s = lo
     Student's t  -(nu + 1) / 2 log(1 + exp(2 s - log nu))   concave, as log(1 + exp) is convex
     Laplace      -exp(s)                                    concave
 
-and so is any log t in a predictor in which l is affine. Written in s, nothing is lost and no slope is undefined where
-the scale itself overflows or underflows, as the far ends of a wide cavity's interval make it do.
+and so is log t in a predictor in which l is affine. As functions of s, value and slope are finite where the scale
+itself overflows or underflows, as it may at the ends of a wide cavity's quadrature interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,15 +41,18 @@ def _laplace(s: Any) -> Any:
 
 
 _FAMILIES: dict[type, Callable[..., Any]] = {NormalRV: _normal, StudentTRV: _student_t, LaplaceRV: _laplace}
-"""log g(exp(s)) of s and the shape parameters. The last two parameters of each distribution are location and scale."""
+"""log g(exp(s)) by type of Op, as a function of s and the shape parameters.
+
+The last two parameters of each distribution are location and scale."""
 
 
 def is_log_scale(
     node: Apply, parameters: Sequence[TensorVariable], eta: TensorVariable, dependent: set, affine: AffineTest
 ) -> bool:
-    """Whether a distribution is one of these families, with a log scale affine in eta and the rest free of it.
+    """Whether a distribution is of a scale family, with a log scale affine in eta and other parameters free of it.
 
-    By value, as links are told: far enough for an exponential to show that it is none, were it cut off somewhere.
+    It is verified by value, as links are, at arguments of up to some 100: an exponential that is clipped is not taken
+    for one.
     """
     if type(node.op) not in _FAMILIES or any(p in dependent for p in parameters[:-1]):
         return False
@@ -71,16 +74,16 @@ def log_scale_density(at_zero: TensorVariable, at_one: TensorVariable, y: Any, e
     Parameters
     ----------
     at_zero, at_one : TensorVariable
-        The distribution with predictor zero, and with predictor one: an affine function is known by two values.
+        The distribution at predictor zero and at predictor one, two values that determine an affine function.
     y, eta : TensorVariable
     """
     *shapes, location, scale = parameters_of(at_zero)
     level = pt.log(scale)
     log_scale = level + (pt.log(parameters_of(at_one)[-1]) - level) * eta
     residual = pt.abs(y - location)
-    # No residual, no slope: the logarithm's own would be infinite.
-    inside = pt.eq(residual, 0.0)
-    log_residual = pt.log(pt.where(inside, 1.0, residual))
+    # At a residual of zero the slope of the logarithm is infinite, that of the density zero.
+    zero_residual = pt.eq(residual, 0.0)
+    log_residual = pt.log(pt.where(zero_residual, 1.0, residual))
     log_g = _FAMILIES[type(at_zero.owner.op)]
     centre = log_g(pt.full_like(log_residual, -np.inf), *shapes)
-    return pt.where(inside, centre, log_g(log_residual - log_scale, *shapes)) - log_scale
+    return pt.where(zero_residual, centre, log_g(log_residual - log_scale, *shapes)) - log_scale

@@ -1,4 +1,4 @@
-"""Rewrite a model's graphs in terms of its hyperparameters' values and independent Gaussian noise blocks."""
+"""Rewriting of a model's graphs as graphs of hyperparameter values and independent Gaussian noise blocks."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ __all__ = ["NoiseGraphs", "absorb_factor"]
 
 
 class NoiseGraphs:
-    """Graphs of a model with each latent variable written as conditional mean plus noise.
+    """Rewriter of graphs, with each latent variable replaced by its conditional mean plus noise.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class NoiseGraphs:
     Attributes
     ----------
     noise : dict
-        The noise stand-in of each latent variable.
+        Noise variable of each latent variable.
     """
 
     def __init__(self, model: Model, latents: Sequence[TensorVariable]):
@@ -48,16 +48,16 @@ class NoiseGraphs:
         for rv in self.latents:
             about_mean = self._about_mean(rv)
             transform = model.rvs_to_transforms.get(rv)
-            # The value of a variable with a linear transform is that of its coordinates.
+            # With a linear transform, the value variable holds the coordinates of the transformed variable.
             value = about_mean if transform is None else transform.forward(about_mean, *rv.owner.inputs)
             self._in_noise[model.rvs_to_values[rv]] = value
 
     def __call__(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Rewrite graphs of random variables as graphs of hyperparameter values and noise."""
+        """Return graphs of random variables as graphs of hyperparameter values and noise."""
         return without_views(self._replace(self._by_values(expressions)))
 
     def _about_mean(self, rv: TensorVariable) -> TensorVariable:
-        """Return a latent variable as its mean, in which those before it are rewritten already, plus noise."""
+        """Return a latent variable as mean plus noise; earlier latent variables in its mean are rewritten already."""
         noise, mean = self.noise[rv], self._gaussians[rv].mean
         if mean is None:
             return noise
@@ -80,7 +80,7 @@ class NoiseGraphs:
         return blocks
 
     def _block(self, rv: TensorVariable, zeros: dict[TensorVariable, TensorVariable]) -> NoiseBlock:
-        """Return one block; `zeros` stand for the noise of earlier ones where its shape is read off their values."""
+        """Return one block; `zeros` replace the noise of earlier blocks in its shape."""
         gaussian, shape = self._gaussians[rv], self._shapes[rv]
         excess = pt.zeros(()) if gaussian.log_excess is None else gaussian.log_excess(shape)
         covariance, root, excess, *shape = self([gaussian.covariance(shape), gaussian.root(shape), excess, *shape])
@@ -119,23 +119,23 @@ def _is_constant_zero(variable: TensorVariable) -> bool:
 def absorb_factor(
     block: NoiseBlock, outputs: Sequence[TensorVariable], noise: Sequence[TensorVariable]
 ) -> tuple[NoiseBlock, dict] | None:
-    """Replace a standard normal v that only enters as L v, for a Cholesky factor L of C, by w = L v of covariance C.
+    """Replace a standard normal v that enters as L v alone, with L the Cholesky factor of C, by w = L v.
 
-    A non-centred GP is written so; with w in its place, neither the factorisation nor its derivative is needed to
-    form the covariance of the predictors. Any other matrix, a design among them, stays what it is.
+    That is a non-centred GP. With w, of covariance C, neither the factorisation nor its derivative is needed to form
+    the covariance of the predictors. Products with any other matrix, such as a design, are left as they are.
 
     Parameters
     ----------
     block : NoiseBlock
         Block of v.
     outputs : sequence of TensorVariable
-        All graphs in which v appears.
+        All graphs that contain v.
     noise : sequence of TensorVariable
-        The noise of all blocks: L must not depend on them.
+        Noise of all blocks, on which L must not depend.
 
     Returns
     -------
-    block and replacement, or None where v enters in any other way
+    block and replacement, or None where v enters in another way
     """
     v = block.noise
     nodes = list(applys_between(list(noise), outputs))
@@ -154,10 +154,10 @@ def absorb_factor(
 
 
 def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVariable | None, bool]:
-    """Follow v, through at most one new axis, to the one matrix product that uses it."""
+    """Return the matrix product that is the only use of v, and whether v has a new axis there; else None."""
     users = [n for n in nodes if v in n.inputs]
     column = False
-    # A user may be a distribution, whose first output is a generator.
+    # The use may be a distribution, whose first output is a random generator.
     widened = users[0].outputs[0] if len(users) == 1 else None
     if isinstance(widened, TensorVariable) and widened.ndim == 2 and widened.type.shape[1] == 1:
         column, v = True, widened
@@ -170,7 +170,7 @@ def _only_product(v: TensorVariable, nodes: Sequence[Apply]) -> tuple[TensorVari
 
 
 def _is_cholesky(factor: TensorVariable) -> bool:
-    """Whether a factor is a lower Cholesky factor, as that of a non-centred GP."""
+    """Whether a matrix is a lower Cholesky factor, as that of a non-centred GP."""
     if factor.owner is None:
         return False
     op = _core(factor.owner.op)

@@ -1,7 +1,7 @@
-"""Observed Gaussian vectors, such as a marginal Gaussian process: a part of their noise is left to independent sites.
+"""Observed Gaussian vectors, such as a marginal Gaussian process, as latent noise with independent Gaussian sites.
 
-y ~ N(m, S) is y_i ~ N(m_i + w_i, s^2) with w ~ N(0, S - s^2 I), for any s^2 below the least eigenvalue of S: the
-evidence, the posterior of all that m depends on, and the density of one value given the others do not depend on it.
+y ~ N(m, S) is y_i ~ N(m_i + w_i, s^2) with w ~ N(0, S - s^2 I), for any s^2 below the least eigenvalue of S. Evidence,
+posterior of the variables behind m, and the density of one value given the others do not depend on s^2.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,16 @@ from pymc_ep.sites.base import get_site
 
 __all__ = ["correlated_gaussian", "correlated_group", "correlated_parameters"]
 
-_SHARE = 1e-3
-"""s^2 over the least variance of a value given those before it. The least eigenvalue may be smaller than that variance,
-a quarter of it in a random walk, 1 / (1 + sum |rho|)^2 in an autoregression; what is smaller than s^2 is refused."""
+_NOISE_FRACTION = 1e-3
+"""s^2 as a fraction of the least innovation variance, that of a value given those before it.
+
+The least eigenvalue of S must exceed s^2; a covariance for which it does not is refused. It is smaller than the least
+innovation variance: by a factor of 4 for a random walk, (1 + sum |rho|)^2 for an autoregression. A smaller fraction
+would admit more covariances, but lose digits to sites of larger precision."""
 
 
 def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
-    """Return how a variable whose values depend on each other is a proper Gaussian, or None where it is not."""
+    """Return mean, covariance and root of a variable that is a proper Gaussian vector, or None where it is not."""
     gaussian = gaussian_of(rv) if rv.owner.op.ndim_supp else None
     if gaussian is None or gaussian.flat or gaussian.degenerate or gaussian.check is not None:
         return None
@@ -32,7 +35,7 @@ def correlated_gaussian(rv: TensorVariable) -> Gaussian | None:
 
 
 def correlated_parameters(rv: TensorVariable, gaussian: Gaussian) -> list[TensorVariable]:
-    """Return mean and covariance, (n,) and (n, n) of the ravelled values, as graphs of the model's variables."""
+    """Return graphs of the mean, of the variable's shape, and of the covariance, (n, n), of its ravelled values."""
     (shape,) = infer_shape([rv], (), ())
     mean = pt.zeros(()) if gaussian.mean is None else gaussian.mean(shape)
     return [pt.broadcast_to(mean, shape).astype("float64"), gaussian.covariance(shape).astype("float64")]
@@ -41,27 +44,27 @@ def correlated_parameters(rv: TensorVariable, gaussian: Gaussian) -> list[Tensor
 def correlated_group(
     name: str, observed: TensorVariable, parameters: Sequence[TensorVariable]
 ) -> tuple[NoiseBlock, SiteGroup]:
-    """Return correlated noise, and sites about the mean with it.
+    """Return the block of the noise w, and the sites with predictor m + w.
 
     Parameters
     ----------
     name : str
-        The observed variable.
+        Name of the observed variable.
     observed : TensorVariable
     parameters : sequence of TensorVariable
-        What `correlated_parameters` returned, in terms of hyperparameters and noise.
+        Result of `correlated_parameters`, as graphs of hyperparameters and noise.
     """
     mean, covariance = parameters
     require_shape(name, observed.type.shape, mean.type.shape)
     least = (pt.diagonal(pt.linalg.cholesky(covariance)) ** 2).min()
-    # Of a singular matrix there is none: any variance leads to its refusal.
+    # A singular matrix has no Cholesky factor; it is refused later, at any variance.
     least = pt.switch(pt.isnan(least), pt.diagonal(covariance).min(), least)
-    # The evidence does not depend on it, and derivatives that cancel cost digits.
-    variance = disconnected_grad(_SHARE * least)
+    # The evidence does not depend on s^2: its derivatives cancel, and would only add rounding errors.
+    variance = disconnected_grad(_NOISE_FRACTION * least)
     rest = covariance - variance * pt.eye(observed.size)
     noise = mean.type(f"{name}_noise")
     root = pt.linalg.cholesky(rest).T
-    block = NoiseBlock(name, noise, tuple(observed.shape), rest, root, pt.zeros(()), of_observed=True)
+    block = NoiseBlock(name, noise, tuple(observed.shape), rest, root, pt.zeros(()), observation_noise=True)
     sd = pt.broadcast_to(pt.sqrt(variance), observed.shape).ravel()
     group = SiteGroup(name, get_site("normal"), {}, observed, mean + noise, (sd,), "identity", correlated=True)
     return block, group

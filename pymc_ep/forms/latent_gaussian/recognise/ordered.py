@@ -1,4 +1,4 @@
-"""Ordered categories: a Categorical whose cumulative probabilities are one function of cutpoints minus a predictor."""
+"""Ordered categories: a Categorical with cumulative probabilities F(cutpoints - predictor)."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -30,18 +30,18 @@ _NOISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "ordered logit": ("ordered_logit", scipy.special.expit),
     "ordered probit": ("ordered_probit", scipy.special.ndtr),
 }
-"""By link: the site, and the distribution function of its noise."""
+"""Registered site and distribution function F of the noise, by link."""
 
 
 @lru_cache
 def ordered_site(name: str, cutpoints: int) -> Site:
-    """Return the site of categories 0 to `cutpoints` that takes all cutpoints, each a parameter.
+    """Return the site of categories 0 to `cutpoints`, with all cutpoints as parameters.
 
-    It is the registered site `name`, which takes the two cutpoints around the category observed.
+    The registered site `name` takes the two cutpoints adjacent to the observed category alone.
     """
     two = get_site(name)
 
-    def around(y: Any, cuts: Sequence[Any], where: Callable[..., Any]) -> tuple[Any, Any]:
+    def adjacent_cutpoints(y: Any, cuts: Sequence[Any], where: Callable[..., Any]) -> tuple[Any, Any]:
         lower, upper = -np.inf, np.inf
         for k, cut in enumerate(cuts):
             lower = where(y > k, cut, lower)
@@ -50,11 +50,11 @@ def ordered_site(name: str, cutpoints: int) -> Site:
         return lower, upper
 
     def logp(y: Any, eta: Any, *cuts: Any) -> Any:
-        return two.logp(y, eta, *around(y, cuts, pt.switch))
+        return two.logp(y, eta, *adjacent_cutpoints(y, cuts, pt.switch))
 
     def knots(y: Any, *cuts: Any) -> Sequence[Any]:
         assert two.knots is not None, "ordered sites have knots"
-        return two.knots(y, *around(y, cuts, namespace(y).where))
+        return two.knots(y, *adjacent_cutpoints(y, cuts, namespace(y).where))
 
     def in_order(y: np.ndarray, *cuts: np.ndarray) -> np.ndarray:
         steps = [below < above for below, above in pairwise(cuts)]
@@ -74,24 +74,24 @@ def ordered_site(name: str, cutpoints: int) -> Site:
 
 
 def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
-    """Return the predictor of ordered categories, with `parameters` the probabilities of a Categorical; else None.
+    """Return the predictor of ordered categories from `parameters`, the probabilities of a Categorical; else None.
 
-    The nearest affine graph behind the probabilities holds cutpoints minus predictor, or the negative, along its last
-    axis. What depends on the noise must be the same in all columns.
+    The nearest affine dominator of the probabilities must be cutpoints minus predictor, or the negative, along its last
+    axis. The part that depends on noise must be the same in all columns.
     """
     (probabilities,) = parameters
     require_latent(name, parameters, affine)
     for current in dominators(parameters, affine.noise):
         if current.ndim == probabilities.ndim and affine(current):
-            return _behind(probabilities, current, affine)
+            return _match_ordered(probabilities, current, affine)
     return None
 
 
-def _behind(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:
+def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:
     free = current.type("free")
     replaced = graph_replace([probabilities], {current: free}, strict=False)[0]
     if value_depends_on(replaced, list(affine.noise)) or not affine.point.keys().isdisjoint(ancestors([replaced])):
-        # A hyperparameter between predictor and probabilities, such as the scale of the noise, is not looked into.
+        # A hyperparameter between predictor and probabilities, such as the scale of the noise, is not supported.
         return None
     function = affine.compile(at_zero_noise_and_shape(replaced, affine), [free])
     shape = np.shape(affine.compile(at_zero_noise_and_shape(current, affine), [])())
@@ -109,7 +109,7 @@ def _behind(probabilities: TensorVariable, current: TensorVariable, affine: Affi
 
 
 def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> float | None:
-    """Return s where ``found = distribution(s * argument)``: the noise of an ordered probit may have a scale."""
+    """Return s for ``found = distribution(s * argument)``, else None; 1 / s is the scale of the noise."""
     if not np.all((found > 0) & (found < 1)):
         return None
     inverse = scipy.special.logit if distribution is scipy.special.expit else scipy.special.ndtri
@@ -118,7 +118,7 @@ def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> f
 
 
 def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine: AffineTest) -> Found:
-    """Split cutpoints minus predictor: the cutpoints are what is left where the noise is zero."""
+    """Split thresholds = cutpoints - predictor; the cutpoints are the thresholds at zero noise."""
     cutpoints = at_zero_noise(thresholds, affine)
     predictor = (cutpoints - thresholds)[..., 0]
     spread = thresholds - thresholds[..., 0][..., None]

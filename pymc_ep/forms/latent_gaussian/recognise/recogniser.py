@@ -1,4 +1,4 @@
-"""Recognise a latent Gaussian model: Gaussian variables, and likelihoods of one affine predictor each."""
+"""Recognition of latent Gaussian models: Gaussian variables, and likelihoods of one affine predictor each."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, did_you_mean, first_index
 from pymc_ep.forms.latent_gaussian.form import AffineVariable, FixedTerm, LatentGaussian, NoiseBlock, SiteGroup
-from pymc_ep.forms.latent_gaussian.recognise.likelihoods import entering_elsewhere, find_site, require_univariate
+from pymc_ep.forms.latent_gaussian.recognise.likelihoods import find_site, outside_predictor, require_univariate
 from pymc_ep.forms.latent_gaussian.recognise.noise_blocks import NoiseGraphs, absorb_factor
 from pymc_ep.forms.latent_gaussian.recognise.observed_vectors import (
     correlated_gaussian,
@@ -38,7 +38,7 @@ __all__ = ["recognise_latent_gaussian"]
 
 
 Finish = Callable[[LatentGaussian, Sequence[TensorVariable], NoiseGraphs], LatentGaussian]
-"""From a form, its latent variables and the graphs of their noise to a form that builds on it."""
+"""``finish(form, latent variables, rewriter of graphs)``: returns an extended form."""
 
 
 def recognise_latent_gaussian(
@@ -48,24 +48,23 @@ def recognise_latent_gaussian(
     *,
     finish: Finish = lambda form, latents, graphs: form,
 ) -> LatentGaussian:
-    """Read a model as a Gaussian vector times univariate sites.
+    """Return the latent Gaussian form of a model.
 
     Parameters
     ----------
     model : pymc.Model
     latent : sequence of str, optional
-        Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is
-        affine.
+        Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
     wanted : sequence of str, optional
-        Variables to predict. Gaussian variables behind them that no observation depends on join the latent ones,
-        and likelihoods among them the form's predictions.
+        Variables to predict. Their Gaussian ancestors that no observation depends on are added to the latent variables,
+        likelihoods among them to the form's predictions.
     finish : callable
-        Makes the form that is returned of each one tried.
+        Extends each form that is tried, before it is accepted.
 
     Raises
     ------
     UnsupportedModelError
-        Names the variable, what was found and what would make it fit.
+        Names the variable, its problem and the remedy.
     """
     relevant = relevant_variables(model)
 
@@ -78,27 +77,27 @@ def recognise_latent_gaussian(
         try:
             chosen = _resolve(model, names, candidates)
         except UnsupportedModelError:
-            # Left to themselves, other variables may have had the likelihood's predictor.
+            # Without this choice, the predictor may have been assigned to other variables.
             behind = set(ancestors([model[name] for name in names if name in model.named_vars]))
             chosen = _resolve(model, names, _candidates(model, relevant, among=behind))
-        return _first_that_fits(lambda registered: build(chosen, wanted=wanted, registered=registered))
+        return _try_in_order(lambda registered: build(chosen, wanted=wanted, registered=registered))
     if not candidates and not any(map(correlated_gaussian, model.observed_RVs)):
         for rv in model.observed_RVs:
             require_univariate(rv)
-        raise UnsupportedModelError(_nothing_latent(model, relevant))
+        raise UnsupportedModelError(_no_latent_message(model, relevant))
 
     def with_all(registered: bool) -> LatentGaussian:
         return build(candidates, wanted=wanted, registered=registered)
 
     def with_most(registered: bool) -> LatentGaussian:
-        latents = _without_offenders(candidates, partial(build, wanted=(), registered=registered))
+        latents = _largest_affine_set(candidates, partial(build, wanted=(), registered=registered))
         return build(latents, wanted=wanted, registered=registered)
 
-    return _first_that_fits(with_all, with_most)
+    return _try_in_order(with_all, with_most)
 
 
-def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
-    """Say of each free variable why it cannot be integrated out."""
+def _no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
+    """Return the message with the reason why each free variable cannot be integrated out, for six at most."""
     reasons = []
     for rv in relevant:
         if not gaussian_of(rv):
@@ -108,6 +107,7 @@ def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
         else:
             reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
         reasons.append(reason)
+    # A message of a few lines.
     most = 6
     reasons[most:] = [f"and {len(reasons) - most} more"] * (len(reasons) > most)
     return (
@@ -117,8 +117,11 @@ def _nothing_latent(model: Model, relevant: Sequence[TensorVariable]) -> str:
     )
 
 
-def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
-    """Try each way with registered sites, then with any density; where none fits, the first refusal says why."""
+def _try_in_order(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
+    """Return the first form that fits: of each way with registered sites, then any density.
+
+    Where none fits, raise the error of the first attempt.
+    """
     refusals = []
     for way in ways:
         for registered in (True, False):
@@ -132,40 +135,43 @@ def _first_that_fits(*ways: Callable[[bool], LatentGaussian]) -> LatentGaussian:
 def _candidates(
     model: Model, relevant: Sequence[TensorVariable], *, shared: bool = False, among: Collection | None = None
 ) -> list[TensorVariable]:
-    """Gaussian variables that enter nothing but means of Gaussians and the parameters that carry predictors.
+    """Return the Gaussian variables that enter means of Gaussians and predictors of likelihoods alone.
 
-    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well; with `among` no
-    others are considered.
+    With `shared` a variable of a predictor may enter other parameters of the same likelihood as well. With `among` only
+    its elements are considered.
     """
     wanted = relevant if among is None else [rv for rv in relevant if rv in among]
     candidates = [rv for rv in wanted if keeps_gaussian(model, rv) and gaussian_of(rv)]
     while True:
-        barred = _graphs_without_latents(relevant, candidates)
-        elsewhere = set().union(
-            *(entering_elsewhere(model, rv, candidates, shared=shared) for rv in model.observed_RVs)
-        )
+        covariance_inputs = _latent_free_graphs(relevant, candidates)
+        elsewhere = set().union(*(outside_predictor(model, rv, candidates, shared=shared) for rv in model.observed_RVs))
         kept = [
-            rv for rv in candidates if rv not in elsewhere and not depends_on(barred, [rv], blockers=model.basic_RVs)
+            rv
+            for rv in candidates
+            if rv not in elsewhere and not depends_on(covariance_inputs, [rv], blockers=model.basic_RVs)
         ]
         if len(kept) == len(candidates):
             return kept
         candidates = kept
 
 
-def _graphs_without_latents(
+def _latent_free_graphs(
     relevant: Sequence[TensorVariable], candidates: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
     graphs: list[TensorVariable] = []
     for rv in relevant:
         gaussian = gaussian_of(rv) if rv in candidates else None
-        graphs += parameters_of(rv) if gaussian is None else gaussian.barred
+        graphs += parameters_of(rv) if gaussian is None else gaussian.covariance_inputs
     return graphs
 
 
-def _without_offenders(
+def _largest_affine_set(
     candidates: Sequence[TensorVariable], build: Callable[[list[TensorVariable]], LatentGaussian]
 ) -> list[TensorVariable]:
-    """Drop the candidate in which some predictor is not affine, or keep the largest set that fits; ask about ties."""
+    """Return the largest set of candidates in which all predictors are affine; raise for ties.
+
+    Sets that lack one candidate are tried first, then greedy sets grown from each candidate.
+    """
     refusals: list[NotAffineError] = []
 
     def fits(latents: list[TensorVariable]) -> bool:
@@ -176,7 +182,7 @@ def _without_offenders(
             return False
         return True
 
-    def grown(seed: TensorVariable) -> list[TensorVariable]:
+    def greedy_set(seed: TensorVariable) -> list[TensorVariable]:
         latents = [seed] if fits([seed]) else []
         for rv in candidates if latents else ():
             larger = [c for c in candidates if c in latents or c is rv]
@@ -189,7 +195,7 @@ def _without_offenders(
     if not sets:
         for rv in candidates:
             if not any(rv in latents for latents in sets):
-                sets.append(grown(rv))
+                sets.append(greedy_set(rv))
         most = max(map(len, sets))
         sets = [latents for latents in sets if len(latents) == most > 0]
     if not sets:
@@ -201,14 +207,13 @@ def _without_offenders(
         raise UnsupportedModelError(
             f"Predictors are affine in some of {tied} but not in all of them together. {together}. Say which to "
             f"integrate out with latent=[...]; the others become hyperparameters. Inner products of rows of two "
-            f"matrices are another form, which BilinearPoisson, BilinearBernoulli and predictors with {SPELLINGS} "
-            f"write."
+            f"matrices are another form: use BilinearPoisson, BilinearBernoulli, or a predictor with {SPELLINGS}."
         )
     return sets[0]
 
 
 def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Turn the user's names into Gaussian variables; a Deterministic stands for what it is made of."""
+    """Return the Gaussian variables of the user's names; a Deterministic stands for its Gaussian ancestors."""
     chosen: set[TensorVariable] = set()
     for name in names:
         if name not in model.named_vars:
@@ -217,21 +222,21 @@ def _resolve(model: Model, names: Sequence[str], candidates: Sequence[TensorVari
             )
         variable = model[name]
         if variable in model.deterministics:
-            made_of = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
-            # A scalar beside arrays is the level of the field, not the field.
-            found = [c for c in made_of if c.ndim > 0] or made_of
+            reached = [c for c in candidates if depends_on([variable], [c], blockers=model.basic_RVs)]
+            # Beside arrays, a scalar is the level of a field, not the field itself.
+            found = [c for c in reached if c.ndim > 0] or reached
         else:
             found = [c for c in candidates if c is variable]
         if not found:
-            raise UnsupportedModelError(_why_not_latent(model, variable))
+            raise UnsupportedModelError(_not_latent_message(model, variable))
         chosen.update(found)
     return [c for c in candidates if c in chosen]
 
 
-def _why_not_latent(model: Model, variable: TensorVariable) -> str:
+def _not_latent_message(model: Model, variable: TensorVariable) -> str:
     name = variable.name
     if variable in model.deterministics:
-        return f"latent= names the Deterministic {name!r}, which is made of no Gaussian variable."
+        return f"latent= names the Deterministic {name!r}, which depends on no Gaussian variable."
     if variable not in model.free_RVs:
         return f"latent= names {name!r}, which is not a free random variable of the model."
     if not gaussian_of(variable):
@@ -253,9 +258,9 @@ def _build(
     *,
     registered_only: bool,
 ) -> tuple[LatentGaussian, list[TensorVariable], NoiseGraphs]:
-    """Assemble the form for a given set of latent variables, or say why it is none.
+    """Return the form for a set of latent variables, the latter with those for predictions alone, and the rewriter.
 
-    Returns it with its latent variables, unseen ones included, and the graphs of their noise.
+    Raise where the model is not of the form.
     """
     for potential in model.potentials:
         if depends_on([potential], latents):
@@ -270,12 +275,12 @@ def _build(
                 f"The prior of {rv.name!r} depends on a latent variable, so it cannot be a hyperparameter; add "
                 f"{rv.name!r} to latent=, or leave what it depends on out."
             )
-    unseen, predicted = _unseen(model, wanted, relevant, latents)
-    latents = [*latents, *unseen]
-    deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unseen])]
+    unobserved, predicted = _prediction_variables(model, wanted, relevant, latents)
+    latents = [*latents, *unobserved]
+    deterministics = [d for d in model.deterministics if follows_from(model, d, [*relevant, *unobserved])]
     likelihoods = [*model.observed_RVs, *predicted]
     graphs = NoiseGraphs(model, latents)
-    # One call for all graphs, so that what they share stays shared.
+    # One call for all graphs, so that common subexpressions stay shared.
     vectors = [correlated_gaussian(rv) if rv in model.observed_RVs else None for rv in likelihoods]
     own_parameters = [
         correlated_parameters(rv, vector) if vector else parameters_of(rv) for rv, vector in zip(likelihoods, vectors)
@@ -283,7 +288,7 @@ def _build(
     parameters = [p for own in own_parameters for p in own]
     first = len(parameters)
     rewritten = evaluate_constants(graphs([*parameters, *latents, *deterministics]))
-    blocks, outputs = _absorb(graphs, latents, rewritten, first)
+    blocks, outputs = _absorb_factors(graphs, latents, rewritten, first)
 
     test = _working_point(model, blocks, hyper)
     for rv, graph in zip(latents, outputs[first:]):
@@ -296,10 +301,10 @@ def _build(
     rest = iter(outputs)
     for rv, vector, given in zip(likelihoods, vectors, own_parameters):
         own = [next(rest) for _ in given]
-        # Where nothing is latent but noise of observed vectors, this is what their evidence comes from.
+        # Without latent variables, the noise of an observed vector is what is integrated out.
         alone = vector is not None and not latents
         if rv in model.observed_RVs and not depends_on(own, list(test.noise)) and not alone:
-            fixed.append(_fixed(model, rv, test))
+            fixed.append(_fixed_term(model, rv, test))
             continue
         if vector is not None:
             if not test(own[0]):
@@ -311,9 +316,9 @@ def _build(
         require_univariate(rv)
         observed = without_casts(model.rvs_to_values[rv]) if rv in model.observed_RVs else None
         found = find_site(rv, own, observed, test, registered_only=registered_only)
-        groups.append(_group(rv.name, found, observed))
-    seen = len(model.observed_RVs) - len(fixed)
-    if not seen:
+        groups.append(_site_group(rv.name, found, observed))
+    n_observed = len(model.observed_RVs) - len(fixed)
+    if not n_observed:
         raise NotAffineError(
             f"{', '.join(repr(term.name) for term in fixed)} depend on no latent variable, so there is nothing to "
             f"integrate out; name other variables with latent=[...]."
@@ -325,8 +330,8 @@ def _build(
         **hyper_fields(model, hyper),
         hyper_coordinates=coordinates_of(model, hyper),
         blocks=tuple(blocks),
-        groups=tuple(groups[:seen]),
-        predictions=tuple(groups[seen:]),
+        groups=tuple(groups[:n_observed]),
+        predictions=tuple(groups[n_observed:]),
         affine=tuple(affine),
         deterministics={n: graph for n, graph in named.items() if n not in {a.name for a in affine}},
         ignored=tuple(rv.name for rv in model.free_RVs if rv not in relevant),
@@ -335,8 +340,8 @@ def _build(
     return form, latents, graphs
 
 
-def _fixed(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
-    """Return an observed variable that no latent variable is behind, or raise where it cannot be as observed."""
+def _fixed_term(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
+    """Return the term of an observed variable without latent variables; raise for a log density that is not finite."""
     (density,) = model.logp(vars=[rv], sum=False)
     at_start = test.compile(density, [], without_checks=True)()
     if not np.all(np.isfinite(at_start)):
@@ -348,35 +353,35 @@ def _fixed(model: Model, rv: TensorVariable, test: AffineTest) -> FixedTerm:
     return FixedTerm(rv.name, density, joint=rv.owner.op.ndim_supp > 0)
 
 
-def _unseen(
+def _prediction_variables(
     model: Model, wanted: Sequence[str], relevant: Sequence[TensorVariable], latents: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return the Gaussian variables behind the wanted ones that no observation informs, and wanted likelihoods."""
+    """Return latent variables for predictions alone, on which no observation depends, and predicted likelihoods."""
     for name in wanted:
         if name not in model.named_vars:
             raise UnsupportedModelError(f"The model has no variable {name!r}.{did_you_mean(name, model.named_vars)}")
     targets = [model[name] for name in wanted]
     outside = [rv for rv in model.free_RVs if rv not in relevant and depends_on(targets, [rv])]
-    unseen = [rv for rv in outside if gaussian_of(rv)]
-    # A Gaussian variable may be wanted for itself, or for its density about a predictor.
-    predicted = [rv for rv in outside if rv in targets and _has_predictor(rv, [*latents, *unseen])]
+    unobserved = [rv for rv in outside if gaussian_of(rv)]
+    # A Gaussian variable may be wanted as a latent variable, or as a likelihood with a predictor.
+    predicted = [rv for rv in outside if rv in targets and _has_predictor(rv, [*latents, *unobserved])]
     for rv in outside:
-        if rv not in unseen and rv not in predicted:
+        if rv not in unobserved and rv not in predicted:
             raise UnsupportedModelError(
                 f"{rv.name!r}, a {kind_of(rv)} variable, is neither Gaussian nor a likelihood with a site, so it has "
                 f"no Gaussian prediction; use pm.sample_posterior_predictive."
             )
-    return unseen, predicted
+    return unobserved, predicted
 
 
 def _has_predictor(rv: TensorVariable, latents: Sequence[TensorVariable]) -> bool:
-    """Whether a variable, of values independent given its parameters, depends on a latent variable through these."""
+    """Whether a variable has independent elements and parameters that depend on another latent variable."""
     others = [v for v in latents if v is not rv]
     return not rv.owner.op.ndim_supp and depends_on(parameters_of(rv), others)
 
 
-def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
-    """Return the sites of an observed variable, with predictor and parameters at the shape of its observations."""
+def _site_group(name: str, found: Found, observed: TensorVariable | None) -> SiteGroup:
+    """Return the sites of an observed variable, with predictor and parameters broadcast to its observations."""
     predictor = found.predictor
     observed = predictor if observed is None else observed
     require_shape(name, observed.type.shape, predictor.type.shape)
@@ -395,10 +400,13 @@ def _group(name: str, found: Found, observed: TensorVariable | None) -> SiteGrou
     )
 
 
-def _absorb(
+def _absorb_factors(
     graphs: NoiseGraphs, latents: Sequence[TensorVariable], outputs: list[TensorVariable], first: int
 ) -> tuple[list[NoiseBlock], list[TensorVariable]]:
-    """Absorb the factors of non-centred blocks; `outputs[first + i]` is the graph of latent variable i itself."""
+    """Return blocks and outputs with factors of non-centred blocks absorbed.
+
+    `outputs[first + i]` is the graph of latent variable i itself.
+    """
     blocks = graphs.blocks()
     for i, rv in enumerate(latents):
         if not graphs.is_standard(rv):
@@ -412,7 +420,7 @@ def _absorb(
 
 
 def _working_point(model: Model, blocks: Sequence[NoiseBlock], hyper: Sequence[TensorVariable]) -> AffineTest:
-    """Return the affine test at PyMC's initial point."""
+    """Return the affine test with hyperparameters at PyMC's initial point."""
     start = model.initial_point()
     point = {model.rvs_to_values[rv]: start[model.rvs_to_values[rv].name] for rv in hyper}
     sizes = pt.stack([pt.as_tensor(n) for b in blocks for n in b.shape] or [pt.zeros((), "int64")])

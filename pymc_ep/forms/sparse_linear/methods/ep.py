@@ -18,11 +18,11 @@ from pymc_ep.forms.latent_gaussian.methods import ep as latent
 from pymc_ep.forms.latent_gaussian.methods.solution import (
     AT_VALUES,
     at_mode,
+    combined_status,
     integral_solution,
     mode_solution,
     mode_state,
     mode_traces,
-    outcome,
     rebuild,
     solution_at,
 )
@@ -82,7 +82,7 @@ def _averaged_solution(
     fits = [(evidence, found.at), *translated]
     state = mode_state(evidence, found)
     state |= grid_state([dict(zip(("shift", "precision"), at.sites)) for _, at in translated])
-    status = averaged_status(outcome(found.at, found), [at.run.status for _, at in translated])
+    status = averaged_status(combined_status(found.at, found), [at.run.status for _, at in translated])
 
     def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> SitePosterior:
         return rebuild(part, own, at_mode(found.at) if part is form else None)
