@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.engines.ascent import BoundAscent, climb
+from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.bilinear.bound import Derivatives
 from pymc_ep.engines.bilinear.row_parameters import divergence
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
@@ -324,7 +324,7 @@ class SingularValueShrinkage(BoundAscent):
             slope = problem.pullback(theta, found.of_prior, found.of_offset, found.of_parameters)
             return found.value + prior.log_prior, slope
 
-        theta = climb(evaluate, state.theta, _ROUNDS)[0]
+        theta = lbfgs_steps(evaluate, state.theta, _ROUNDS)[0]
         prior = problem.prior(theta)
         return self._evaluated(prior, self._varied(prior, state)._replace(theta=theta))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.ascent import BoundAscent, climb
+from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear.block_ascent import raised_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
@@ -147,7 +147,7 @@ class VariationalGaussian(BoundAscent):
             found = self.bound.derivatives(given, state.sides)
             return found.value + given.log_prior, _of_theta(problem, theta, found)
 
-        return state._replace(theta=climb(evaluate, state.theta, _ROUNDS)[0])
+        return state._replace(theta=lbfgs_steps(evaluate, state.theta, _ROUNDS)[0])
 
     def _learns(self, state: State) -> bool:
         return self.learn and state.theta.size > 0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.ascent import climb
+from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
@@ -194,7 +194,7 @@ class DoubleLoop:
         inner = self._inner(problem, prior, state.unknowns, spread.values)
         theta, value = state.theta, float(inner.bounded.value.sum()) + prior.log_prior + prior.log_excess
         if self.learn and theta.size:
-            theta, value = climb(problem.hyper_objective(inner.fitted, spread.values), theta, _LEARNING)
+            theta, value = lbfgs_steps(problem.hyper_objective(inner.fitted, spread.values), theta, _LEARNING)
         after = state._replace(
             unknowns=inner.unknowns,
             variance=spread.values,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.ascent import climb
+from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.double_loop.outer_loop import Start
@@ -201,7 +201,7 @@ def _raised(
 
     if not free.any():
         return theta, False
-    return _with(theta, free, climb(of_free, theta[free], _ITERATIONS)[0]), True
+    return _with(theta, free, lbfgs_steps(of_free, theta[free], _ITERATIONS)[0]), True
 
 
 def _with(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:

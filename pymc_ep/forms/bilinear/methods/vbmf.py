@@ -14,7 +14,7 @@ from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.engines.prior import perturbed
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -78,7 +78,7 @@ def solve(call: Call) -> Solution:
         first = _from_start(ascent, first, call.start)
     elif not ascent.points and settings["init"] == "modes":
         first = ascent.from_modes(form, first)
-    engine = Saved(ascent, call.checkpoint, saved)
+    engine = RecordedEngine(ascent, call.checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     engine.save(found.state, last=True)
     last = form.prior(found.state.theta)

@@ -12,7 +12,7 @@ from pymc_ep.engines.bilinear.row_parameters import factored, independent
 from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import did_you_mean
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -75,7 +75,7 @@ def solve(call: Call) -> Solution:
         max_iter=settings["max_iter"],
         full=settings["covariance"] == "full",
     )
-    engine = Saved(ascent, call.checkpoint, saved)
+    engine = RecordedEngine(ascent, call.checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     engine.save(found.state, last=True)
     sentence = with_unseen_rows(found.status.sentence, form, cells)

@@ -17,7 +17,7 @@ from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_state
 from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
@@ -218,7 +218,7 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    engine = Saved(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
+    engine = RecordedEngine(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
     found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
