@@ -18,8 +18,8 @@ _HALVINGS = 20
 """Largest number of halvings of a step that lowers the objective. After twenty, a factor of 1e-6, rounding or an
 inexact solve is the cause, and shorter steps are no better."""
 _ROUNDING = 1e-13
-"""Rounding error of a sum of n values, relative to the sum of their absolute values: some hundred times the machine
-epsilon."""
+"""Rounding error of a sum of n values, relative to the sum of their absolute values: a few hundred times the
+machine epsilon."""
 _LBFGS_TOL = 1e-4
 """Tolerance of L-BFGS relative to that of reweighted least squares. One of its iterations gains so much less that the
 same tolerance would stop it early."""

@@ -43,7 +43,7 @@ _LEAST_DAMPING = 1e-3
 """Damping below which EP gives up: after ten halvings posteriors are still improper."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
 """Numbers of steps without a new least change after which automatic damping halves, and after which EP gives up. The
-second allows for five halvings."""
+second allows for four halvings."""
 _DIVERGED = 2.0
 """Change, in posterior standard deviations and relative to the least so far, above which the iteration diverges."""
 _NARROW = 1e-8

@@ -18,8 +18,8 @@ __all__ = ["MOST_UNKNOWNS", "probe"]
 MOST_UNKNOWNS = 2**14
 """Largest number of unknowns of a map that is not local. Each of its columns takes one product."""
 _WIDTHS = 4, 8, 16, 32
-"""Least widths of cells, tried in turn. Products grow with the width to the power of the dimension; beyond 32 pixels
-they are no fewer than columns for most pictures."""
+"""Least widths of cells, tried in turn. Each doubling takes four times as many products in two dimensions; maps
+that are wider than the last count as not local."""
 _NOISE = 1e-13
 """Size, relative to the largest number, below which a number is the rounding error of a zero (convolution by FFT)."""
 _INTEGER_TOL = 0.05

@@ -1,4 +1,4 @@
-"""The posterior of new rows of a matrix, such as new users', without a fit."""
+"""Posterior of new rows of a matrix, such as new users, without a new fit."""
 
 import warnings
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ from pymc_ep.results import labelled
 __all__ = ["fold_in"]
 
 _FEASIBLE = 0.5
-"""Largest sum over factors of a new row's first variances times those it meets; below one E e^f exists."""
+"""Largest sum over factors of a new row's first variances times the other matrix's. Below one E e^f exists; the half is
+a margin."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
 
 
@@ -87,16 +88,16 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
 
 
 def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndarray) -> BestRows:
-    """Return new rows, with so many cells each, at the maximum of their bound."""
+    """Return the new rows, with `counts` cells each, at the maximum of their bound."""
     form, fitted = posterior.form, (posterior.left, posterior.right)
     priors, sides = [posterior.prior.left, posterior.prior.right], list(fitted)
     priors[own] = _prior_of_rows(form, priors[own], own, counts)
-    # Columns that were learned to be none are so on both sides: whatever a new row has there predicts nothing.
-    none = priors[own].variance[0] == 0
-    priors[own] = priors[own]._replace(variance=np.where(none, 1.0, priors[own].variance))
+    # Columns of learned prior variance zero are pruned on both sides, and new rows have no effect there.
+    pruned = priors[own].variance[0] == 0
+    priors[own] = priors[own]._replace(variance=np.where(pruned, 1.0, priors[own].variance))
     points = [rows.variance.max(axis=0) == 0 for rows in fitted]
-    points[own] &= ~none
-    # A start at which expectations of rates exist; the block is concave, so that any will do.
+    points[own] &= ~pruned
+    # Any start with finite expected rates will do, as the bound is concave in the rows.
     variance = np.minimum(priors[own].variance, FIRST_VARIANCE)
     widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
     variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
@@ -107,12 +108,12 @@ def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndar
     bound = BilinearBound(cells, form.n_factors, (points[0], points[1]))
     prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
     best = best_rows(bound, prior, (sides[0], sides[1]), own)
-    # Where there are such columns entries are independent.
-    return best._replace(rows=Rows(*(np.where(none, 0.0, part) for part in best.rows))) if none.any() else best
+    # With pruned columns entries are independent, so that rows are `Rows`.
+    return best._replace(rows=Rows(*(np.where(pruned, 0.0, part) for part in best.rows))) if pruned.any() else best
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows with so many cells each, which is that of any fitted row."""
+    """Return the prior of new rows, that of any fitted row; raise if rows differ, or lack cells under a flat prior."""
     d, matrix, bias = form.n_factors, form.form.matrices[own], form.form.biases[own]
     for one, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if one is None:
@@ -147,7 +148,7 @@ def _dataset(
         numbered = numbered.assign({f"{matrix.name}_factor": ((dim, *between), best.rows.factor)})
     of_cells = {f"{y}_rows": new.rows, f"{y}_cols": new.cols, f"{y}_observed": new.y}
     points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
-    # Columns that were learned to be none have no density.
+    # Columns of learned prior variance zero have no density.
     points = points if posterior.prior_variances is None else []
     empty = counts == 0
     status = (
