@@ -171,7 +171,7 @@ def _fitted_theta(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, dat
         theta, any_free = _maximised(sites, theta, movable, fitted, spread, value)
         if not any_free:
             # All scales are given, and tell the states apart. Fitting the probabilities as well, to an interpolation
-            # free of noise, led to bounds lower by tens of nats and to a PSNR lower by a decibel.
+            # free of noise, led to bounds lower by tens of nats, and to errors larger by a decibel.
             break
     return theta
 

@@ -32,6 +32,7 @@ __all__ = [
 
 Part = LatentPosterior | PosteriorMixture | SampledPosterior
 _LEFT_OUT = "draws come from a mixture over translations, whose density is not evaluated"
+"""Reason for missing log densities of draws."""
 
 
 def translations_of(form: CompiledSparseLinear, count: int) -> list[CompiledSparseLinear]:

@@ -176,9 +176,9 @@ def _rank(form: CompiledBilinear, rank: Any) -> int:
 def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any]) -> None:
     """Raise for options out of range, or in contradiction."""
     if settings["shrinkage"] not in ("vb", "map"):
-        raise ValueError(f"shrinkage={settings['shrinkage']!r} is none of 'vb' and 'map'.")
+        raise ValueError(f"shrinkage={settings['shrinkage']!r} must be 'vb' or 'map'.")
     if settings["init"] not in ("modes", "zeros"):
-        raise ValueError(f"init={settings['init']!r} is none of 'modes' and 'zeros'.")
+        raise ValueError(f"init={settings['init']!r} must be 'modes' or 'zeros'.")
     check_flag("ard", settings["ard"])
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")

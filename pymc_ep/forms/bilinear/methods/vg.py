@@ -57,7 +57,7 @@ def solve(call: Call) -> Solution:
     form, theta = call.form, call.theta
     settings = checked(OPTIONS | call.options, form.form, call.hyper)
     if settings["covariance"] not in _COVARIANCES:
-        raise ValueError(f"covariance={settings['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
+        raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
     if call.hyper == "optimize" and (scales := form.scales_of(estimated)):

@@ -31,7 +31,7 @@ _BOUND = "lower bound on the log density of the cells of each new row given the 
 def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
     """Return the posterior of new rows of one matrix of a bilinear model, given the fitted rows of the other one.
 
-    New rows have the prior of the fitted ones, hyperparameters are at their mode, and nothing of the fit changes.
+    New rows have the prior of the fitted ones. Hyperparameters are at their mode, and the fit does not change.
 
     Parameters
     ----------
@@ -40,27 +40,27 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
     model : pymc.Model or None
         The fitted model; None takes that of the context.
     data : mapping of str to mapping
-        The dim of the matrix's rows, such as ``"user"``, or its name, to the new cells: ``rows``, ``cols`` and
-        ``observed`` as of the distribution, and ``offset``, without biases, or parameters of the likelihood where these
-        are not the same for all cells of the fit. The matrix's own index counts new rows from 0; without it, or where
-        it is one number, all cells are in one row. The other index is that of fitted rows.
+        Maps the dim of the matrix's rows, such as ``"user"``, or its name to the new cells. These are ``rows``,
+        ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of the
+        likelihood, unless these are the same for all cells of the fit. The matrix's own index counts new rows from 0;
+        if it is missing or a scalar, all cells are in one row. The other index is that of fitted rows.
 
     Returns
     -------
     xarray.Dataset
-        ``<matrix>_mean`` and ``<matrix>_sd``, and ``<bias>_mean`` and ``<bias>_sd`` where there is one, with new rows
-        numbered from 0; of a matrix or bias that the fit estimates as points the point. A new row without a cell has
-        its prior. ``<matrix>_bound``, each row's bound, and ``<matrix>_converged``; ``<y>_rows``, ``<y>_cols`` and
-        ``<y>_observed``, the new cells. After a fit with ``covariance="full"`` also ``<matrix>_factor``, (rows, K, K),
-        Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` says how many rows have no
-        cell, as gaps in their numbers make. `recommend` takes it.
+        ``<matrix>_mean`` and ``<matrix>_sd``, and with a bias ``<bias>_mean`` and ``<bias>_sd``, for new rows numbered
+        from 0. Point estimates have a standard deviation of zero. A new row without a cell has its prior.
+        ``<matrix>_bound`` is each row's bound, and ``<matrix>_converged`` a flag. ``<y>_rows``, ``<y>_cols`` and
+        ``<y>_observed`` are the new cells. After a fit with ``covariance="full"``, ``<matrix>_factor``, (rows, K, K),
+        has the Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` has the number of rows
+        without a cell, which gaps in the row numbers lead to. `recommend` accepts this dataset.
 
     Raises
     ------
     UnsupportedModelError
-        Where the fit is none of a bilinear model, and where the prior differs from row to row.
+        If the fit is not of a bilinear model, or the prior differs from row to row.
     InvalidDataError
-        For cells that there are not, and for observations that cannot be.
+        For indices out of range, and observations outside their domain.
 
     Warns
     -----

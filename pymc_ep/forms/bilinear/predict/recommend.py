@@ -61,7 +61,7 @@ def recommend(
     cells: Mapping[str, Any] | None = None,
     **rows: Any,
 ) -> xr.Dataset:
-    """Return the rows of one matrix of a bilinear model that go best with given rows of the other one.
+    """Return the rows of one matrix of a bilinear model that rank highest for given rows of the other one.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def recommend(
     n : int
         Recommendations for each row.
     by : {"probability", "predictor_mean"}
-        The probability of an observation above the least there can be, P(y > 0), of bits P(y = 1) and where zeros are
-        cut off P(y > 1); or the mean of the predictor, of counts that of the log rate. The latter also tells apart
-        counts that are all but surely positive. The mean of the rate itself need not exist.
+        Score of the ranking. ``"probability"`` is that of an observation above the least possible one: P(y > 0), and
+        P(y > 1) if zeros are truncated. ``"predictor_mean"`` is the mean of the predictor, for counts that of the log
+        rate; it also separates counts that are almost surely positive. The mean of the rate itself need not exist.
     exclude_observed : bool
         Whether cells that are in the data of the model, or among those of a folded-in row, are left out.
     cells : mapping of str to float, optional

@@ -252,8 +252,8 @@ def _cells(
     if found is None or site is None:
         what = distribution_name(rv.owner) if found is None else f"site {found.site.name!r}"
         raise UnsupportedModelError(
-            f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those that there are for "
-            f"these: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
+            f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those supported "
+            f"here: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
         )
     _require_plain(rv, found.predictor, stand_in, shape, point, products)
     at = graph_replace([found.predictor], {stand_in: zeros + offset[0]}, strict=False)[0]
