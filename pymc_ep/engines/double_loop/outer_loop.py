@@ -40,7 +40,8 @@ _LOG_VARIANCE_RANGE = np.log(_LEAST_VARIANCE), -np.log(_LEAST_VARIANCE)
 _MEMORY = 5
 """Number of outer loops in the Anderson extrapolation. Trades off slow directions against stale moves."""
 _GROWTH = 2.0
-"""Growth of the change from one outer loop to the next above which extrapolation without a bound restarts."""
+"""Growth of the change from one outer loop to the next above which extrapolation without a bound restarts. Estimated
+variances alone make the change fluctuate, so that small growth is no failure."""
 _STRETCH, _LONGEST_STRETCH = 2.0, 16.0
 """First and largest length of a stretched move, relative to the move itself. The first is also the factor by which
 successive stretches grow; the last limits the cost of a failed one."""

@@ -35,7 +35,7 @@ _SMALL_CHANGE = 1e-2
 """Change below which growth is no sign of overshooting: steps this short cannot lead far."""
 _FIRST_DECREASE = 0.5
 """Factor by which the first plain update must reduce the change to be accepted; else sites start from the tilted
-marginals."""
+marginals. Trades off the better start of the two against the risk that the plain one overshoots."""
 _DAMPING_FLOOR = 0.1
 """Damping below which automatic damping does not go for a growing change, only for an improper posterior. Trades off
 stability against slow progress."""
@@ -45,7 +45,8 @@ _PATIENCE, _LAST_PATIENCE = 10, 50
 """Numbers of steps without a new least change after which automatic damping halves, and after which EP gives up. The
 second allows for four halvings."""
 _DIVERGED = 2.0
-"""Change, in posterior standard deviations and relative to the least so far, above which the iteration diverges."""
+"""Change, in posterior standard deviations and relative to the least so far, above which the iteration counts as
+divergent. Trades off restarts at the mode where EP would have come back against sweeps wasted on a diverging one."""
 _NARROW = 1e-8
 """Cavity variance, relative to the prior variance, at which tilted moments give the site's slope and curvature at a
 point: narrow next to any site, and well above rounding."""

@@ -9,6 +9,7 @@ import scipy.sparse
 __all__ = ["FactorRows", "Product"]
 
 Product = Callable[[np.ndarray], np.ndarray]
+"""Product of a linear map with a vector."""
 
 
 class FactorRows:

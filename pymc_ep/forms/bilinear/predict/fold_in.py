@@ -26,6 +26,7 @@ _FEASIBLE = 0.5
 """Largest sum over factors of a new row's first variances times the other matrix's. Below one E e^f exists; the half is
 a margin."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
+"""Description of the rows' bounds in the dataset."""
 
 
 def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
