@@ -1,1 +1,1 @@
-"""Algorithms on arrays, one a folder or file, and the one loop that drives them."""
+"""Inference algorithms on arrays, one per folder or file, and the loop that drives them."""

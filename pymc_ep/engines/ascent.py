@@ -1,4 +1,4 @@
-"""What ascents of a bound share: how they end, and a few steps of L-BFGS that never end lower than they began."""
+"""Base class of engines that ascend a bound: stopping test and monotone L-BFGS steps in the hyperparameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,21 +9,25 @@ import scipy.optimize
 from pymc_ep.engines.base import Status
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["BoundAscent", "climb"]
+__all__ = ["BoundAscent", "lbfgs_steps"]
 
 _FAILED = 1e30
-"""What the optimiser is told of points without a finite objective: it turns back."""
+"""Objective to be minimised at points where it is not finite. Far above any real value, so that the line search of
+L-BFGS backtracks; finite, since the line search interpolates values."""
 
 
 class BoundAscent:
-    """An ascent whose states have ``objective``, ``change``, its increase in the last step for each cell, and ``loop``.
+    """Ascent of a bound on the log density of n cells.
+
+    States have the fields ``objective``, ``change`` (increase of the objective in the last step, per cell) and ``loop``
+    (number of steps).
 
     Parameters
     ----------
     tol : float
-        Change at which the iteration ends.
+        The iteration ends once the change is no larger.
     max_iter : int
-        Steps after which it does in any case.
+        Largest number of steps.
     """
 
     def __init__(self, tol: float, max_iter: int):
@@ -34,35 +38,42 @@ class BoundAscent:
         return state.objective
 
     def change(self, state: Any) -> float:
-        """Return the increase of the objective in the last step, for each cell."""
+        """Return the increase of the objective in the last step, per cell."""
         return state.change
 
     def finished(self, state: Any) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
-        told = f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
+        progress = f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
         if state.change <= self.tol and self.may_end(state):
-            return Status(True, f"converged {told}")
+            return Status(True, f"converged {progress}")
         if state.loop >= self.max_iter:
-            return Status(False, f"stopped {told}; raise max_iter or tol")
+            return Status(False, f"stopped {progress}; raise max_iter or tol")
         return None
 
     def may_end(self, state: Any) -> bool:
-        """Return whether a small change is that of the whole bound by now."""
+        """Return whether all parameters have been updated, so that a small change means convergence."""
         raise NotImplementedError
 
 
-def climb(
+def lbfgs_steps(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]], theta: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float]:
-    """Return hyperparameters at which the objective is no lower than at `theta`, (p,), and its value there.
+    """Maximise over the hyperparameters by a few iterations of L-BFGS; the objective never decreases.
 
     Parameters
     ----------
     objective : callable
-        Value and gradient. Points at which it raises for a number that is not finite, or a parameter outside its
-        domain, are too far away.
+        Value and gradient, (p,). Where it raises `NumericalError` or `InvalidDataError` the line search backtracks.
     theta : ndarray, (p,)
+        Start.
     iterations : int
+        Largest number of iterations.
+
+    Returns
+    -------
+    theta : ndarray, (p,)
+    value : float
+        The objective there.
     """
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:

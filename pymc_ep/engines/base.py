@@ -1,4 +1,4 @@
-"""What an engine is, how it ends, and what it tells while it runs."""
+"""Protocol of engines, status of an iteration, and progress reports."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +12,9 @@ class Status(NamedTuple):
     ----------
     converged : bool
     sentence : str
-        For people, kept in the result.
+        Description for the user, kept in the result.
     interrupted : bool
-        Whether the user ended it.
+        Whether the user interrupted it.
     """
 
     converged: bool
@@ -32,26 +32,26 @@ class Engine(Protocol):
         """Return the next state: a pure function of arrays."""
 
     def objective(self, state: Any) -> float:
-        """Return the quantity that is reported for each iteration, such as log Z."""
+        """Return the quantity reported at each iteration, such as log Z."""
 
     def change(self, state: Any) -> float:
-        """Return the size of the last change, as the stopping test takes it."""
+        """Return the size of the last change, which the stopping test compares with its tolerance."""
 
     def finished(self, state: Any) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
 
 
 class Report:
-    """What engines call while they run; that of `pymc_ep.calls.progress` shows a bar, this one does nothing.
+    """Progress report of a fit. This one does nothing; that of `pymc_ep.calls.progress` shows a bar.
 
-    A fit consists of phases. One of unknown length counts iterations, one of known length the calls of `advance`.
+    A fit consists of phases. A phase of unknown length counts iterations, one of known length calls of `advance`.
     """
 
     def __call__(self, objective: float, change: float) -> None:
-        """Tell objective and change of an iteration."""
+        """Report objective and change of an iteration."""
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Begin a phase, such as ``phase("integrating", total=120)``."""
 
     def advance(self) -> None:
-        """Tell that another of the phase's `total` is done."""
+        """Report that one more unit of the phase's `total` is done."""

@@ -1,4 +1,4 @@
-"""Save the arrays of a running fit at intervals, and resume from them; digests of what it was fitted to."""
+"""Checkpoints: arrays of a running fit saved at intervals, to resume from; digests of data."""
 
 import hashlib
 import os
@@ -12,8 +12,9 @@ import numpy as np
 __all__ = ["Checkpoint", "digest"]
 
 _SECONDS = 30.0
+"""Least time between two saves, s. Trades off writing of large states against the work lost in a crash."""
 _CALL = "call "
-"""Before names of what a fit is of."""
+"""Prefix of the saved arrays that identify the fit."""
 
 
 class Checkpoint:
@@ -24,13 +25,14 @@ class Checkpoint:
     path : str or path-like, optional
         Without one, nothing is saved.
     call : mapping of str to ndarray, optional
-        What a fit is of, in words of messages. It is saved as well, and only a fit of the same resumes.
+        Arrays that identify the fit, by their names in error messages. They are saved too, and a fit resumes only
+        if they are equal.
     """
 
     def __init__(self, path: str | os.PathLike | None = None, call: Mapping[str, np.ndarray] | None = None):
         self.path, self._call = None if path is None else Path(path), dict(call or {})
         if self.path is not None and not self.path.parent.is_dir():
-            raise FileNotFoundError(f"checkpoint={str(path)!r} lies in a folder that there is not; create it.")
+            raise FileNotFoundError(f"checkpoint={str(path)!r} lies in a folder that does not exist; create it.")
         self._written = time.monotonic()
 
     def load(self) -> dict[str, np.ndarray] | None:
@@ -39,7 +41,7 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            For a file that no fit has written, or one of something else.
+            If the file is no checkpoint, or one of another fit.
         """
         if self.path is None or not self.path.exists():
             return None
@@ -59,7 +61,7 @@ class Checkpoint:
         return arrays
 
     def save(self, *, last: bool = False, **arrays: np.ndarray) -> None:
-        """Save the arrays if it is time, or in any case at the end; a crash never leaves half a file."""
+        """Save the arrays if half a minute has passed or if `last`; the file is replaced atomically."""
         if self.path is None or not (last or time.monotonic() - self._written > _SECONDS):
             return
         part = self.path.with_name(self.path.name + ".part")
@@ -71,7 +73,7 @@ class Checkpoint:
 
 
 def digest(*parts: np.ndarray | str) -> np.ndarray:
-    """Return 16 bytes, of type uint8, that hardly ever are those of other arrays or names."""
+    """Return the BLAKE2b digest of arrays and strings, 16 bytes of type uint8."""
     total = hashlib.blake2b(digest_size=16)
     for part in parts:
         array = np.frombuffer(part.encode(), dtype=np.uint8) if isinstance(part, str) else np.ascontiguousarray(part)

@@ -1,6 +1,6 @@
 """An interrupted fit returns what it has reached.
 
-Loops catch `INTERRUPTS` where they know a state worth returning, and ask `reached` for it:
+Loops catch `INTERRUPTS` where they hold a state worth returning, and get it from `reached`:
 
     try:
         ...
@@ -13,11 +13,12 @@ from typing import Any
 __all__ = ["INTERRUPTS", "Interrupted", "is_interrupt", "reached"]
 
 INTERRUPTS = (KeyboardInterrupt, SystemError)
-"""What an interruption may arrive as: a compiled function that finds one pending raises SystemError because of it."""
+"""Exceptions that an interruption can surface as. A compiled function that returns with one pending raises a
+SystemError caused by it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A fit at given hyperparameters was interrupted; `at` is what it had reached."""
+    """A fit at given hyperparameters was interrupted in the state `at`."""
 
     def __init__(self, at: Any):
         super().__init__("a fit was interrupted")
@@ -25,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def is_interrupt(error: BaseException | None) -> bool:
-    """Whether an exception is an interruption, or has one for its cause."""
+    """Return whether an exception is an interruption or was caused by one."""
     seen: set[int] = set()
     pending = [error]
     while pending:
@@ -39,7 +40,7 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 
 def reached(stop: BaseException, best: Any = None) -> Any:
-    """Return the best so far, or what the interrupted fit had reached; raise `stop` where there is neither."""
+    """Return the best state so far, else the state of the interrupted fit; raise if there is neither."""
     if not is_interrupt(stop):
         raise stop
     at = getattr(stop, "at", None) if best is None else best

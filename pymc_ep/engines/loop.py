@@ -35,14 +35,14 @@ def run(
     max_iter: int,
     report: Callable[[float, float], None] | None = None,
 ) -> Run:
-    """Iterate `engine` on `problem` until it says that it is finished, at most `max_iter` times, or the user does.
+    """Iterate `engine` on `problem` until it has finished, reached `max_iter` states, or was interrupted.
 
     Parameters
     ----------
     engine : Engine
     problem : NamedTuple of arrays
     start : optional
-        What `engine.init` takes as a warm start.
+        Warm start, passed to `engine.init`.
     max_iter : int
     report : callable, optional
         Called after each iteration with objective and change.

@@ -1,4 +1,4 @@
-"""Checks of options that several methods take, and of sites that they need."""
+"""Checks of options and of required properties of sites, shared by several methods."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +11,23 @@ __all__ = ["check_flag", "check_whole", "require_bounds", "require_parallel"]
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Raise unless an option is a whole number that is not too small."""
+    """Raise unless an option is a whole number of at least `least`."""
     if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise unless an option is true or false; a word such as "no" would be true."""
+    """Raise unless an option is a bool; the truth value of a string such as "no" would be True."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
 
 
 _BOUNDED = "such as pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson"
+"""Examples of sites with a Gaussian lower bound, for the error message."""
 
 
 def require_bounds(factors: Sequence[Any]) -> None:
-    """Raise `UnsupportedModelError` for the first of some groups of sites below which no Gaussians are known."""
+    """Raise `UnsupportedModelError` for the first group whose sites have no Gaussian lower bound."""
     unbounded = next((group for group in factors if not group.site.has_bound), None)
     if unbounded is None:
         return
@@ -37,7 +38,7 @@ def require_bounds(factors: Sequence[Any]) -> None:
 
 
 def require_parallel(factors: Sequence[Any]) -> None:
-    """Raise `UnsupportedModelError` for the first of some groups whose sites cannot be updated one after another."""
+    """Raise `UnsupportedModelError` for the first group whose sites are coupled and cannot be updated one by one."""
     coupled = next((group for group in factors if group.site.coupled), None)
     if coupled is not None:
         raise UnsupportedModelError(

@@ -18,7 +18,7 @@ class Prior(NamedTuple):
     mean : ndarray, (n,)
         Prior mean of all predictors.
     gaussian : GaussianPrior
-        Of the predictors about that mean.
+        Distribution of the predictors about their mean.
     parameters : tuple of tuple of ndarray
         Site parameters, for each group, each (n of the group,).
     log_prior : float
@@ -34,12 +34,12 @@ class Prior(NamedTuple):
     log_excess: float
 
     def posterior(self, shift: np.ndarray, precision: np.ndarray, *, log_concave: bool) -> GaussianPosterior:
-        """Return the posterior of the predictors by Gaussian sites, (n,) each, on the host."""
+        """Return the posterior of the predictors under Gaussian sites, (n,) each, on the host."""
         return on_host(self.gaussian).posterior(np.asarray(self.mean), shift, precision, log_concave=log_concave)
 
 
 class FactorValues(NamedTuple):
-    """The fields of a `Prior` but for its `gaussian`, which may be costly to form, or impossible."""
+    """A `Prior` without its field `gaussian`, which may be expensive to form, or impossible."""
 
     mean: Any
     parameters: tuple[tuple[Any, ...], ...]
@@ -48,5 +48,8 @@ class FactorValues(NamedTuple):
 
 
 def perturbed(theta: np.ndarray) -> np.ndarray:
-    """Return other hyperparameters nearby, (p,): what vanishes or agrees at both does so by structure."""
+    """Return nearby hyperparameters, (p,), offset by 0.1 standard normal numbers.
+
+    A property that holds at both points holds by the structure of the model and not by chance.
+    """
     return theta + 0.1 * np.random.default_rng(0).standard_normal(theta.shape)

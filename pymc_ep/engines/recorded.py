@@ -1,4 +1,4 @@
-"""An iteration whose state is saved at intervals, and hyperparameters of which are kept."""
+"""Wrapper of an engine that saves checkpoints and records the trace of the hyperparameters."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -9,11 +9,11 @@ import numpy as np
 from pymc_ep.engines.base import Engine, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 
-__all__ = ["Saved"]
+__all__ = ["RecordedEngine"]
 
 
-class Saved:
-    """An engine that does what another one does, and remembers.
+class RecordedEngine:
+    """Engine that delegates to another one, saves its state at intervals, and records its hyperparameters.
 
     Parameters
     ----------
@@ -21,14 +21,14 @@ class Saved:
     checkpoint : Checkpoint, optional
         Receives the state at intervals.
     arrays : callable
-        Of a state: what a resumed fit starts from, by name.
+        Maps a state to the named arrays from which a fit resumes.
     theta : callable, optional
-        Of a state: its unconstrained hyperparameters, (p,); by default the field of that name.
+        Maps a state to its unconstrained hyperparameters, (p,); by default the field ``theta``.
 
     Attributes
     ----------
     thetas : list of ndarray, (p,)
-        Those of the first state and after each step.
+        Hyperparameters of the first state and after each step.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class Saved:
 
     def init(self, problem: Any, start: Any = None) -> Any:
         """Return the first state."""
-        return self._noted(self._engine.init(problem, start))
+        return self._recorded(self._engine.init(problem, start))
 
     def step(self, problem: Any, state: Any) -> Any:
         """Make one step."""
-        after = self._noted(self._engine.step(problem, state))
+        after = self._recorded(self._engine.step(problem, state))
         self.save(after)
         return after
 
     def objective(self, state: Any) -> float:
-        """Return the objective of the engine within."""
+        """Return the objective of the wrapped engine."""
         return self._engine.objective(state)
 
     def change(self, state: Any) -> float:
-        """Return the last change, as the engine within measures it."""
+        """Return the last change, as the wrapped engine measures it."""
         return self._engine.change(state)
 
     def finished(self, state: Any) -> Status | None:
@@ -65,9 +65,9 @@ class Saved:
         return self._engine.finished(state)
 
     def save(self, state: Any, *, last: bool = False) -> None:
-        """Save the state if it is time, or in any case at the end."""
+        """Save the state if the checkpoint is due or if `last`."""
         self._checkpoint.save(last=last, **self._arrays(state))
 
-    def _noted(self, state: Any) -> Any:
+    def _recorded(self, state: Any) -> Any:
         self.thetas.append(self._theta(state))
         return state

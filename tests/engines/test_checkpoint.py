@@ -51,7 +51,7 @@ def test_no_path_saves_nothing(tmp_path, monkeypatch):
 
 
 def test_folders_that_there_are_not_and_files_of_others(tmp_path):
-    with pytest.raises(FileNotFoundError, match="lies in a folder that there is not; create it"):
+    with pytest.raises(FileNotFoundError, match="lies in a folder that does not exist; create it"):
         Checkpoint(tmp_path / "nowhere" / "fit.npz")
     for content in (b"", b"something else"):
         (tmp_path / "other.npz").write_bytes(content)

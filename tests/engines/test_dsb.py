@@ -94,7 +94,7 @@ def test_extrapolation_saves_loops_and_changes_no_result():
     sites = BoundedSites(form)
 
     class Plain(DoubleLoop):
-        def _farther(self, problem, before, state, certain):
+        def _accelerated(self, problem, before, state, guaranteed):
             return self._tight(problem, state)
 
     options = {"inner": "irls", "inner_max_iter": 20, "tol": 1e-5, "outer": 2000, "learn": True}

@@ -1,4 +1,4 @@
-"""Rows of one matrix of a bilinear model, raised towards the maximum of the bound given the rows of the other one."""
+"""Block ascent: maximise the bound of a bilinear model over the rows of one matrix, given those of the other."""
 
 from typing import NamedTuple
 
@@ -10,26 +10,29 @@ from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.numerics.optimise.batched_lbfgs import maximise_many, scaled
 
-__all__ = ["BestRows", "best_rows", "raised_rows"]
+__all__ = ["BestRows", "best_rows", "improved_rows"]
 
 _STEPS = 20
-"""Steps of L-BFGS between which bounds of cells are renewed."""
-_FARTHEST = 5.0
-"""Change of a log variance in one step at most. Scales are those at the best variance, from which what is far above it,
-as that of a row with thousands of cells at first, goes down by a hundred, and from there comes up by one a step."""
+"""Number of L-BFGS steps between updates of the cells' quadratic bounds. Trades off exact maxima of a bound against
+updates of it."""
+_LONGEST_STEP = 5.0
+"""Largest change of a log variance in one step. The scale is the curvature at the best variance. Far above that one,
+as rows with thousands of cells are at first, a step would be -100, and recovers by about 1 per step."""
 _ROUNDS = 200
-_PROMISED = 1e-10
-"""Nats that the slope of a row promises at its maximum: means are then off by some 1e-5 standard deviations."""
+"""Largest number of updates of the cells' bounds. Far more than rows need: those left are reported as unconverged."""
+_ROW_TOL = 1e-10
+"""Predicted increase of a converged row's bound, half gradient times Newton step, nats per cell. Means are then within
+some 1e-5 standard deviations of the maximum."""
 
 
 class BestRows(NamedTuple):
-    """Where rows have their maxima.
+    """Rows at their maximum.
 
     Attributes
     ----------
     rows : Rows or FactoredRows
     bound : ndarray, (I,)
-        Each row's part of the bound.
+        Share of each row in the bound.
     converged : ndarray of bool, (I,)
     """
 
@@ -38,44 +41,44 @@ class BestRows(NamedTuple):
     converged: np.ndarray
 
 
-def raised_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
-    """Return the rows of a block after some steps of L-BFGS each, none of which lowers the bound.
+def improved_rows(block: Block, rows: AnyRows, *, max_iter: int, tol: float) -> AnyRows:
+    """Return the rows of a block after some steps of L-BFGS each; the bound never decreases.
 
     Parameters
     ----------
     block : Block
     rows : Rows or FactoredRows
-        Those that the block was made at.
+        Rows at which the block was made.
     max_iter : int
     tol : float
-        A row is left alone once its slope promises no greater increase.
+        A row is converged once the predicted increase, half gradient times Newton step, is no larger.
     """
-    seen, points = np.flatnonzero(np.diff(block.pairs.ends)), block.points
+    observed, points = np.flatnonzero(np.diff(block.pairs.ends)), block.points
     found = maximise_many(
-        lambda numbers, at: block.evaluate(seen[numbers], at),
-        packed(rows, points)[seen],
-        block.scale(seen),
+        lambda numbers, at: block.evaluate(observed[numbers], at),
+        packed(rows, points)[observed],
+        block.scale(observed),
         max_iter=max_iter,
         tol=tol,
-        longest=np.repeat([np.inf, _FARTHEST], [len(points), np.sum(~points)]) if isinstance(rows, Rows) else None,
+        longest=np.repeat([np.inf, _LONGEST_STEP], [len(points), np.sum(~points)]) if isinstance(rows, Rows) else None,
     )
-    # Rows without a cell have their prior, and points among them its mode, or stay where a flat one has none.
+    # Rows without a cell have their prior. Their points have its mode, or stay where they are if it is flat.
     known = np.isfinite(block.prior.variance)
     mean = np.where(known, block.prior.mean, rows.mean)
     with np.errstate(divide="ignore"):
-        # Independent entries are those given all others.
-        unseen = Rows(mean, np.where(points | ~known, 0.0, 1.0 / block.prior.precision))
-    out = unseen if isinstance(rows, Rows) else factored(unseen)
+        # The best independent entries have the conditional variance given all others.
+        prior_rows = Rows(mean, np.where(points | ~known, 0.0, 1.0 / block.prior.precision))
+    out = prior_rows if isinstance(rows, Rows) else factored(prior_rows)
     covariance = block.prior.covariance
     if isinstance(out, FactoredRows) and covariance is not None and not points[0]:
         out.factor[:, : len(covariance), : len(covariance)] = np.linalg.cholesky(covariance)
-    for part, raised in zip(out, unpacked(found.points, points, type(rows))):
-        part[seen] = raised
+    for part, improved in zip(out, unpacked(found.points, points, type(rows))):
+        part[observed] = improved
     return out
 
 
 def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int) -> BestRows:
-    """Return the rows of one matrix at their maxima, from where the bound is finite.
+    """Return the rows of one matrix at their maxima; the start must have a finite bound.
 
     Parameters
     ----------
@@ -83,17 +86,17 @@ def best_rows(bound: BilinearBound, prior: BilinearPrior, sides: Sides, own: int
     prior : BilinearPrior
     sides : pair of Rows or FactoredRows
     own : int
-        Which side is raised.
+        Index of the side, 0 left or 1 right.
     """
-    both = list(sides)
-    for left in reversed(range(_ROUNDS)):
-        # The bounds of some cells are parabolas and tangents that touch them where the block is made.
-        block = bound.block(prior, (both[0], both[1]), own)
-        every = np.arange(len(both[own].mean))
-        value, gradient = block.evaluate(every, packed(both[own], block.points))
-        promised = 0.5 * np.einsum("ip,ip->i", gradient, scaled(block.scale(every), every, gradient))
-        converged = promised <= _PROMISED * (1 + np.diff(block.pairs.ends))
-        if converged.all() or not left:
+    updated = list(sides)
+    for rounds_left in reversed(range(_ROUNDS)):
+        # Some sites bound cells by parabolas and tangents, which touch at the rows where the block is made.
+        block = bound.block(prior, (updated[0], updated[1]), own)
+        every = np.arange(len(updated[own].mean))
+        value, gradient = block.evaluate(every, packed(updated[own], block.points))
+        predicted = 0.5 * np.einsum("ip,ip->i", gradient, scaled(block.scale(every), every, gradient))
+        converged = predicted <= _ROW_TOL * (1 + np.diff(block.pairs.ends))
+        if converged.all() or not rounds_left:
             break
-        both[own] = raised_rows(block, both[own], max_iter=_STEPS, tol=_PROMISED)
-    return BestRows(both[own], value, converged)
+        updated[own] = improved_rows(block, updated[own], max_iter=_STEPS, tol=_ROW_TOL)
+    return BestRows(updated[own], value, converged)

@@ -4,9 +4,9 @@ With independent rows v_i and u_j under the posterior Q it is
 
     B = sum_cells E_Q log p(y | v_i^T u_j + b_i + c_j + offset) - KL(Q(V, b) || P) - KL(Q(U, c) || P),
 
-with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is one without a
-variance. Columns that are estimated as points have no variance either, and their log prior density takes the place of
-the divergence. Rows have independent entries or covariances, as the sides that are given do.
+with the expectations, or their bounds, of `pymc_ep.sites.cells`. A bias is a column whose partner is a column of ones
+of variance zero. Columns that are point estimates have variance zero too, and their log prior density replaces the
+divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
 from typing import Any, NamedTuple
@@ -32,22 +32,24 @@ _STATISTICS = {
     "log_mean_exp": (inner_products.log_mean_exp, inner_products.log_mean_exp_pullback),
     "variance": (inner_products.variance, inner_products.variance_pullback),
 }
+"""Second statistic of the predictor by the name that sites give it: function from rows to (mean, statistic), and its
+pullback."""
 Sides = tuple[AnyRows, AnyRows]
-"""The left and the right matrix, or derivatives in their numbers."""
+"""Left and right matrix, or derivatives of the bound with respect to them."""
 
 
 class Derivatives(NamedTuple):
-    """The bound and its derivatives in what hyperparameters decide.
+    """The bound and its derivatives in prior, offset and likelihood parameters.
 
     Attributes
     ----------
     value : float
     of_prior : pair of MatrixPrior
-        In the left and in the right prior.
+        Derivatives in the left and in the right prior.
     of_offset : ndarray, (n,)
     of_parameters : tuple of ndarray, (n,)
     cells : CellBound
-        What `BilinearBound.of_sides` goes on from.
+        Bounds of the cells, from which `BilinearBound.of_sides` continues.
     """
 
     value: float
@@ -64,9 +66,9 @@ class BilinearBound:
     ----------
     cells : Cells
     n_factors : int
-        D; a column beyond these is a bias.
+        D; a further column is a bias.
     points : pair of ndarray of bool, (K,) and (K',)
-        Columns of the left and of the right matrix that are points.
+        Columns of the left and of the right matrix that are point estimates.
     """
 
     def __init__(self, cells: Cells, n_factors: int, points: tuple[np.ndarray, np.ndarray]):
@@ -76,7 +78,7 @@ class BilinearBound:
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
     def of_cells(self, prior: BilinearPrior, sides: Sides) -> CellBound:
-        """Return what each cell adds, in the order in which cells were given."""
+        """Return the bound of each cell, (n,), in the order of the data."""
         order, given = self.pairs[0].order, np.empty((2, len(prior.offset)))
         moments = self.moments(0, self.pairs[0], sides[0], prior.offset[order], self.partner(sides, 0))
         for out, moment in zip(given, moments):
@@ -90,7 +92,7 @@ class BilinearBound:
         )
 
     def derivatives(self, prior: BilinearPrior, sides: Sides) -> Derivatives:
-        """Return B and its derivatives in priors, offsets and parameters."""
+        """Return B and its derivatives in priors, offsets and likelihood parameters."""
         found = self.of_cells(prior, sides)
         left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
         value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
@@ -98,7 +100,7 @@ class BilinearBound:
         return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
 
     def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
-        """Return the derivatives in the numbers of either matrix; meaningless in the spreads of points."""
+        """Return the derivatives of B in either matrix; those in the spreads of points are meaningless."""
 
         def of_side(k: int, given: MatrixPrior) -> AnyRows:
             order = self.pairs[k].order
@@ -113,14 +115,14 @@ class BilinearBound:
         return Block(self, prior, sides, own)
 
     def partner(self, sides: Sides, own: int) -> Rows | FullRows:
-        """Return the rows that those of one matrix are multiplied with, (J, K''): with ones for a bias."""
+        """Return the rows of the other matrix, (J, K''), with a column of ones if this one has a bias."""
         rows = with_ones(sides[1 - own], self._ones[1 - own])
         return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
         self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both statistics of the predictors of pairs of own `rows`, with offsets."""
+        """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
         mean, spread = self.statistics(pairs, with_ones(rows, self._ones[own]), partner)
         return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
@@ -133,7 +135,7 @@ class BilinearBound:
         of_mean: np.ndarray,
         of_spread: np.ndarray,
     ) -> Rows | FullRows:
-        """Return the derivatives in the moments of own `rows` of the sum of both statistics with weights, (n,) each."""
+        """Return the derivatives in the moments of `rows`, given those in both statistics, (n,) each."""
         place = self._ones[own]
         found = self._pullback(pairs, with_ones(rows, place), partner, of_mean, of_spread)
         if place is None:
@@ -156,17 +158,17 @@ class Block:
         self._anchor = self._moments(self.pairs, sides[own], slice(None))
 
     def scale(self, which: np.ndarray) -> Scale:
-        """Return about the inverse of minus the Hessian of some rows, (k,), in what `packed` gives."""
+        """Return the approximate inverse negative Hessian of the rows `which`, (k,), in packed coordinates."""
         rows, (pairs, places) = self._sides[self._own].at(which), self.pairs.of_rows(which)
         found = self._at(pairs, rows, places)
         cells = self._pullback(pairs, rows, np.zeros_like(found.of_mean), found.of_spread)
         return packed_scale(rows, cells, self.prior.at(which), self.points)
 
     def evaluate(self, which: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part of some rows, (k,), and its gradient, (k, p), at what `packed` would give."""
+        """Return the bounds of the rows `which`, (k,), and their gradients, (k, p), at packed coordinates, (k, p)."""
         pairs, places = self.pairs.of_rows(which)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            # Trial steps may overflow, which the line search turns back from.
+            # Trial steps may overflow; the line search then backtracks.
             rows = unpacked(points, self.points, type(self._sides[self._own]))
             found = self._at(pairs, rows, places)
             own = self.prior.at(which)

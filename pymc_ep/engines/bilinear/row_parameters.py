@@ -1,7 +1,8 @@
-"""What rows with independent entries and rows with covariances have in common: divergences, and numbers for ascent.
+"""Gaussian rows as packed coordinates for optimisation, and their divergence from the prior.
 
-The unknowns of a row are its mean, and the log variances of its entries or the lower triangle of the Cholesky factor of
-its covariance, in which such bounds are concave (Challis and Barber 2013). Columns that are points have a mean alone.
+Packed coordinates of a row, (p,): its mean, then the log variances of its entries, or the lower triangle of the
+Cholesky factor of its covariance, in which such bounds are concave (Challis and Barber 2013). Columns that are point
+estimates have a mean only.
 """
 
 from typing import Any, NamedTuple
@@ -26,18 +27,18 @@ __all__ = [
 ]
 
 FIRST_VARIANCE = 0.1
-"""Of entries to start from, at most: pairs of these are feasible."""
+"""Largest variance of an entry at the start. The product of two such variances is below 1, so that E e^f exists."""
 
 
 class Divergence(NamedTuple):
-    """Minus the divergence of rows from their prior.
+    """Minus the Kullback-Leibler divergence of rows from their prior.
 
     Attributes
     ----------
     value : ndarray, (I, K)
-        Its sum over a row is that row's.
+        Share of each entry; a row's divergence is the sum over it.
     of_prior : MatrixPrior
-        Derivatives in the prior.
+        Derivatives in the moments of the prior.
     """
 
     value: np.ndarray
@@ -45,47 +46,50 @@ class Divergence(NamedTuple):
 
 
 def packed(rows: AnyRows, points: np.ndarray) -> np.ndarray:
-    """Return means, and log variances or entries of factors in columns that are no points, (I, p)."""
+    """Return the packed coordinates of rows, (I, p); columns that are `points` have a mean only."""
     if isinstance(rows, Rows):
         return np.hstack([rows.mean, np.log(rows.variance[:, ~points])])
-    return np.hstack([rows.mean, rows.factor[:, *_lower(points)]])
+    return np.hstack([rows.mean, rows.factor[:, *_lower_triangle(points)]])
 
 
 def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRows:
-    """Return the rows of that kind that `packed` came from."""
+    """Return the rows, of class `kind`, with the packed coordinates `values`, (I, p)."""
     mean, spread = np.ascontiguousarray(values[:, : len(points)]), values[:, len(points) :]
     if kind is Rows:
         variance = np.zeros((len(values), len(points)))
         variance[:, ~points] = np.exp(spread)
         return Rows(mean, variance)
     factor = np.zeros((len(values), len(points), len(points)))
-    factor[:, *_lower(points)] = spread
+    factor[:, *_lower_triangle(points)] = spread
     return FactoredRows(mean, factor)
 
 
 def packed_gradient(derivative: Any, rows: AnyRows, points: np.ndarray) -> np.ndarray:
-    """Return derivatives in what `packed` gives from those in the numbers of the rows."""
+    """Return derivatives in packed coordinates, (I, p), from those in the fields of the rows."""
     if isinstance(rows, Rows):
         return np.hstack([derivative.mean, (derivative.variance * rows.variance)[:, ~points]])
-    return np.hstack([derivative.mean, derivative.factor[:, *_lower(points)]])
+    return np.hstack([derivative.mean, derivative.factor[:, *_lower_triangle(points)]])
 
 
 def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.ndarray) -> Scale:
-    """Return about the inverse of minus the Hessian in what `packed` gives.
+    """Return the approximate inverse negative Hessian in packed coordinates.
 
-    In the mean that is the precision of the best Gaussian, 1 / V - 2 dB/da with the cells' part of B. In a log variance
-    it is a half, as if the variance were its best. In a factor L it is that of log|L| - |R^{-1} L|^2 / 2 at the best
-    one, R: in the entries of R^{-1} L it is one, and two on the diagonal.
+    The negative Hessian is approximated by that at the best Gaussian, block by block:
+
+    - in the mean, the precision 1 / V - 2 dB/da of the best Gaussian, with the cells' share of B;
+    - in a log variance, 1/2, its value at the best variance;
+    - in a factor L, that of log|L| - |R^{-1} L|^2 / 2 at the best factor R: in the entries of R^{-1} L it is 1 off the
+      diagonal and 2 on it.
     """
     full, k, tiny = isinstance(rows, FactoredRows), len(points), np.finfo(float).tiny
     of_variance = np.einsum("idd->id", of_cells.covariance) if full else of_cells.variance
     variance = 1.0 / np.maximum(prior.precision - 2.0 * of_variance, tiny)
     if not full:
         return np.hstack([variance, np.full((len(variance), int((~points).sum())), 2.0)])
-    lower, columns = _lower(points), np.flatnonzero(~points)
+    lower, columns = _lower_triangle(points), np.flatnonzero(~points)
     free = np.ix_(np.arange(len(variance)), columns, columns)
     precision = (-2.0 * of_cells.covariance + prior.full_precision)[free]
-    # Reversed, P = U U^T with an upper triangle, and U^{-T} is the lower one of P^{-1}.
+    # With rows and columns reversed P = U U^T, U upper triangular, and U^{-T} is the Cholesky factor of P^{-1}.
     reverse = np.linalg.cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
     root = np.zeros((len(variance), k, k))
     root[free] = np.linalg.inv(reverse).swapaxes(1, 2)
@@ -105,10 +109,10 @@ def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.nd
 
 
 def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Divergence:
-    """Return minus the divergence of rows from their prior.
+    """Return minus the Kullback-Leibler divergence of rows from their prior.
 
-    Of points it is the log prior density, and zero where that is flat. With a covariance the entropy of an entry is
-    that given those before it.
+    For points this is the log prior density, and zero if the prior is flat. With a covariance, the entropy of an entry
+    is conditional on the entries before it.
     """
     away, precision = rows.mean - prior.mean, 1.0 / prior.variance
     flat, own = precision == 0.0, np.where(points, 1.0, rows.conditional_sd**2)
@@ -127,7 +131,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
         factor = rows.factor[:, :d, :d]
         traces = np.einsum("de,iek,idk->id", precision, factor, factor, optimize=True)
         spread = np.einsum("idk,iek->de", factor, factor, optimize=True)
-    # Every factor has its share of the prior's log determinant.
+    # The prior's log determinant is shared equally by the d factors.
     log_root = np.linalg.slogdet(prior.covariance)[1] / d
     value[:, :d] = 0.5 * (entropy[:d] + np.log(own[:, :d]) - log_root - pulled * away[:, :d] - traces)
     of_mean[:, :d], of_variance[:, :d] = pulled, 0.0
@@ -138,9 +142,10 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
 def total_derivative(
     of_cells: Any, of_prior_mean: np.ndarray, rows: AnyRows, prior: MatrixPrior, points: np.ndarray
 ) -> AnyRows:
-    """Return derivatives in the numbers of the rows: of cells, given in moments, less the divergence.
+    """Return derivatives of B in the fields of the rows: cells, given in terms of moments, minus the divergence.
 
-    The divergence's in a mean is that in the prior's but for the sign. Derivatives in spreads of points mean nothing.
+    The derivative of the divergence in a mean is minus that in the prior mean. Derivatives in spreads of points are
+    meaningless.
     """
     mean = of_cells.mean - of_prior_mean
     if isinstance(rows, Rows):
@@ -152,16 +157,16 @@ def total_derivative(
 
 
 def factored(rows: AnyRows) -> FactoredRows:
-    """Return the same rows by factors of their covariances."""
+    """Return the same rows with Cholesky factors of their covariances."""
     if isinstance(rows, FactoredRows):
         return rows
     return FactoredRows(rows.mean, np.sqrt(rows.variance)[:, :, None] * np.eye(rows.mean.shape[1]))
 
 
 def independent(rows: AnyRows) -> Rows:
-    """Return the nearest rows of independent entries: with the variances of each entry given all others.
+    """Return the closest rows of independent entries: the variance of each is conditional on all others.
 
-    Pairs that were feasible are so again, as the diagonal of A^{-1} - B is positive then.
+    E e^f stays finite for pairs for which it was, A^{-1} - B positive definite, as the diagonal of that is positive.
     """
     if isinstance(rows, Rows):
         return rows
@@ -170,8 +175,8 @@ def independent(rows: AnyRows) -> Rows:
     return Rows(rows.mean, np.where(points, 0.0, 1.0 / (inverse**2).sum(axis=1)))
 
 
-def _lower(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the lower triangle is, without the columns of points."""
+def _lower_triangle(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return row and column indices of the lower triangle, without those of points."""
     row, column = np.tril_indices(len(points))
     free = ~(points[row] | points[column])
     return row[free], column[free]

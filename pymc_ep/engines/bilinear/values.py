@@ -1,4 +1,4 @@
-"""What a bilinear form is at one value of its hyperparameters, and its observed cells, as arrays."""
+"""Arrays of a bilinear form: its priors at one value of the hyperparameters, and its observed cells."""
 
 from typing import Any, NamedTuple
 
@@ -10,18 +10,19 @@ from pymc_ep.sites.cells.likelihoods import CellSite
 __all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "NewCells", "places_of_ones", "with_ones"]
 
 AnyRows = Rows | FactoredRows
-"""Independent Gaussian rows, whose entries are independent or have a covariance."""
+"""Independent Gaussian rows: with independent entries, or with a covariance each."""
 
 
 class MatrixPrior(NamedTuple):
-    """The prior of a matrix of independent rows: its factors, and where there is one its bias as a last column.
+    """Prior of a matrix of independent rows: D factors, and its bias, if it has one, as the last column.
 
     Attributes
     ----------
     mean, variance : ndarray, (I, K)
-        Infinite variances are those of flat priors.
+        Flat priors have infinite variance.
     covariance : ndarray, (D, D), optional
-        Of the factors of every row, where they are not independent; `variance` then counts for the bias alone.
+        Covariance of the factors of every row, if they are not independent; `variance` then applies to the bias
+        only.
     """
 
     mean: np.ndarray
@@ -35,18 +36,18 @@ class MatrixPrior(NamedTuple):
     def log_density(self, values: np.ndarray) -> np.ndarray:
         """Return the log density, (s,), of whole matrices, (s, I, K).
 
-        Flat priors add nothing, nor do entries whose prior variance was learned to be none.
+        Flat priors and entries whose learned prior variance is zero contribute zero.
         """
         precision = np.divide(1.0, self.variance, out=np.zeros(self.variance.shape), where=self.variance > 0.0)
         if self.covariance is not None:
             precision[:, : len(self.covariance)] = 0.0
-        proper, away = precision > 0.0, values - self.mean
+        proper, deviation = precision > 0.0, values - self.mean
         log_normaliser = 0.5 * np.log(precision[proper] / (2 * np.pi)).sum()
-        out = log_normaliser - 0.5 * np.einsum("sik,ik->s", away**2, precision)
+        out = log_normaliser - 0.5 * np.einsum("sik,ik->s", deviation**2, precision)
         if self.covariance is None:
             return out
         root = np.linalg.cholesky(self.covariance)
-        white = away[:, :, : len(root)] @ np.linalg.inv(root).T
+        white = deviation[:, :, : len(root)] @ np.linalg.inv(root).T
         log_scale = np.log(root.diagonal()).sum() + 0.5 * len(root) * np.log(2 * np.pi)
         return out - 0.5 * np.einsum("sik,sik->s", white, white) - len(self.mean) * log_scale
 
@@ -75,7 +76,7 @@ class BilinearPrior(NamedTuple):
     left, right : MatrixPrior
     offset : ndarray, (n,)
     parameters : tuple of ndarray, (n,)
-        Of the likelihood of the cells.
+        Parameters of the cells' likelihood.
     log_prior : float
         Log density of the hyperparameters.
     """
@@ -94,7 +95,7 @@ class Cells(NamedTuple):
     ----------
     y : ndarray, (n,)
     by_left, by_right : Pairs
-        Sorted by rows of the left, and of the right matrix.
+        Cells sorted by rows of the left, and of the right matrix.
     site : CellSite
     """
 
@@ -118,7 +119,7 @@ class NewCells(NamedTuple):
     ----------
     y, rows, cols, offset : ndarray, (n,)
     parameters : tuple of ndarray, (n,)
-        Of the likelihood.
+        Parameters of the likelihood.
     """
 
     y: np.ndarray
@@ -129,15 +130,15 @@ class NewCells(NamedTuple):
 
 
 def places_of_ones(widths: tuple[int, int], n_factors: int) -> tuple[int | None, int | None]:
-    """Return where either matrix gets a column of ones, which biases of the other one are multiplied with, if it does.
+    """Return the index of the column of ones of either matrix, the partner of the other's bias; None without one.
 
-    Columns of both are then the factors, the bias on the left, and that on the right.
+    Both matrices then have the columns: factors, bias of the left, bias of the right.
     """
     return widths[0] if widths[1] > n_factors else None, n_factors if widths[0] > n_factors else None
 
 
 def with_ones(rows: AnyRows, place: int | None) -> AnyRows:
-    """Return rows with a column of ones at a place, which have no spread."""
+    """Return rows with a column of ones of variance zero inserted at `place`."""
     if place is None:
         return rows
     mean, spread = np.insert(rows.mean, place, 1.0, axis=1), np.insert(rows[1], place, 0.0, axis=-1)

@@ -1,19 +1,19 @@
-"""A Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
+"""Variational Gaussian of independent rows for bilinear models, by ascent of a lower bound (Ko and Khan 2014).
 
-Given one matrix the other one's rows are apart, and the bound of `bilinear_bound` is concave in what `bilinear_rows`
-makes of each. The first steps raise the rows of one matrix after those of the other, from wherever they start. That is
-sure but slow, as what one matrix gains the other one has to follow: on listening counts it took thirty times as many
-evaluations as L-BFGS on both matrices and the hyperparameters at once, which all later steps are. Neither lowers the
-bound. Covariances join after the first steps: rows of independent entries are a start near to their best.
+Given one matrix, the bound of `bound` separates over the rows of the other, and is concave in the packed coordinates of
+each (`row_parameters`). The first steps are sweeps: they maximise over the rows of one matrix, then over those of the
+other. Sweeps are robust but slow, as the matrices follow each other: on listening counts they took thirty times as many
+evaluations as joint L-BFGS over both matrices and the hyperparameters, which makes all later steps. Neither lowers the
+bound. Covariances are introduced after the sweeps, as rows of independent entries are a good start for them.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.ascent import BoundAscent, climb
+from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.bilinear.block_ascent import raised_rows
+from pymc_ep.engines.bilinear.block_ascent import improved_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
 from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, packed, packed_gradient, unpacked
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, MatrixPrior
@@ -24,17 +24,20 @@ from pymc_ep.numerics.optimise.batched_lbfgs import Found, Scale, maximise_many,
 __all__ = ["State", "VariationalGaussian", "first_state"]
 
 _SWEEPS = 3
-"""Steps of one matrix after the other before all is raised at once."""
+"""Number of sweeps before joint ascent. Trades off their robustness far from the maximum against their slowness."""
 _ROUNDS = 10
-"""Iterations of L-BFGS in a step."""
-_SETTLED = 1e-2
-"""What a row's slope has to promise to be moved, relative to the tolerance."""
-_STALLED = 1e-2
-"""Nats a cell that a gradient may promise where the iteration has converged."""
-_NEARBY = 1e-3
-"""Step of the differences that tell curvatures in hyperparameters."""
+"""Largest number of L-BFGS iterations in a step: the interval of progress reports, checkpoints and stopping tests."""
+_ROW_TOL = 1e-2
+"""Predicted increase, relative to the tolerance per cell, below which a row is converged in a sweep. Small enough for
+the sum over rows to stay within the tolerance."""
+_STALL_GAIN = 1e-2
+"""Predicted increase, nats per cell, above which a small change means a stalled ascent and not convergence: near a
+maximum the two agree."""
+_DIFFERENCE_STEP = 1e-3
+"""Step of the finite differences for second derivatives in unconstrained hyperparameters. Trades off rounding against
+curvature of higher order; the result only scales L-BFGS."""
 _FIRST_SPREAD = 0.1
-"""Standard deviation of the means to start from. At means of zero the gradient is zero as well."""
+"""Standard deviation of the first means. At means of zero the gradient is zero as well."""
 
 
 class State(NamedTuple):
@@ -43,22 +46,22 @@ class State(NamedTuple):
     Attributes
     ----------
     left, right : Rows or FactoredRows
-        Either matrix, (I, K) and (J, K'), with its bias as the last column where it has one.
+        Either matrix, (I, K) and (J, K'), with its bias, if it has one, as the last column.
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     log_bound : float
-        Lower bound on the log density of the data; with points estimated, times their prior density.
+        Lower bound on the log density of the data; with point estimates, plus their log prior density.
     objective : float
-        The same plus the log prior of the hyperparameters.
+        `log_bound` plus the log prior of the hyperparameters.
     change : float
-        Increase of the objective in the last step, for each cell.
+        Increase of the objective in the last step, per cell.
     found : Found, optional
-        Where the ascent of all at once is.
+        L-BFGS state of the joint ascent.
     loop : int
-        Steps made.
-    promised : float
-        What a Newton step of the rows would raise the objective by, for each cell, by its gradient; zero before the
-        first ascent of all at once.
+        Number of steps made.
+    predicted : float
+        Predicted increase of the objective by a Newton step of the rows, per cell: half gradient times step. Zero
+        before the first joint ascent.
     """
 
     left: AnyRows
@@ -69,7 +72,7 @@ class State(NamedTuple):
     change: float
     found: Found | None
     loop: int
-    promised: float
+    predicted: float
 
     @property
     def sides(self) -> Sides:
@@ -86,10 +89,10 @@ class VariationalGaussian(BoundAscent):
     learn : bool
         Whether hyperparameters are learned.
     tol : float
-        Increase of the objective in one step, for each cell, at which the iteration ends.
+        Increase of the objective in one step, per cell, at which the iteration ends.
     max_iter : int
     full : bool
-        Whether rows end with covariances, where they start without.
+        Whether rows have covariances after the sweeps.
     """
 
     def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int, full: bool = False):
@@ -97,11 +100,11 @@ class VariationalGaussian(BoundAscent):
         self.bound, self.learn, self.full = bound, learn, full
 
     def init(self, problem: Any, start: Any = None) -> State:
-        """Return the state at its start, with its bound."""
+        """Return the first state, with its bound."""
         return self._evaluated(problem, start)
 
     def step(self, problem: Any, state: State) -> State:
-        """Raise the bound."""
+        """Make a sweep at first or after a stalled ascent, else a joint ascent."""
         if state.loop < _SWEEPS or self._stalled(state):
             after = self._evaluated(problem, self._sweep(problem, state))
         else:
@@ -110,7 +113,7 @@ class VariationalGaussian(BoundAscent):
         return after._replace(change=change, loop=state.loop + 1)
 
     def may_end(self, state: State) -> bool:
-        """Return whether a small change is that of the whole bound by now: not before all is raised at once."""
+        """Return whether a small change means convergence: not before a joint ascent, and not if it stalled."""
         return state.loop > _SWEEPS and not self._stalled(state)
 
     def finished(self, state: State) -> Status | None:
@@ -119,14 +122,14 @@ class VariationalGaussian(BoundAscent):
             return Status(
                 False,
                 f"stopped after {state.loop} steps, as none raises the bound, although its gradient promises "
-                f"{state.promised:.2g} a cell; give a better start by start=, or another seed=, or lower the scale of "
+                f"{state.predicted:.2g} a cell; give a better start by start=, or another seed=, or lower the scale of "
                 f"counts this large",
             )
         return super().finished(state)
 
     def _stalled(self, state: State) -> bool:
-        """Return whether an ascent found nothing higher where there should be: then one of either matrix may."""
-        return state.change <= self.tol and state.promised > _STALLED
+        """Return whether the joint ascent stalls although the gradient predicts an increase; a sweep may help."""
+        return state.change <= self.tol and state.predicted > _STALL_GAIN
 
     def _evaluated(self, problem: Any, state: State) -> State:
         prior = problem.prior(state.theta)
@@ -134,10 +137,10 @@ class VariationalGaussian(BoundAscent):
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
 
     def _sweep(self, problem: Any, state: State) -> State:
-        """Raise the rows of the left matrix, then those of the right one, then the hyperparameters."""
+        """Maximise over the rows of the left matrix, then of the right one, then over the hyperparameters."""
         prior, sides = problem.prior(state.theta), list(state.sides)
         for own in range(2):
-            sides[own] = self._raised(prior, (sides[0], sides[1]), own)
+            sides[own] = self._improved(prior, (sides[0], sides[1]), own)
         state = state._replace(left=sides[0], right=sides[1], found=None)
         if not self._learns(state):
             return state
@@ -145,27 +148,27 @@ class VariationalGaussian(BoundAscent):
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             given = problem.prior(theta)
             found = self.bound.derivatives(given, state.sides)
-            return found.value + given.log_prior, _of_theta(problem, theta, found)
+            return found.value + given.log_prior, _grad_theta(problem, theta, found)
 
-        return state._replace(theta=climb(evaluate, state.theta, _ROUNDS)[0])
+        return state._replace(theta=lbfgs_steps(evaluate, state.theta, _ROUNDS)[0])
 
     def _learns(self, state: State) -> bool:
         return self.learn and state.theta.size > 0
 
-    def _raised(self, prior: BilinearPrior, sides: Sides, own: int) -> AnyRows:
-        """Return the rows of one matrix raised towards their maximum, given those of the other one."""
+    def _improved(self, prior: BilinearPrior, sides: Sides, own: int) -> AnyRows:
+        """Return the rows of one matrix after some steps towards their maximum, given the other matrix."""
         block = self.bound.block(prior, sides, own)
-        return raised_rows(block, sides[own], max_iter=_ROUNDS, tol=_SETTLED * self.tol)
+        return improved_rows(block, sides[own], max_iter=_ROUNDS, tol=_ROW_TOL * self.tol)
 
     def _ascent(self, problem: Any, state: State) -> State:
-        """Raise all at once."""
+        """Make some iterations of L-BFGS over both matrices and the hyperparameters jointly."""
         learns, points = self._learns(state), self.bound.points
         if self.full:
             state = state._replace(left=factored(state.left), right=factored(state.right))
         parts = [packed(rows, own) for rows, own in zip(state.sides, points)]
         ends = np.cumsum([part.size for part in parts])
 
-        def taken_apart(at: np.ndarray) -> tuple[Sides, np.ndarray]:
+        def unpack(at: np.ndarray) -> tuple[Sides, np.ndarray]:
             left, right, theta = np.split(at, ends)
             new_left, new_right = (
                 unpacked(one.reshape(part.shape), own, type(state.left))
@@ -175,14 +178,14 @@ class VariationalGaussian(BoundAscent):
 
         def evaluate(_: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             try:
-                # Trial steps may overflow, which the line search turns back from.
+                # Trial steps may overflow; the line search then backtracks.
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    sides, theta = taken_apart(at[0])
+                    sides, theta = unpack(at[0])
                     prior = problem.prior(theta)
                     found = self.bound.derivatives(prior, sides)
                     of_sides = self.bound.of_sides(prior, sides, found)
                     gradient = [packed_gradient(*one).ravel() for one in zip(of_sides, sides, points)]
-                    gradient += [_of_theta(problem, theta, found)] if learns else []
+                    gradient += [_grad_theta(problem, theta, found)] if learns else []
             except (NumericalError, InvalidDataError):
                 return np.array([-np.inf]), np.zeros_like(at)
             value, slope = found.value + prior.log_prior, np.concatenate(gradient)
@@ -192,18 +195,18 @@ class VariationalGaussian(BoundAscent):
         whole = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
         start, scale = state.found or whole[None], self._scale(problem, state, learns)
         found = maximise_many(evaluate, start, scale, max_iter=_ROUNDS, tol=0.0)
-        ((left, right), theta), objective = taken_apart(found.points[0]), float(found.values[0])
+        ((left, right), theta), objective = unpack(found.points[0]), float(found.values[0])
         bound = objective - problem.prior(theta).log_prior
         steps = found.gradients * scaled(scale, np.zeros(1, dtype=int), found.gradients)
-        # Of rows alone: where scales are learned to be none, slopes in them are all but rounding.
-        promised = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
-        return State(left, right, theta, bound, objective, state.change, found, state.loop, promised)
+        # Rows only: where learned scales run to zero, gradients in their logarithms are mostly rounding.
+        predicted = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
+        return State(left, right, theta, bound, objective, state.change, found, state.loop, predicted)
 
     def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
-        """Return about the inverse of minus the Hessian of all that is raised at once."""
+        """Return the approximate inverse negative Hessian of the joint ascent, block diagonal."""
         prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
         scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
-        of_theta = self._curvature(problem, state) if learns else np.zeros(0)
+        scale_theta = self._curvature(problem, state) if learns else np.zeros(0)
         sizes = [packed(rows, own).size for rows, own in zip(state.sides, self.bound.points)]
 
         def scale(_: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -212,32 +215,35 @@ class VariationalGaussian(BoundAscent):
                 scaled(one, rows, part.reshape(len(rows), -1)).ravel()
                 for one, rows, part in zip(scales, numbers, sides)
             ]
-            return np.concatenate([*out, of_theta * theta])[None]
+            return np.concatenate([*out, scale_theta * theta])[None]
 
         return scale
 
     def _curvature(self, problem: Any, state: State) -> np.ndarray:
-        """Return about the inverse of minus each second derivative in the hyperparameters, (p,)."""
+        """Return the inverse absolute second derivatives in the hyperparameters, (p,), at most 1."""
 
         def slope(theta: np.ndarray) -> np.ndarray:
-            return _of_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
+            return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
 
         here = slope(state.theta)
 
-        def fall(k: int, step: np.ndarray) -> float:
+        def decrease(k: int, step: np.ndarray) -> float:
             try:
                 return here[k] - slope(state.theta + step)[k]
             except (NumericalError, InvalidDataError):
-                # Beside the edge, such as that where a learned covariance of a prior is singular in doubles.
+                # Next to the edge of the domain, such as a learned prior covariance that is singular in doubles.
                 return 0.0
 
-        curvature = np.array([fall(k, step) for k, step in enumerate(_NEARBY * np.eye(state.theta.size))]) / _NEARBY
-        # Where it is not concave, whatever its size is.
+        curvature = (
+            np.array([decrease(k, step) for k, step in enumerate(_DIFFERENCE_STEP * np.eye(state.theta.size))])
+            / _DIFFERENCE_STEP
+        )
+        # Where the objective is not concave the absolute value still gives the scale.
         return 1.0 / np.maximum(np.abs(curvature), 1.0)
 
 
 def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.ndarray, seed: Any) -> State:
-    """Return a feasible state of small random means."""
+    """Return a state with small random means and variances small enough for a finite bound."""
     rng = np.random.default_rng(seed)
 
     def side(own: MatrixPrior, fixed: np.ndarray) -> Rows:
@@ -250,5 +256,5 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.nda
     return State(left, right, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 
-def _of_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:
+def _grad_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:
     return problem.pullback(theta, found.of_prior, found.of_offset, found.of_parameters)

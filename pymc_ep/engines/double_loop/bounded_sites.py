@@ -1,4 +1,4 @@
-"""All sites of a sparse linear form as one vector: Gaussian bounds of them and what these say of hyperparameters."""
+"""All sites of a sparse linear form as one vector: their Gaussian lower bounds, and the gradient in theta."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,22 +15,22 @@ __all__ = ["BoundedSites", "FactorSites"]
 
 
 class FactorSites:
-    """The sites of a compiled form, each group's after the other's.
+    """The n sites of a compiled form, group after group.
 
     Parameters
     ----------
     form : compiled sparse linear form
-        Observations are read once, here.
+        Its observations are read once, here.
 
     Attributes
     ----------
     slices : list of slice
-        Where each group is among all sites.
+        Slice of each group among all sites.
 
     Raises
     ------
     InvalidDataError
-        Where there is no observation, or one lies outside what its site takes.
+        If a group is empty, or an observation lies outside its site's domain.
     """
 
     def __init__(self, form: Any):
@@ -44,7 +44,7 @@ class FactorSites:
             group.site.validate(y, group.name)
 
     def prior(self, theta: np.ndarray) -> FactorValues:
-        """Evaluate the form at `theta`, (p,), and raise for what is not finite or outside its domain."""
+        """Evaluate the form at `theta`, (p,); raise for values that are not finite or outside their domain."""
         prior = self.form.factors_at(theta)
         for group, y, parameters in zip(self.form.form.factors, self.observed, prior.parameters):
             group.site.validate_parameters(parameters, group.name, y)
@@ -59,12 +59,12 @@ class FactorSites:
 
 
 class BoundedSites(FactorSites):
-    """The same with Gaussians below all of them.
+    """Sites with Gaussian lower bounds.
 
     Raises
     ------
     UnsupportedModelError
-        Where no Gaussians below a site are known.
+        If a site has no Gaussian lower bound.
     """
 
     def __init__(self, form: Any):
@@ -72,7 +72,7 @@ class BoundedSites(FactorSites):
         super().__init__(form)
 
     def bounded(self, prior: FactorValues, eta: np.ndarray, z: np.ndarray) -> Bounded:
-        """Return the best Gaussians below the sites for predictors of means and variances `eta` and `z`, (n,)."""
+        """Return the tightest Gaussian lower bounds at predictor means `eta` and variances `z`, (n,) each."""
         parts = [
             site.bounded(y, eta[here], z[here], *parameters)
             for site, y, parameters, here in zip(self.sites, self.observed, prior.parameters, self.slices)
@@ -80,9 +80,9 @@ class BoundedSites(FactorSites):
         return self._joined(parts, eta, z)
 
     def hyper_objective(self, fitted: np.ndarray, z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """Return the value and gradient of the inner objective in theta, for fixed D x = `fitted` and `z`, (n,).
+        """Return the function theta -> (inner objective, gradient) at fixed D x = `fitted` and `z`, (n,) each.
 
-        The objective is that of `FactorValues` and sites together: log prior, log excess and the sum of the values.
+        The objective is the log prior plus the log excess plus the sum of the sites' values.
         """
         varying: Sequence[bool] = self.form.varying_parameters
 
@@ -107,7 +107,7 @@ class BoundedSites(FactorSites):
         return evaluate
 
     def _joined(self, parts: Sequence[Bounded], eta: np.ndarray, z: np.ndarray) -> Bounded:
-        """Return the bounds of all sites from those of the groups; raise for what is not finite."""
+        """Concatenate the bounds of the groups; raise unless all are finite."""
         found = Bounded(*(np.concatenate(fields) for fields in zip(*parts)))
         self._check_finite(found, eta, z)
         return found
@@ -125,7 +125,7 @@ class BoundedSites(FactorSites):
         )
 
     def require_determined(self, proper: bool) -> None:
-        """Raise where the sites leave some direction of the unknowns free."""
+        """Raise unless `proper`: the sites leave some direction of the unknowns undetermined."""
         if not proper:
             names = ", ".join(repr(g.name) for g in self.form.form.factors)
             tree = any(g.site.coupled for g in self.form.form.factors)

@@ -1,4 +1,4 @@
-"""The inner loop: the unknowns that maximise the sum of the sites' bounded values, with variances held.
+"""Inner loop: maximises the sum of the sites' bound values over the unknowns, at fixed variances z.
 
 ``Psi(u) = -2 sum_i value_i(m0_i + d_i^T u, z_i)`` is convex where every site is log-concave.
 """
@@ -15,21 +15,23 @@ from pymc_ep.sites.bounds import Bounded
 __all__ = ["INNER", "Inner", "InnerProblem", "minimise"]
 
 _HALVINGS = 20
-"""How often a step that lowers the objective, by rounding or an inexact solve, is halved before it is given up."""
+"""Largest number of halvings of a step that lowers the objective. After twenty, a factor of 1e-6, rounding or an
+inexact solve is the cause, and shorter steps are no better."""
 _ROUNDING = 1e-13
-"""What rounding may make of a sum of values, relative to the sum of their sizes."""
-
-_STRICTER = 1e-4
-"""Gain of one iteration of L-BFGS, relative to that of one of least squares, at which it is at its end as well."""
+"""Rounding error of a sum of n values, relative to the sum of their absolute values: a few hundred times the
+machine epsilon."""
+_LBFGS_TOL = 1e-4
+"""Tolerance of L-BFGS relative to that of reweighted least squares. One of its iterations gains so much less that the
+same tolerance would stop it early."""
 
 
 class InnerProblem(NamedTuple):
-    """What the inner loop needs of a form at fixed hyperparameters and variances.
+    """Linear map and bounds of a form at fixed hyperparameters and variances.
 
     Attributes
     ----------
     forward, adjoint : callable
-        D x and D^T v.
+        x -> D x and v -> D^T v.
     offset : ndarray, (n,)
         m0.
     bounded : callable
@@ -43,7 +45,7 @@ class InnerProblem(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """Where the inner loop ended.
+    """Result of the inner loop.
 
     Attributes
     ----------
@@ -51,7 +53,7 @@ class Inner(NamedTuple):
     fitted : ndarray, (n,)
         D x.
     bounded : Bounded
-        At the end.
+        Bounds of the sites at these unknowns.
     solved : bool
         Whether all linear systems were solved to their tolerance.
     """
@@ -65,7 +67,7 @@ class Inner(NamedTuple):
 def minimise(
     problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, how: str, *, max_iter: int, tol: float
 ) -> Inner:
-    """Minimise Psi from `unknowns`, (N,), and never return more than it was there.
+    """Minimise Psi from `unknowns`, (N,); the result is never higher than the start.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ def minimise(
         Solves the systems of reweighted least squares.
     how : {"irls", "lbfgs", "newton-cg"}
     max_iter : int
-        Iterations; one is made in any case.
+        Largest number of iterations, at least 1.
     tol : float
         Decrease of Psi, relative to its size, at which to stop.
     """
@@ -83,11 +85,11 @@ def minimise(
 
 
 def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
-    """Solve reweighted least squares, with the curvatures of the values for weights and steps that are halved.
+    """Minimise by iteratively reweighted least squares: A(w) d = D^T gradient for the step d, halved until Psi falls.
 
-    The classical weights pi, of which no step need be halved, are up to a hundred times as large where potentials are
-    sharp, and the iteration that much slower. In terms of the step d the normal equations read A(w) d = D^T gradient,
-    so that a system solved to a relative tolerance is a start for the next one.
+    The weights w are the curvatures of the values. The classical weights pi need no halving, but are up to a hundred
+    times as large where potentials are sharp, and slow the iteration by as much. Since the system is for the step, a
+    solution to a relative tolerance becomes more exact with each iteration.
     """
     fitted = problem.forward(unknowns)
     found = problem.bounded(problem.offset + fitted)
@@ -115,7 +117,7 @@ def _irls(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, 
 def _by_scipy(
     method: str, stop: Callable[[float], dict[str, float]]
 ) -> Callable[[InnerProblem, np.ndarray, PrecisionSolver, int, float], Inner]:
-    """Return a minimiser of SciPy's; `stop` turns the tolerance into its options."""
+    """Return a minimiser by `scipy.optimize.minimize`; `stop` maps the tolerance to its options."""
 
     def run(problem: InnerProblem, unknowns: np.ndarray, solver: PrecisionSolver, max_iter: int, tol: float) -> Inner:
         def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -134,7 +136,7 @@ def _by_scipy(
 
 INNER = {
     "irls": _irls,
-    "lbfgs": _by_scipy("L-BFGS-B", lambda tol: {"ftol": _STRICTER * tol, "gtol": 0.0}),
+    "lbfgs": _by_scipy("L-BFGS-B", lambda tol: {"ftol": _LBFGS_TOL * tol, "gtol": 0.0}),
     "newton-cg": _by_scipy("Newton-CG", lambda tol: {"xtol": tol}),
 }
-"""Ways to minimise, by the name users give."""
+"""Minimisers by the name of the option ``inner``."""

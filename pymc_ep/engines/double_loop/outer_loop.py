@@ -5,18 +5,17 @@ With Gaussians of precision pi below sites of eta = m0 + D x, and A = D^T diag(p
     B = -log|A| / 2 + sum_i value_i + z^T pi / 2,        pi_i tight at x_i = z_i + (eta_i - c_i)^2,
 
 for every x and every z > 0, where value_i is `pymc_ep.sites.bounds.Bounded.value` at eta_i and z_i. A flat density of x
-counts as (2 pi)^{-1/2} for each unknown, as in `numerics.gaussian.coefficient_space`; a form's log excess tells the
-rest. As
-log|A| is concave in pi, its tangent with slopes z = diag(D A^{-1} D^T) makes of B a sum over sites that x, pi and the
-hyperparameters can raise one after the other: the inner loop. An outer loop renews z. With exact variances B never
-falls.
+counts as (2 pi)^{-1/2} for each unknown, as in `numerics.gaussian.coefficient_space`; a form's log excess has the
+remaining factor. log|A| is concave in pi. Its tangent, of slopes z = diag(D A^{-1} D^T), turns B into a sum over sites,
+which the inner loop maximises over x, then over the hyperparameters. Each outer loop updates z. With exact variances B
+never decreases.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.ascent import climb
+from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
@@ -27,32 +26,39 @@ from pymc_ep.numerics.optimise.anderson import anderson
 
 __all__ = ["DoubleLoop", "Start", "State"]
 
-_FIRST = 5
-"""Rounds towards variances at which each site alone would have the precision of their inverse."""
-_LEARNING = 10
-"""Iterations of L-BFGS on the hyperparameters in one outer loop."""
-_LEAST = 1e-100
-"""Least variance of a predictor, for those that are constant: a row of zeros in D."""
-_LOG_VARIANCE = np.log(_LEAST), -np.log(_LEAST)
-"""Between what extrapolated log variances are kept, to which a bound belongs as to all others."""
+_START_ROUNDS = 5
+"""Number of fixed-point iterations z = 1 / pi(z) for the variance of each site alone. Only a start: more digits are of
+no use."""
+_HYPER_ITERATIONS = 10
+"""Largest number of L-BFGS iterations on the hyperparameters in one outer loop. The maximum moves with the next z, and
+is not worth finding exactly."""
+_LEAST_VARIANCE = 1e-100
+"""Least variance of a predictor. Constant predictors, zero rows of D, have variance zero; this keeps log z finite and
+1 / z from overflowing."""
+_LOG_VARIANCE_RANGE = np.log(_LEAST_VARIANCE), -np.log(_LEAST_VARIANCE)
+"""Range that extrapolated log z are clipped to. Every z > 0 gives a valid bound, so that clipping is safe."""
 _MEMORY = 5
-"""Outer loops that are extrapolated from."""
+"""Number of outer loops in the Anderson extrapolation. Trades off slow directions against stale moves."""
 _GROWTH = 2.0
-"""Growth of moves from one outer loop to the next at which extrapolation without a bound starts anew."""
-_STRETCH, _LONGEST = 2.0, 16.0
-"""First and greatest length of a move that is stretched, and by what it grows; relative to the move."""
+"""Growth of the change from one outer loop to the next above which extrapolation without a bound restarts. Estimated
+variances alone make the change fluctuate, so that small growth is no failure."""
+_STRETCH, _LONGEST_STRETCH = 2.0, 16.0
+"""First and largest length of a stretched move, relative to the move itself. The first is also the factor by which
+successive stretches grow; the last limits the cost of a failed one."""
 _ALIGNED = 0.9
-"""Cosine between moves from which they are stretched without a bound."""
-_ROUNDED = 1e-6
-"""Nats of the bound that rounding may decide at a state that was extrapolated to: far away terms of any size, z times
-precisions, cancel, and what is left of them looks like a bound."""
-_SHARPER = 0.1
-"""What an outer loop towards a mode makes of z, down to the smoothing asked for. From there at once, modes of pictures
-with missing pixels take three to six times as long under Laplace potentials; under Student-t ones they are lower."""
+"""Cosine of successive moves above which they are stretched without a bound, which alone could show a move to be too
+long."""
+_ROUNDING_LIMIT = 1e-6
+"""Largest rounding error of the bound, nats, at an extrapolated state. Far away the terms z_i pi_i are huge and cancel,
+and their rounding error could pass for a rise of the bound."""
+_SMOOTHING_DECREASE = 0.1
+"""Factor on z in each outer loop towards a mode, down to the smoothing of the options. Without the intermediate steps,
+modes of pictures with missing pixels took three to six times as long under Laplace potentials; under Student-t ones
+they were lower."""
 
 
 class Start(NamedTuple):
-    """Where a double loop starts.
+    """Start of a double loop.
 
     Attributes
     ----------
@@ -77,9 +83,9 @@ class State(NamedTuple):
     unknowns : ndarray, (N,)
         x, the posterior mean.
     variance : ndarray, (n,)
-        z: variances of the predictors under the precisions before these.
+        z: variances of the predictors under the precisions of the previous outer loop.
     least : ndarray, (n,)
-        What z goes to on the way to a mode; zero otherwise.
+        Limit of z on the way to a mode; zero otherwise.
     shift, precision : ndarray, (n,)
         b and pi: the sites ``exp(b eta - pi eta**2 / 2)``.
     theta : ndarray, (p,)
@@ -95,11 +101,11 @@ class State(NamedTuple):
     solved : bool
         Whether all linear systems of the last outer loop were solved to their tolerance.
     points, moves : ndarray, (k, N + n + p)
-        x, log z and theta before the last outer loops, and how far each of these by itself took them.
+        (x, log z, theta) before each of the last k outer loops, and the move that the plain loop made from there.
     stretch : float
-        How many times its length the next move may be stretched.
+        Factor by which the next move may be stretched.
     loop : int
-        Outer loops made.
+        Number of outer loops made.
     """
 
     unknowns: np.ndarray
@@ -132,14 +138,14 @@ class DoubleLoop:
     tol : float
         Change at which the outer loop stops.
     outer : int
-        Outer loops to make at most.
+        Largest number of outer loops.
     inner_tol : float
         Decrease of the inner objective, relative to its size, at which an inner loop stops.
     learn : bool
         Whether hyperparameters are raised to the maximum of bound times prior.
     smoothing : float, optional
-        Takes z from where it starts to this multiple of the variance of each site alone, by a constant factor each
-        outer loop: the unknowns then go to the mode of the posterior density, smoothed at kinks.
+        Seek the mode of the posterior density, smoothed at kinks, in place of the bound's maximum: z decreases by a
+        constant factor in each outer loop, down to this multiple of the variance of each site alone.
     """
 
     def __init__(
@@ -174,27 +180,27 @@ class DoubleLoop:
         z, least = start.variance, np.zeros(len(eta))
         if z is None or self.smoothing is not None:
             alone = np.ones(len(eta))
-            for _ in range(_FIRST):
+            for _ in range(_START_ROUNDS):
                 alone = 1.0 / problem.bounded(prior, eta, alone).precision
             z = alone if z is None else z
             if self.smoothing is not None:
-                least = self.smoothing * np.maximum(alone, _LEAST)
-        z = np.maximum(z, np.maximum(least, _LEAST))
+                least = self.smoothing * np.maximum(alone, _LEAST_VARIANCE)
+        z = np.maximum(z, np.maximum(least, _LEAST_VARIANCE))
         found = problem.bounded(prior, eta, z)
         problem.require_determined(self.solver.proper(found.precision))
-        none = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
-        unknown = np.nan, np.nan, np.inf, 0.0, True
-        nothing = State(unknowns, z, least, z, z, start.theta, *unknown, none, none, _STRETCH, 0)
-        return self._tight(problem, nothing)
+        no_history = np.zeros((0, len(unknowns) + len(z) + start.theta.size))
+        not_evaluated = np.nan, np.nan, np.inf, 0.0, True
+        blank = State(unknowns, z, least, z, z, start.theta, *not_evaluated, no_history, no_history, _STRETCH, 0)
+        return self._tight(problem, blank)
 
     def step(self, problem: BoundedSites, state: State) -> State:
-        """Make one outer loop: variances, unknowns, hyperparameters, precisions."""
+        """Make one outer loop: update variances, unknowns, hyperparameters and precisions in turn."""
         spread = self._variances(state)
         prior = problem.prior(state.theta)
         inner = self._inner(problem, prior, state.unknowns, spread.values)
         theta, value = state.theta, float(inner.bounded.value.sum()) + prior.log_prior + prior.log_excess
         if self.learn and theta.size:
-            theta, value = climb(problem.hyper_objective(inner.fitted, spread.values), theta, _LEARNING)
+            theta, value = lbfgs_steps(problem.hyper_objective(inner.fitted, spread.values), theta, _HYPER_ITERATIONS)
         after = state._replace(
             unknowns=inner.unknowns,
             variance=spread.values,
@@ -205,24 +211,25 @@ class DoubleLoop:
         )
         if self.smoothing is not None:
             after = self._tight(problem, after)
-            return after._replace(change=self._risen(state, after))
-        after = after._replace(change=self._moved(state, after))
-        # Of the bound, by the tangent of log|A| at the precisions before; NaN where that is not known.
-        certain = value + 0.5 * float(spread.values @ state.precision) - 0.5 * spread.log_det
-        return self._farther(problem, state, after, certain)
+            return after._replace(change=self._size_by_gain(state, after))
+        after = after._replace(change=self._size_of_move(state, after))
+        # Guaranteed bound, by the tangent of log|A| at the previous precisions; NaN if log|A| is unknown.
+        guaranteed = value + 0.5 * float(spread.values @ state.precision) - 0.5 * spread.log_det
+        return self._accelerated(problem, state, after, guaranteed)
 
     def objective(self, state: State) -> float:
-        """Return the bound, or the inner objective where variances are not exact, with the log prior."""
+        """Return the bound, or the inner objective if variances are estimates, plus the log prior."""
         return state.objective
 
     def change(self, state: State) -> float:
-        """Return the size of the last outer loop.
+        """Return the size of the move in the last outer loop.
 
-        The largest of: moves of predictors in units of their standard deviations, changes of these standard
-        deviations relative to them, and moves of hyperparameters. Where variances are estimates, root mean squares over
-        the predictors stand for the largest ones: of thousands of potentials that are not log-concave, in each loop
-        some go to another maximum. For a mode, such a root mean square by what the density has gained: that of moves in
-        standard deviations towards the top of a Gaussian.
+        This is the largest of three numbers: moves of the predictors in standard deviations, relative changes of these
+        standard deviations, and moves of the unconstrained hyperparameters.
+
+        If variances are estimates, root mean squares over the predictors replace the maxima: of thousands of potentials
+        that are not log-concave, some jump to another maximum in every loop. For a mode it is sqrt(2 gain / n), with
+        the gain of the log density: the root mean square move, in standard deviations, to the top of a Gaussian.
         """
         return state.change
 
@@ -240,9 +247,9 @@ class DoubleLoop:
 
     def _variances(self, state: State) -> Variances:
         if self.smoothing is not None:
-            return Variances(np.maximum(_SHARPER * state.variance, state.least), np.nan, 0.0, True)
+            return Variances(np.maximum(_SMOOTHING_DECREASE * state.variance, state.least), np.nan, 0.0, True)
         spread = self.solver.variances(state.precision)
-        return spread._replace(values=np.maximum(spread.values, _LEAST))
+        return spread._replace(values=np.maximum(spread.values, _LEAST_VARIANCE))
 
     def _inner(self, problem: BoundedSites, prior: FactorValues, unknowns: np.ndarray, z: np.ndarray) -> Inner:
         inner = InnerProblem(
@@ -250,45 +257,46 @@ class DoubleLoop:
         )
         return minimise(inner, unknowns, self.solver, self.inner, max_iter=self.inner_max_iter, tol=self.inner_tol)
 
-    def _farther(self, problem: BoundedSites, before: State, state: State, certain: float) -> State:
-        """Return the state extrapolated from the last loops by Anderson's rule, or stretched, or as it is.
+    def _accelerated(self, problem: BoundedSites, before: State, state: State, guaranteed: float) -> State:
+        """Return the state accelerated by Anderson extrapolation or by a stretched move, or else as it is.
 
-        Moves are short where z and the unknowns follow the hyperparameters or each other. Any z and unknowns give a
-        bound, so that others than the loop's own are taken if theirs is no lower than is certain of these. Where
-        bounds are not known, extrapolated ones are taken as long as moves do not grow, and if they lie ahead.
+        Alternating updates of z, unknowns and hyperparameters make short moves. Every z and x give a valid bound, so
+        that an extrapolated state is accepted if its bound is no lower than the guaranteed one of the plain state.
+        Where bounds are unknown, it is accepted if moves do not grow and it lies in the direction of the last one.
 
-        Where the data say little of a scale, far from its maximum, moves grow slowly, and are extrapolated to where
-        they came from. They are stretched instead, twice as far each time: without a bound, if they are aligned.
+        Far from the maximum of a scale that the data hardly determine, moves grow slowly, and Anderson's rule would
+        extrapolate them backwards. They are stretched instead, by twice the factor each time; where bounds are unknown,
+        only if successive moves are aligned.
         """
-        start = _joined(before)
+        start = _packed(before)
         points = np.concatenate([before.points, start[None]])[-_MEMORY:]
-        moves = np.concatenate([before.moves, _joined(state)[None] - start])[-_MEMORY:]
+        moves = np.concatenate([before.moves, _packed(state)[None] - start])[-_MEMORY:]
         found = None
-        if len(points) > 1 and (self._bounds or state.change < _GROWTH * before.change):
-            farther = _extrapolated(state, points, moves)
-            if self._bounds or _cosine(state, _joined(farther) - start, moves[-1]) > 0.0:
-                found = self._tight_or_none(problem, farther)
-        if found is not None and (not self._bounds or found.objective >= certain):
+        if len(points) > 1 and (self._has_bound or state.change < _GROWTH * before.change):
+            extrapolated = _extrapolated(state, points, moves)
+            if self._has_bound or _cosine(state, _packed(extrapolated) - start, moves[-1]) > 0.0:
+                found = self._tight_or_none(problem, extrapolated)
+        if found is not None and (not self._has_bound or found.objective >= guaranteed):
             return found._replace(stretch=_STRETCH)
         last = slice(None) if len(points) == 1 else slice(-1, None)
         state = state._replace(points=points[last], moves=moves[last], stretch=_STRETCH)
-        if len(points) > 1 and (self._bounds or _cosine(state, *moves[-2:]) > _ALIGNED):
-            found = self._tight_or_none(problem, _at(state, start + before.stretch * moves[-1]))
-            if found is not None and (not self._bounds or found.objective >= certain):
-                return found._replace(stretch=min(_STRETCH * before.stretch, _LONGEST))
+        if len(points) > 1 and (self._has_bound or _cosine(state, *moves[-2:]) > _ALIGNED):
+            found = self._tight_or_none(problem, _unpacked(state, start + before.stretch * moves[-1]))
+            if found is not None and (not self._has_bound or found.objective >= guaranteed):
+                return found._replace(stretch=min(_STRETCH * before.stretch, _LONGEST_STRETCH))
         return self._tight(problem, state)
 
     def _tight_or_none(self, problem: BoundedSites, state: State) -> State | None:
-        """Return `_tight`, or None where hyperparameters or variances are so far away that it is not to be had."""
+        """Return `_tight`, or None if it fails or is rounding error, as far away from the data."""
         try:
             found = self._tight(problem, state)
         except (NumericalError, InvalidDataError):
             return None
         rounding = np.finfo(float).eps * float(found.variance @ found.precision)
-        return found if rounding < _ROUNDED else None
+        return found if rounding < _ROUNDING_LIMIT else None
 
     def _tight(self, problem: BoundedSites, state: State) -> State:
-        """Return the state with the Gaussians that touch the sites best, and its bound."""
+        """Return the state with the tightest Gaussian lower bounds of the sites, and the bound B."""
         prior = problem.prior(state.theta)
         eta = prior.mean + self.linear.forward(state.unknowns)
         found = problem.bounded(prior, eta, state.variance)
@@ -297,7 +305,7 @@ class DoubleLoop:
             # At a mode a flat density counts as 1.
             total -= 0.5 * self.linear.size * np.log(2 * np.pi)
         log_bound = np.nan
-        if self._bounds:
+        if self._has_bound:
             total += 0.5 * float(state.variance @ found.precision) - 0.5 * self.solver.log_det(found.precision)
             log_bound = total
         return state._replace(
@@ -307,37 +315,40 @@ class DoubleLoop:
             objective=total + prior.log_prior,
         )
 
-    def _moved(self, before: State, state: State) -> float:
+    def _size_of_move(self, before: State, state: State) -> float:
         moved = np.abs(self.linear.forward(state.unknowns - before.unknowns))
         of_predictors = moved / np.sqrt(state.variance), 0.5 * np.abs(np.log(state.variance / before.variance))
         measure = np.max if self.solver.exact else _root_mean_square
         return float(max(*map(measure, of_predictors), np.abs(state.theta - before.theta).max(initial=0.0)))
 
     @staticmethod
-    def _risen(before: State, state: State) -> float:
+    def _size_by_gain(before: State, state: State) -> float:
         return float(np.sqrt(2.0 * max(state.objective - before.objective, 0.0) / len(state.variance)))
 
     @property
-    def _bounds(self) -> bool:
+    def _has_bound(self) -> bool:
         return self.solver.exact and self.smoothing is None
 
 
 def _extrapolated(state: State, points: np.ndarray, moves: np.ndarray) -> State:
-    """Return the state with x, log z and theta extrapolated; weights come from log z and theta, which have no unit."""
+    """Return the state with x, log z and theta extrapolated.
+
+    The least squares are over log z and theta alone, which have no unit.
+    """
     weights = np.ones(points.shape[1])
     weights[: len(state.unknowns)] = 0.0
-    return _at(state, anderson(points, moves, weights))._replace(points=points, moves=moves)
+    return _unpacked(state, anderson(points, moves, weights))._replace(points=points, moves=moves)
 
 
-def _at(state: State, joined: np.ndarray) -> State:
-    """Return the state with x, log z and theta from one vector, see `_joined`."""
+def _unpacked(state: State, packed: np.ndarray) -> State:
+    """Return the state with x, log z and theta from one vector, (N + n + p,), the inverse of `_packed`."""
     n = len(state.unknowns)
-    unknowns, log_variance, theta = np.split(joined, [n, n + len(state.variance)])
-    return state._replace(unknowns=unknowns, variance=np.exp(np.clip(log_variance, *_LOG_VARIANCE)), theta=theta)
+    unknowns, log_variance, theta = np.split(packed, [n, n + len(state.variance)])
+    return state._replace(unknowns=unknowns, variance=np.exp(np.clip(log_variance, *_LOG_VARIANCE_RANGE)), theta=theta)
 
 
 def _cosine(state: State, one: np.ndarray, other: np.ndarray) -> float:
-    """Return the cosine between two moves of log z and theta; 0 where one is none."""
+    """Return the cosine between the log z and theta parts of two moves, (N + n + p,); 0 if either is zero."""
     n = len(state.unknowns)
     lengths = float(np.linalg.norm(one[n:]) * np.linalg.norm(other[n:]))
     return float(one[n:] @ other[n:]) / lengths if lengths > 0.0 else 0.0
@@ -347,5 +358,6 @@ def _root_mean_square(size: np.ndarray) -> float:
     return float(np.sqrt(np.mean(size**2)))
 
 
-def _joined(state: State) -> np.ndarray:
+def _packed(state: State) -> np.ndarray:
+    """Return (x, log z, theta) as one vector, (N + n + p,)."""
     return np.concatenate([state.unknowns, np.log(state.variance), state.theta])

@@ -1,4 +1,4 @@
-"""Systems with a precision A = D^T diag(pi) D and the variances it gives: by a factor, or by products alone."""
+"""Solvers for the precision A = D^T diag(pi) D and its predictor variances: by a factor, or matrix-free."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -12,13 +12,15 @@ from pymc_ep.numerics.iterative.marginal_variances import lanczos, perturb_and_m
 __all__ = ["Exact", "Iterative", "PrecisionSolver", "Variances"]
 
 
-_SAMPLED = 3e-3
-"""Residual of a draw beyond which nothing is gained: that of 30 draws' variances by sampling is 20 times larger."""
-_ROUNDING = 1e-10
-"""Least relative residual that is asked for."""
+_DRAW_TOL = 3e-3
+"""Relative residual at which a draw counts as solved. The sampling error of variances from 30 draws is 20 times larger
+or more."""
+_LEAST_TOL = 1e-10
+"""Smallest relative residual that is requested: rounding prevents much smaller ones."""
 _PROGRESS = 0.1
-"""Part of its first residual that a draw may keep. Precise observations make up most of the right-hand side, and next
-to them changes of the potentials are small: without this a draw of the loop before would pass for one of this."""
+"""Factor by which a draw that starts from the last outer loop must reduce its first residual. Precise observations
+dominate the right-hand side, next to which changes of the potentials are small: without this, the old draw would pass
+for a solution."""
 
 
 class Variances(NamedTuple):
@@ -31,8 +33,8 @@ class Variances(NamedTuple):
     log_det : float
         log |A|; NaN where it is not known.
     error : float
-        Median standard error of the estimates, relative to them, or of what the last step of Lanczos' method added;
-        0 where they are exact.
+        Median relative standard error of the estimates; for Lanczos' method the median relative increment of its last
+        step; 0 for exact variances.
     solved : bool
         Whether all linear systems behind them were solved to their tolerance.
     """
@@ -44,13 +46,13 @@ class Variances(NamedTuple):
 
 
 class PrecisionSolver(Protocol):
-    """What the double loop asks of A."""
+    """Solver for the precision A = D^T diag(pi) D of the unknowns, (N, N), given pi, (n,)."""
 
     exact: bool
-    """Whether variances are exact and log |A| is known."""
+    """Flag: variances are exact and log |A| is known."""
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return A^{-1} b, (N,), as far as it pays for a step of a Newton method, and whether that was reached."""
+        """Return A^{-1} b, (N,), to the accuracy of a Newton step, and whether that was reached."""
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return the variances of the predictors."""
@@ -59,11 +61,11 @@ class PrecisionSolver(Protocol):
         """Return log |A|; NaN unless `exact`."""
 
     def proper(self, precision: np.ndarray) -> bool:
-        """Whether A is positive definite, as far as can be told without a factor."""
+        """Return whether A is positive definite; True if unknown."""
 
 
 class Exact:
-    """A factor of A for each pi; the last one is kept.
+    """Exact solver by a factor of A; that of the last pi is cached.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ class Exact:
         return float(self._proper_factor(precision).log_det)
 
     def proper(self, precision: np.ndarray) -> bool:
-        """Whether A is positive definite beyond rounding."""
+        """Return whether A is positive definite beyond rounding."""
         return bool(self._factor(precision).proper)
 
     def _proper_factor(self, precision: np.ndarray) -> Any:
@@ -101,16 +103,17 @@ class Exact:
         return factor
 
     def _factor(self, precision: np.ndarray) -> Any:
-        # The same array comes back for variances and determinant: of the end of one step, and the start of the next.
+        # The end of one step and the start of the next pass the same array, for log |A| and for variances.
         if self._last is None or self._last[0] is not precision:
             self._last = precision, self._linear.algebra.factor(precision)
         return self._last[1]
 
 
 class Iterative:
-    """Products with D and D^T alone: conjugate gradients, and variances by sampling or from a Krylov space.
+    """Matrix-free solver: conjugate gradients, and variances by sampling or from a Krylov space.
 
-    Random numbers are the same in every outer loop, so that the loop settles, and each sample starts from the last.
+    Every outer loop uses the same random numbers, so that the iteration converges, and each draw starts from that of
+    the last loop.
 
     Parameters
     ----------
@@ -126,9 +129,9 @@ class Iterative:
         Residual, relative to the right-hand side, at which a system counts as solved.
     cg_max_iter : int
     truncate : bool
-        Whether steps of the inner loop end once more of a solution gains little. It pays on the way to a mode and
-        where sites are not log-concave: systems of very different precisions change from step to step. Elsewhere full
-        steps are few.
+        Whether solutions for steps of the inner loop are truncated once further iterations gain little. This pays on
+        the way to a mode and with sites that are not log-concave, where precisions differ much and change from step to
+        step. Elsewhere few steps are needed, and they are solved fully.
     """
 
     exact = False
@@ -156,7 +159,7 @@ class Iterative:
         self._samples: np.ndarray | None = None
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Return a step, (N,), near A^{-1} b, and whether conjugate gradients got there."""
+        """Return an approximation of A^{-1} b, (N,), and whether conjugate gradients converged."""
         equations = NormalEquations(*self._maps, precision)
         if not self._truncate:
             found = self._solution(precision)(equations.apply, b, None)
@@ -170,10 +173,10 @@ class Iterative:
         if self._variance == "lanczos":
             bound = lanczos(*self._maps, precision, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
-        solution = self._solution(precision, _SAMPLED)
+        solution = self._solution(precision, _DRAW_TOL)
         found = perturb_and_map(*self._maps, precision, self._n_samples, rng, solution, start=self._samples)
         if not found.converged and precision.min() < np.finfo(float).eps * precision.max():
-            # More products would not help: where precise sites say nothing, rounding of these hides the others.
+            # More iterations would not help: rounding errors of the precise sites exceed the precision of the others.
             raise _singular(precision)
         self._samples = found.samples
         return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
@@ -183,12 +186,12 @@ class Iterative:
         return np.nan
 
     def proper(self, precision: np.ndarray) -> bool:
-        """Return True: products do not tell."""
+        """Return True: without a factor this is unknown."""
         return True
 
     def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws of N(0, A^{-1}), (size, N), up to the tolerance of the solutions."""
-        return perturb_and_map(*self._maps, precision, size, rng, self._solution(precision, _SAMPLED)).samples
+        """Return draws of N(0, A^{-1}), (size, N), to the tolerance of the solver."""
+        return perturb_and_map(*self._maps, precision, size, rng, self._solution(precision, _DRAW_TOL)).samples
 
     @property
     def _maps(self) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
@@ -197,7 +200,10 @@ class Iterative:
     def _solution(
         self, precision: np.ndarray, least: float = 0.0
     ) -> Callable[[Any, np.ndarray, np.ndarray | None], Solution]:
-        """Return what solves a system, to no smaller a residual than `least` unless it starts there."""
+        """Return a conjugate gradient solver: (apply, b, start) -> solution.
+
+        Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start is that good.
+        """
         precondition = self._linear.preconditioner(precision)
 
         def solve(apply: Any, b: np.ndarray, start: np.ndarray | None) -> Solution:
@@ -205,7 +211,7 @@ class Iterative:
             if start is not None and (size := float(np.linalg.norm(b))) > 0:
                 tol = min(tol, _PROGRESS * float(np.linalg.norm(b - apply(start))) / size)
             return conjugate_gradients(
-                apply, b, start=start, precondition=precondition, tol=max(tol, _ROUNDING), max_iter=self._max_iter
+                apply, b, start=start, precondition=precondition, tol=max(tol, _LEAST_TOL), max_iter=self._max_iter
             )
 
         return solve

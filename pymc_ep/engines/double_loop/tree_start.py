@@ -1,11 +1,15 @@
-"""Where fits start whose coefficients are mixtures on trees: at a fit of these to what the data suggest.
+"""Start of fits whose coefficients are tree mixtures.
 
-Both states may have the same prior, and then the bound has a saddle where they are the same; and it has several
-maxima, so that the start decides among them (Ko and Seeger 2012). Hyperparameters start from a smooth interpolation of
-the data, under Gaussian potentials on the coefficients whose scales double from level to level, as those of pictures
-do. Its coefficients are given to the states by size, then all that the mixtures depend on is raised to the maximum of
-their likelihood and its own prior. EP's search starts from these. In the double loop unknowns and variances start at
-the posterior under Gaussians of the variances that the states, given all of this, are expected to have.
+The bound has several maxima, and the start decides among them (Ko and Seeger 2012). If both states have the same prior
+it also has a saddle where they are equal. The start is found in three steps:
+
+1. Interpolation. Gaussian potentials of fixed precision replace the mixtures. Their scales double from each level to
+   the next coarser one, as those of pictures do.
+2. Hyperparameters. The largest coefficients of each level are assigned to the high state, and the hyperparameters of
+   the mixtures maximise likelihood times prior, first of this assignment, then of the mixtures. EP starts its search
+   here.
+3. Unknowns and variances, for the double loop: the posterior under Gaussian potentials with the expected precisions of
+   the states.
 """
 
 from collections.abc import Callable
@@ -13,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.ascent import climb
+from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.double_loop.outer_loop import Start
 from pymc_ep.engines.double_loop.precision_solvers import PrecisionSolver
-from pymc_ep.engines.double_loop.tree_states import of_states, trees
+from pymc_ep.engines.double_loop.tree_states import state_parameters, trees
 from pymc_ep.engines.prior import FactorValues
 from pymc_ep.sites.bounds import Bounded
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
@@ -26,41 +30,42 @@ from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 __all__ = ["first_hyperparameters", "fitted_start"]
 
 _RIDGE = 0.01
-"""Precision of the Gaussian potentials on the finest coefficients, relative to that of the data."""
-_HIGH = 0.2
-"""Part of the coefficients of a level that is given to the high state at first."""
+"""Precision of the Gaussian potentials on the finest coefficients, relative to the data's. Trades off noise
+against shrinkage of the coefficients that the states are fitted to."""
+_HIGH_SHARE = 0.2
+"""Share of a level's coefficients that is first assigned to the high state: few, as large coefficients are sparse."""
 _SPREAD = 0.01
-"""Variance of a coefficient, relative to their mean square in the level, at which bounds are evaluated: potentials may
-be infinitely sharp."""
-_LEAST = 0.1
-"""Mean square of a level's coefficients, relative to the variance of the noise, below which it is taken for that:
-coefficients may be exactly zero, and scales that start there leave precisions that no algebra can work with."""
+"""Variance of a coefficient, relative to the level's mean square, at which bounds are evaluated. Not zero, as
+potentials may have an infinitely sharp peak."""
+_LEAST_SQUARE = 0.1
+"""Least mean square of a level's coefficients, relative to the noise variance. Coefficients may be exactly zero, and
+scales that start there give precisions too large to factorise."""
 _ITERATIONS = 30
-"""Iterations of L-BFGS on all that the mixtures depend on."""
+"""Largest number of L-BFGS iterations on the hyperparameters of the mixtures. A start need not be at the maximum."""
 
 Value = Callable[[CompiledTreeMixture, slice, tuple[Any, ...]], tuple[float, Any]]
-"""Of a mixture, its place among all sites, and the means, variances and parameters there: a value and its derivatives
-in the parameters."""
+"""Maps a mixture, its slice among all sites, and the means, variances and parameters there to an objective and its
+derivatives in the parameters."""
 
 
 def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
-    """Return hyperparameters at which EP starts its search, (p,).
+    """Return the hyperparameters, (p,), at which EP starts its search.
 
-    Those that are not a compiled sparse linear form's own, as the user gave them, stay. For the interpolation each of
-    the other factors stands by the Gaussian that it is roughly like.
+    Those that differ from the form's initial values were given by the user and are kept. In the interpolation the
+    factors that are no mixtures are replaced by rough Gaussian approximations.
     """
     prior = sites.form.prior(theta)
     shift, precision = sites.form.first_sites(prior)
-    of_data = _of_data(sites, precision)
-    ridge = _ridge(sites, of_data)
+    data_precision = _data_precision(sites, precision)
+    ridge = _ridge(sites, data_precision)
     own = ~np.isnan(ridge)
     shift, precision = np.where(own, 0.0, shift), np.where(own, ridge, precision)
     posterior = prior.gaussian.posterior(prior.mean, shift, precision, log_concave=True)
-    return _fitted(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), of_data)
+    return _fitted_theta(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), data_precision)
 
 
 def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
-    """Return hyperparameters, unknowns and variances to start from.
+    """Return hyperparameters, unknowns and variances at which the double loop starts.
 
     Parameters
     ----------
@@ -68,26 +73,27 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
     linear : linear part of the compiled form
     solver : PrecisionSolver
     theta : ndarray, (p,)
-        Unconstrained hyperparameters; those that no mixture depends on stay there.
+        Unconstrained hyperparameters.
     learn : bool
-        Whether the others are fitted, but for those that are not the form's own, as the user gave them.
+        Whether hyperparameters of the mixtures are fitted. Those that differ from the form's initial values were given
+        by the user and are kept.
     """
     prior = sites.prior(theta)
-    of_data = _of_data(sites, sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision)
-    smooth = _under_gaussians(sites, linear, solver, prior, _ridge(sites, of_data))
+    data_precision = _data_precision(sites, sites.bounded(prior, prior.mean, np.ones(len(prior.mean))).precision)
+    smooth = _posterior_under_gaussians(sites, linear, solver, prior, _ridge(sites, data_precision))
     if learn:
-        theta = _fitted(sites, theta, smooth.fitted, of_data)
+        theta = _fitted_theta(sites, theta, smooth.fitted, data_precision)
         prior = sites.prior(theta)
-    found = _under_gaussians(sites, linear, solver, prior, _likely(sites, prior, smooth, solver))
+    found = _posterior_under_gaussians(sites, linear, solver, prior, _expected_precision(sites, prior, smooth, solver))
     return Start(theta, found.unknowns, solver.variances(found.bounded.precision).values)
 
 
-def _under_gaussians(
+def _posterior_under_gaussians(
     sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: FactorValues, ridge: np.ndarray
 ) -> Inner:
-    """Return the mean of the unknowns, and the Gaussians of all sites there.
+    """Return the posterior mean with Gaussian potentials of precision `ridge` in place of the mixtures.
 
-    In place of the mixtures are Gaussian potentials of the precisions `ridge`, (n,); NaN where there is no mixture.
+    `ridge`, (n,), is NaN for sites that are no mixture.
     """
     own, z = ~np.isnan(ridge), np.ones(len(ridge))
 
@@ -101,29 +107,32 @@ def _under_gaussians(
     return minimise(problem, np.zeros(linear.size), solver, "irls", max_iter=10, tol=1e-6)
 
 
-def _of_data(sites: FactorSites, precision: np.ndarray) -> float:
-    """Return the median precision of what is no mixture, out of those of all sites, (n,)."""
+def _data_precision(sites: FactorSites, precision: np.ndarray) -> float:
+    """Return the median precision of the sites that are no mixture, from the precisions of all, (n,)."""
     data = np.ones(len(precision), dtype=bool)
     for _, _, here in trees(sites):
         data[here] = False
     return float(np.median(precision[data]))
 
 
-def _ridge(sites: FactorSites, of_data: float) -> np.ndarray:
-    """Return precisions of Gaussian potentials in place of mixtures, (n,), relative to the data's; NaN elsewhere."""
+def _ridge(sites: FactorSites, data_precision: float) -> np.ndarray:
+    """Return precisions, (n,), of the Gaussian potentials in place of mixtures; NaN for other sites.
+
+    They are a quarter of those of the next finer level.
+    """
     ridge = np.full(sites.slices[-1].stop, np.nan)
     for _, tree, here in trees(sites):
         ridge[here] = np.concatenate([np.full(np.prod(s), 0.25**k) for k, s in enumerate(tree.forest.shapes)])
-    return _RIDGE * of_data * ridge
+    return _RIDGE * data_precision * ridge
 
 
-def _likely(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
-    """Return the expected precision of each mixture given the data, (n,); NaN where there is none.
+def _expected_precision(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: PrecisionSolver) -> np.ndarray:
+    """Return the expected precision of each mixture given the data, (n,); NaN for other sites.
 
-    With s and z the moments of a coefficient in the interpolation and r the precision of its potential there, the data
-    say of it exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r. A state of variance V then has the evidence
-    (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). Without the noise, as at the bound's own x = z + s^2,
-    a learned tree would make whole families high for it.
+    Let s and z be mean and variance of a coefficient in the interpolation, and r the precision of its potential. The
+    likelihood of the coefficient is then exp(s / z eta - lambda eta^2 / 2) with lambda = 1 / z - r, and a state of
+    variance V has the evidence (1 + lambda V)^{-1/2} exp((s / z)^2 V / (1 + lambda V) / 2). The noise has to be in it:
+    at the bound's own x = z + s^2 a learned tree would assign whole families of noise to the high state.
     """
     out = np.full(len(smooth.fitted), np.nan)
     z = solver.variances(smooth.bounded.precision).values
@@ -131,22 +140,22 @@ def _likely(sites: BoundedSites, prior: FactorValues, smooth: Inner, solver: Pre
         y, parameters = sites.observed[i], prior.parameters[i]
         low, high = (
             np.asarray(site.typical(y, *own)[1])
-            for site, own in zip((tree.site.low, tree.site.high), of_states(tree, parameters))
+            for site, own in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
         )
-        known = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
+        lam = np.maximum(1.0 / z[here] - smooth.bounded.precision[here], 0.0)
         pull = (smooth.fitted[here] / z[here]) ** 2
-        log_evidence = [0.5 * pull * v / (1.0 + known * v) - 0.5 * np.log1p(known * v) for v in (low, high)]
+        log_evidence = [0.5 * pull * v / (1.0 + lam * v) - 0.5 * np.log1p(lam * v) for v in (low, high)]
         states = tree.forest.posterior(log_evidence[1] - log_evidence[0], *parameters[-2:])
         out[here] = (1.0 - states.high) / low + states.high / high
     return out
 
 
-def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, of_data: float) -> np.ndarray:
-    """Return the hyperparameters under which mixtures fit given coefficients best, of data of that precision."""
+def _fitted_theta(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, data_precision: float) -> np.ndarray:
+    """Return the hyperparameters at which the mixtures fit given coefficients, (n,), best."""
     spread, high = np.zeros_like(fitted), np.zeros_like(fitted)
     for _, tree, here in trees(sites):
         levels = tree.forest.levels(fitted[here])
-        squares = [max(np.mean(level**2), _LEAST / of_data) for level in levels]
+        squares = [max(np.mean(level**2), _LEAST_SQUARE / data_precision) for level in levels]
         spread[here] = _SPREAD * np.repeat(squares, [level.size for level in levels])
         high[here] = np.concatenate([_largest(level) for level in levels])
 
@@ -159,21 +168,21 @@ def _fitted(sites: FactorSites, theta: np.ndarray, fitted: np.ndarray, of_data: 
 
     movable = theta == sites.form.start
     for value in (assigned, summed):
-        theta, some = _raised(sites, theta, movable, fitted, spread, value)
-        if not some:
-            # Scales that are all given tell the states apart already. Probabilities fitted under those to an
-            # interpolation that has none of the noise led to bounds lower by tens of nats, and to a decibel less.
+        theta, any_free = _maximised(sites, theta, movable, fitted, spread, value)
+        if not any_free:
+            # All scales are given, and tell the states apart. Fitting the probabilities as well, to an interpolation
+            # free of noise, led to bounds lower by tens of nats, and to errors larger by a decibel.
             break
     return theta
 
 
 def _largest(level: np.ndarray) -> np.ndarray:
-    """Return 1 for the coefficients of a level that are given to the high state, 0 for others, ravelled."""
+    """Return 1 for the coefficients of a level that are assigned to the high state, else 0, ravelled."""
     size = np.abs(level.ravel())
-    return (size >= np.quantile(size, 1.0 - _HIGH)).astype(float)
+    return (size >= np.quantile(size, 1.0 - _HIGH_SHARE)).astype(float)
 
 
-def _raised(
+def _maximised(
     sites: FactorSites,
     theta: np.ndarray,
     movable: np.ndarray,
@@ -181,7 +190,7 @@ def _raised(
     spread: np.ndarray,
     value: Value,
 ) -> tuple[np.ndarray, bool]:
-    """Return the hyperparameters that maximise a value of all mixtures and the prior, and whether it moves with any."""
+    """Maximise the sum of an objective over all mixtures plus the log prior; also return whether any is free."""
 
     def evaluate(point: np.ndarray, density: str = "natural") -> tuple[float, np.ndarray]:
         prior = sites.prior(point)
@@ -195,16 +204,17 @@ def _raised(
 
     free = (evaluate(theta, "none")[1] != 0.0) & movable
 
-    def of_free(part: np.ndarray) -> tuple[float, np.ndarray]:
-        total, gradient = evaluate(_with(theta, free, part))
+    def evaluate_free(part: np.ndarray) -> tuple[float, np.ndarray]:
+        total, gradient = evaluate(_replaced(theta, free, part))
         return total, gradient[free]
 
     if not free.any():
         return theta, False
-    return _with(theta, free, climb(of_free, theta[free], _ITERATIONS)[0]), True
+    return _replaced(theta, free, lbfgs_steps(evaluate_free, theta[free], _ITERATIONS)[0]), True
 
 
-def _with(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
+def _replaced(theta: np.ndarray, free: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return theta, (p,), with new values of its free entries."""
     out = theta.copy()
     out[free] = part
     return out

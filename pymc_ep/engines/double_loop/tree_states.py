@@ -1,4 +1,4 @@
-"""Whether the two states of coefficients that are mixtures on trees differ, before a fit and after it."""
+"""Checks, before and after a fit, that the two states of a tree mixture are different distributions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,24 +10,25 @@ from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
 
-__all__ = ["has_trees", "of_states", "require_two_states", "state_warnings", "trees"]
+__all__ = ["has_trees", "require_two_states", "state_parameters", "state_warnings", "trees"]
 
 _SAME = 0.01
-"""Difference of the states' scales, relative to the larger one, up to which they are the same for all purposes."""
+"""Difference of the states' scales, relative to the larger one, up to which they count as equal: far below what data
+tell of a scale, and far above the tolerance of a fit."""
 
 
 def has_trees(form: Any) -> bool:
-    """Whether some coefficients of a compiled form are mixtures on trees."""
+    """Return whether some coefficients of a compiled form are tree mixtures."""
     return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
 
 
 def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) -> None:
-    """Raise an `InvalidDataError` for mixtures of two equal states at hyperparameters, (p,), or at any if `learn`."""
+    """Raise an `InvalidDataError` if the states of a mixture are equal, at theta, (p,), or if `learn` everywhere."""
     everywhere = [theta, perturbed(theta)] if learn else [theta]
     for i, tree, _ in trees(sites):
-        # No others are asked about states that differ at the first ones: these may be outside of their domain there.
-        pairs = (of_states(tree, sites.prior(at).parameters[i]) for at in everywhere)
-        if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in pairs):
+        # Lazily: the second theta may lie outside a domain, and is of no interest if states differ at the first.
+        states = (state_parameters(tree, sites.prior(at).parameters[i]) for at in everywhere)
+        if tree.site.low is tree.site.high and all(all(map(np.array_equal, low, high)) for low, high in states):
             name = sites.form.form.factors[i].name
             if learn:
                 what = "all hyperparameters, so that they mean nothing; give low= and high= scales of their own"
@@ -40,14 +41,14 @@ def require_two_states(sites: FactorSites, theta: np.ndarray, *, learn: bool) ->
 
 
 def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
-    """Return what is to be said of states that are the same, or changed places, at learned hyperparameters, (p,)."""
+    """Return warnings on states that are equal, or in reverse order, at learned hyperparameters, (p,)."""
     out = ""
     for i, tree, _ in trees(sites):
         name = sites.form.form.factors[i].name
         parameters = sites.prior(theta).parameters[i]
         low, high = (
             np.sqrt(tree.site.by_level(site.typical(sites.observed[i], *own)[1]))
-            for site, own in zip((tree.site.low, tree.site.high), of_states(tree, parameters))
+            for site, own in zip((tree.site.low, tree.site.high), state_parameters(tree, parameters))
         )
         same = (np.abs(high - low) <= _SAME * np.maximum(low, high)) & (tree.site.low is tree.site.high)
         crossed = (low > high) & ~same
@@ -67,14 +68,14 @@ def state_warnings(sites: FactorSites, theta: np.ndarray) -> str:
 
 
 def trees(sites: FactorSites) -> Iterator[tuple[int, CompiledTreeMixture, slice]]:
-    """Yield the position of each mixture among the groups, itself, and its place among all sites."""
+    """Yield the index of each tree mixture among the groups, the mixture, and its slice among all sites."""
     for i, (site, here) in enumerate(zip(sites.sites, sites.slices)):
         if isinstance(site, CompiledTreeMixture):
             yield i, site, here
 
 
-def of_states(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the parameters of the low and of the high state, out of those of a mixture."""
+def state_parameters(tree: CompiledTreeMixture, parameters: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the parameters of the low and of the high state among those of a mixture."""
     first = len(tree.site.low.parameters)
     return parameters[:first], parameters[first:-2]
 

@@ -21,51 +21,61 @@ from pymc_ep.sites.compiled import CompiledSite, check_finite
 __all__ = ["EP", "State"]
 
 _DEPTH = 5
-"""Iterates that the extrapolation remembers; more gained nothing on the benchmark's problems."""
+"""Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
 _NEAR = 1.0
-"""Change, in posterior standard deviations, below which steps are extrapolated."""
-_CAREFUL, _CLOSE = 0.5, 0.3
-"""Damping of careful steps, and the change below which full ones follow them."""
+"""Change, in posterior standard deviations, below which steps are extrapolated. Farther away the update is not nearly
+linear in the sites, as extrapolation assumes."""
+_CAREFUL_DAMPING, _CLOSE = 0.5, 0.3
+"""Damping of the first steps where no prior holds the predictors, and the change below which full steps follow. All
+sites move together there, and full steps overshoot."""
 _GROWTH = 3.0
-"""Factor by which the change may grow in one accepted step."""
-_HARMLESS = 1e-2
-"""Change below which growth is not a sign of overshooting."""
-_HELPS = 0.5
-"""Factor by which the first plain update must reduce the change to be kept."""
-_SHORT = 0.1
-"""Damping at which automatic steps are no longer shortened for a growing change, only for an improper posterior."""
+"""Factor by which the change may grow in one accepted step. EP is not monotone: a lower limit rejects useful steps, a
+higher one accepts overshooting."""
+_SMALL_CHANGE = 1e-2
+"""Change below which growth is no sign of overshooting: steps this short cannot lead far."""
+_FIRST_DECREASE = 0.5
+"""Factor by which the first plain update must reduce the change to be accepted; else sites start from the tilted
+marginals. Trades off the better start of the two against the risk that the plain one overshoots."""
+_DAMPING_FLOOR = 0.1
+"""Damping below which automatic damping does not go for a growing change, only for an improper posterior. Trades off
+stability against slow progress."""
 _LEAST_DAMPING = 1e-3
-"""Damping at which EP gives up."""
+"""Damping below which EP gives up: after ten halvings posteriors are still improper."""
 _PATIENCE, _LAST_PATIENCE = 10, 50
-"""Steps without a new least change after which automatic damping halves, and after which EP gives up."""
-_LOST = 2.0
-"""Change, in posterior standard deviations and relative to the least so far, at which sites are running away."""
-_POINT = 1e-8
-"""Variance of a cavity that stands for a point, relative to the prior's."""
-_NEWTON, _ARRIVED = 20, 0.1
-"""Most steps of Newton's method, and the step, in standard deviations, at which it ends."""
+"""Numbers of steps without a new least change after which automatic damping halves, and after which EP gives up. The
+second allows for four halvings."""
+_DIVERGED = 2.0
+"""Change, in posterior standard deviations and relative to the least so far, above which the iteration counts as
+divergent. Trades off restarts at the mode where EP would have come back against sweeps wasted on a diverging one."""
+_NARROW = 1e-8
+"""Cavity variance, relative to the prior variance, at which tilted moments give the site's slope and curvature at a
+point: narrow next to any site, and well above rounding."""
+_NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
+"""Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
+a start for EP, so that a tenth is enough."""
 _INNER = 12
-"""Most updates of the means alone in an automatic sweep: they cost products with vectors and save factorisations."""
+"""Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
+factorisations."""
 
 
 class State(NamedTuple):
-    """Sites, the sweep at them, and what the choice of the next step needs.
+    """Sites, the sweep evaluated at them, and the step control.
 
     Attributes
     ----------
     shift, precision : ndarray, (n,)
     sweep : Sweep
     points, residuals : ndarray, (k, 2 n)
-        History for the extrapolation.
+        Last sites and their plain updates minus these, for the extrapolation.
     damping : float
         Fraction of a plain update that is taken.
     best : float
         Least change so far.
     stale : int
-        Steps since then.
+        Number of steps since that least change.
     careful : bool
-        Whether steps are plain and damped since full ones from far away overshoot together, where nothing but sites
-        holds the predictors.
+        Whether steps are plain and damped. Where only the sites hold the predictors, full steps from far away overshoot
+        together.
     """
 
     shift: np.ndarray
@@ -89,8 +99,8 @@ class EP:
     power : float
         Fraction of a site that is removed and matched at a time, in (0, 1]; 1 is plain EP.
     damping : float or "auto"
-        Fraction of an update that is taken; "auto" starts at 1, extrapolates once near the fixed point, and
-        halves it whenever the change grows or a posterior is improper.
+        Fraction of an update that is taken. "auto" starts at 1, extrapolates once near the fixed point, and halves
+        the fraction whenever the change grows or a posterior is improper.
     tol : float
         Largest change of a site at which the iteration ends.
     schedule : {"parallel", "sequential"}
@@ -125,17 +135,22 @@ class EP:
     def init(self, problem: Problem, start: tuple[np.ndarray, np.ndarray] | None = None) -> State:
         """Start from given sites (shift, precision), or from the prior and one update of all sites.
 
-        From the prior, sites that pull far (a count of zero under a rectified link, say) overshoot together,
-        as each is updated for itself. Where the first update does not reduce the change, the tilted marginals
-        are taken for independent observations instead: their consensus cannot overshoot.
+        From the prior, sites with a strong pull (a count of zero under a rectified link, say) overshoot together, as
+        each is updated on its own. If the first update does not reduce the change, the sites start as the tilted
+        marginals, taken for independent observations: their posterior cannot overshoot.
         """
         n = problem.mean.shape[0]
         if start is not None:
             shift, precision = (np.array(part) for part in start)
             first = self.sweep(problem, shift, precision, self.inner)
-            if bool(first.proper) and self.automatic and float(first.change) > _CLOSE and not _holds(problem.prior):
+            if (
+                bool(first.proper)
+                and self.automatic
+                and float(first.change) > _CLOSE
+                and not _informative(problem.prior)
+            ):
                 unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
-                return unmatched._replace(damping=_CAREFUL, careful=True)
+                return unmatched._replace(damping=_CAREFUL_DAMPING, careful=True)
             if bool(first.proper):
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
@@ -146,7 +161,7 @@ class EP:
         if self.change(state) <= self.tol:
             return state
         plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
-        if plain is not None and self.change(plain) < _HELPS * self.change(state):
+        if plain is not None and self.change(plain) < _FIRST_DECREASE * self.change(state):
             return _without_history(plain)
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
         observed = self._trial(problem, inverse_variance * np.asarray(prior.tilted.mean), inverse_variance, state)
@@ -163,14 +178,14 @@ class EP:
         )
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
-        """Evaluate the sites; None where they do not give a proper posterior."""
+        """Evaluate the sites; None if their posterior is improper."""
         at = self.sweep(problem, shift, precision, 0 if before.careful else self.inner)
         if not bool(at.proper):
             return None
         return self._accept(shift, precision, at, before)
 
     def step(self, problem: Problem, state: State) -> State:
-        """Take one damped or extrapolated step, or stay and damp more where it led astray."""
+        """Take one damped or extrapolated step; reject it and halve the damping if it overshoots."""
         if self.schedule == "sequential":
             shift, precision = sequential_pass(self, problem, state)
         else:
@@ -179,34 +194,35 @@ class EP:
         if trial is not None and self._diverges(trial):
             trial = self._at_mode(problem)
             if trial is not None:
-                # Steps as long as those before would lead astray from there as well.
+                # Steps of the same length would diverge from there as well.
                 trial = trial._replace(damping=state.damping / 2)
         if trial is not None:
-            grown = self.change(trial) > _GROWTH * max(self.change(state), _HARMLESS)
-            if not (self.automatic and grown and state.damping > _SHORT):
+            grown = self.change(trial) > _GROWTH * max(self.change(state), _SMALL_CHANGE)
+            if not (self.automatic and grown and state.damping > _DAMPING_FLOOR):
                 return trial
         return _without_history(state)._replace(damping=state.damping / 2, stale=state.stale + 1)
 
     def _diverges(self, trial: State) -> bool:
-        """Whether sites run away that Newton's method would bring back."""
-        runs = self.change(trial) > _LOST * max(1.0, trial.best)
+        """Return whether the iteration diverges where Newton's method would not."""
+        runs = self.change(trial) > _DIVERGED * max(1.0, trial.best)
         return self.automatic and self.log_concave and self.schedule == "parallel" and runs
 
     def _at_mode(self, problem: Problem) -> State | None:
-        """Start at the posterior's mode, which Newton's method finds where the sites are log-concave.
+        """Return the state at the posterior mode, found by Newton's method; None if it is improper.
 
-        Slope and curvature of a site are what its moments under a cavity as narrow as a point give.
+        Sites must be log-concave. Slope and curvature of a site are its tilted gradient and precision under a cavity
+        of nearly zero variance.
         """
         eta = problem.mean
-        narrow = _POINT * np.asarray(problem.prior.regular().variances()) + KNOWN
-        for _ in range(_NEWTON):
+        narrow = _NARROW * np.asarray(problem.prior.regular().variances()) + KNOWN
+        for _ in range(_NEWTON_STEPS):
             at, _ = joined_moments(self.sites, 1.0, eta, narrow, problem.observed, problem.parameters)
             shift, precision = np.asarray(at.gradient + at.precision * eta), np.asarray(at.precision)
             posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=True)
             moved = posterior.mean - eta
             eta = posterior.mean
             spread = np.sqrt(np.abs(posterior.variance)).max()
-            if not bool(posterior.proper) or np.abs(moved).max() <= _ARRIVED * spread:
+            if not bool(posterior.proper) or np.abs(moved).max() <= _NEWTON_TOL * spread:
                 break
         first = self.sweep(problem, shift, precision, self.inner)
         return self._accept(shift, precision, first, None) if bool(first.proper) else None
@@ -216,7 +232,7 @@ class EP:
         return float(state.sweep.log_z)
 
     def change(self, state: State) -> float:
-        """Return the largest change that an update of the present sites would make."""
+        """Return the largest change of a site in a plain update."""
         return float(state.sweep.change)
 
     def finished(self, state: State) -> Status | None:
@@ -245,24 +261,24 @@ class EP:
         return None
 
     def _is_near(self, state: State) -> bool:
-        """Whether the sites are so near the fixed point that plain updates lead to it."""
+        """Return whether the sites are near the fixed point, where plain updates converge."""
         return self.automatic and state.damping == 1.0 and self.change(state) < _NEAR
 
     def _propose(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Extrapolate near the fixed point; elsewhere take a damped update."""
+        """Return the next sites: extrapolated near the fixed point, a damped update elsewhere."""
         n = len(state.shift)
         damped = state.points[-1] + state.damping * state.residuals[-1]
         if self._is_near(state):
             mean = np.asarray(state.sweep.posterior.mean)
             variance = np.asarray(state.sweep.posterior.variance)
             weights = np.concatenate([np.sqrt(variance), variance])
-            # In slopes at the mean, b - pi m, a change of precision alone does not look like a change of mean.
+            # In terms of the slope at the mean, b - pi m, a change of precision alone does not move the mean.
             points, residuals = (_with_slopes(x, mean, -1.0) for x in (state.points, state.residuals))
             extrapolated = _with_slopes(anderson(points, residuals, weights)[None], mean, 1.0)[0]
-            # Precisions of log-concave sites are positive at the fixed point: where the extrapolation leaves
-            # that set, those sites take the plain update.
-            astray = self.log_concave & (extrapolated[n:] < 0)
-            damped = np.where(np.tile(astray, 2), damped, extrapolated)
+            # Log-concave sites have positive precisions at the fixed point. Those that the extrapolation makes
+            # negative take the damped update.
+            negative = self.log_concave & (extrapolated[n:] < 0)
+            damped = np.where(np.tile(negative, 2), damped, extrapolated)
         return damped[:n], damped[n:]
 
     def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
@@ -279,7 +295,7 @@ class EP:
         careful = careful and best >= _CLOSE
         if self.automatic:
             if stale > 0 and stale % _PATIENCE == 0:
-                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _SHORT))
+                points, residuals, damping = points[-1:], residuals[-1:], max(damping / 2, min(damping, _DAMPING_FLOOR))
             elif stale == 0 and not careful:
                 damping = min(1.0, 2.0 * damping)
         else:
@@ -298,13 +314,13 @@ class EP:
             )
 
 
-def _holds(prior: Any) -> bool:
-    """Whether the prior alone holds some of the predictors: it is proper, or flat in some coefficients only."""
+def _informative(prior: Any) -> bool:
+    """Return whether the prior is proper at least in some directions, not flat in all coefficients."""
     return prior.regular() is prior or bool(np.any(np.asarray(prior.precision)))
 
 
 def _without_history(state: State) -> State:
-    """Forget all iterates but the last: they belong to another map, or led astray."""
+    """Return the state with its last iterate alone: earlier ones belong to another map, or diverged."""
     return state._replace(points=state.points[-1:], residuals=state.residuals[-1:])
 
 
@@ -315,7 +331,7 @@ def _with_slopes(rows: np.ndarray, mean: np.ndarray, sign: float) -> np.ndarray:
 
 
 def sequential_pass(engine: EP, problem: Problem, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Update the sites one after another, the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
+    """Update the sites one by one, and the posterior after each (Rasmussen and Williams 2006, algorithm 3.5)."""
     shift, precision = state.shift.copy(), state.precision.copy()
     posterior = problem.prior.posterior_rows(state.sweep.posterior)(slice(None))
     mean = np.asarray(state.sweep.posterior.mean).copy()

@@ -25,30 +25,33 @@ __all__ = [
 
 
 KNOWN = 1e-12
-"""Cavity variance that stands for 0 in the moments of a site whose predictor is known; no moment of another site and
-no posterior moment depends on it."""
+"""Cavity variance that replaces 0 in the moments of a site whose predictor is known. Its value is immaterial: no
+posterior moment and no moment of another site depends on it."""
 
-_VANISHES = 1e-9
-"""Part of a precision, without that of the site, that is none."""
+_FLAT = 1e-9
+"""Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
+Well above the rounding of that difference, and far below the share of any site that matters."""
 _MATCHED = 0.03
-"""Fraction of their first distance at which the means count as matched; the precisions change by more than that."""
+"""Distance of tilted and posterior means, relative to the first one, at which they count as matched. A closer match is
+wasted, as the next update of the precisions moves the means by more."""
 _EXACT = 1e-11
-"""Distance, in posterior standard deviations over all sites, at which they are matched to rounding."""
-_FAILED = 4
-"""Steps that one which took the means apart counts for, towards their limit: the precisions have to change first."""
+"""Euclidean distance of all tilted and posterior means, in posterior standard deviations, that is rounding."""
+_REJECTED_COST = 4
+"""Number of evaluations that a rejected step counts for towards the limit. The means then hardly match before the
+precisions change, and further tries are wasted."""
 
 
 class Problem(NamedTuple):
-    """What EP sees of a model at one value of the hyperparameters.
+    """Gaussian prior and sites at one value of the hyperparameters.
 
     Attributes
     ----------
     mean : array, (n,)
         Prior mean of the predictors.
     prior : GaussianPrior
-        Of the predictors about that mean.
+        Distribution of the predictors about their mean.
     observed : tuple of array
-        Observations of each group of sites, ravelled; they add up to n.
+        Observations of each group of sites, ravelled; n in all.
     parameters : tuple of tuple of array
         Site parameters of each group, each of the group's length.
     """
@@ -73,12 +76,12 @@ class Sweep(NamedTuple):
     log_z : scalar
         EP's log evidence for the given sites; stationary in them at a fixed point.
     change : scalar
-        Largest change of a site, in units that do not depend on the scale of the predictor: of pi_i V_i, and
-        of the slope at the mean times the standard deviation.
+        Largest change of a site, free of the predictor's unit: the larger of |d pi_i| V_i and of the change of the
+        slope at the mean times the standard deviation.
     proper : bool scalar
         Whether posterior and cavities are proper and the tilted moments finite.
     rounding : scalar
-        What rounding may make of `change`.
+        Bound on the share of `change` that is rounding error.
     """
 
     shift: Any
@@ -96,15 +99,15 @@ class Sweep(NamedTuple):
 def cavities(
     posterior: GaussianPosterior, shift: Any, precision: Any, power: float, exact: Any = False
 ) -> tuple[Any, Any]:
-    """Return mean and variance of the posterior without a fraction `power` of each site.
+    """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
 
-    Where `exact`, (n,) of bool, says that a site is Gaussian, nothing that follows depends on its cavity's variance,
-    not even the evidence, to which it gives log t at the posterior mean. Its cavity need not be proper then: others may
-    give a predictor more variance than the site alone does, as mixtures of two peaks do. The posterior's stands in.
+    `exact`, (n,) of bool, marks Gaussian sites. No result depends on the cavity variance of these: the evidence takes
+    log t at the posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures
+    with two peaks, have a negative precision in all. It is then replaced by the posterior.
     """
     xp = namespace(posterior.mean)
     kept = (1.0 - power) + power * posterior.remainder
-    kept = xp.where(exact & (kept <= _VANISHES), 1.0, kept)
+    kept = xp.where(exact & (kept <= _FLAT), 1.0, kept)
     variance = posterior.variance / kept
     return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
 
@@ -112,14 +115,14 @@ def cavities(
 def log_evidence(problem: Problem, precision: Any, power: float, at: tuple) -> Any:
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
-    About the posterior mean m, at which a site has the slope a = b - pi m, a cavity of variance v has the mean
-    m - eta v a, and what a site's normaliser (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral
-    have in common is gone:
+    At the posterior mean m a site has the slope a = b - pi m, and a cavity of variance v has the mean m - eta v a.
+    The terms common to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral
+    cancel analytically:
 
         log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2] - a^T (m - m0) / 2
                 - log|I + K Pi| / 2.
 
-    Neither precise sites nor cavities that know next to nothing leave large terms to cancel.
+    No large terms are left to cancel numerically, be sites very precise or cavities nearly flat.
     """
     posterior, cavity_variance, log_z = at
     xp = namespace(posterior.mean)
@@ -142,14 +145,14 @@ def sweep(
 ) -> Sweep:
     """Evaluate all site updates at the given sites: one cubic factorisation, and n tilted moments 1 + inner times.
 
-    With ``inner = 0`` that is an update of plain EP. Otherwise the means are matched first, see `match_means`, and the
-    sites read off there: a map with the same fixed points.
+    With ``inner = 0`` this is the update of plain EP. Otherwise the means are matched first, see `match_means`, and the
+    sites are updated from there. Both maps have the same fixed points.
     """
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
     exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, gaussian)])
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power, exact)
-    # A predictor without prior variance is known: its site changes nothing, and contributes t at that value.
+    # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     known = problem.prior.variances() <= 0
     proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
@@ -193,8 +196,9 @@ def match_means(
 ) -> Tilted:
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
-    This costs products with vectors only. A shift that would give its site the tilted mean is a Newton step where the
-    precision is the tilted one, and too long where the site curves more; it is shortened until the means come closer.
+    This costs matrix-vector products only. The shift that reproduces the tilted mean at the site's precision is a
+    Newton step if that is the tilted precision, and too long if the tilted precision is larger. The step length is
+    reduced until the means come closer.
 
     Parameters
     ----------
@@ -223,20 +227,20 @@ def match_means(
     first = distance(tilted, posterior.mean)
 
     def unmatched(state: tuple) -> Any:
-        count, _, apart, *_ = state
-        return (count < limit) & (apart > _MATCHED * first) & (apart > _EXACT)
+        count, _, gap, *_ = state
+        return (count < limit) & (gap > _MATCHED * first) & (gap > _EXACT)
 
     def update(state: tuple) -> tuple:
-        count, part, apart, shift, *fields = state
+        count, length, gap, shift, *fields = state
         best = Tilted(*fields)
-        trial = shift + part * (best.gradient / power + precision * best.mean - shift)
+        trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
         here = nearby(cavities(moved, trial, precision, power, exact)[0])
-        apart_here = distance(here, moved.mean)
-        closer = apart_here < apart
-        kept = (xp.where(closer, new, old) for new, old in zip((apart_here, trial, *here), (apart, shift, *best)))
-        part = xp.where(closer, xp.minimum(1.0, 2.0 * part), part / 4.0)
-        return (count + xp.where(closer, 1, _FAILED), part, *kept)
+        gap_here = distance(here, moved.mean)
+        closer = gap_here < gap
+        kept = (xp.where(closer, new, old) for new, old in zip((gap_here, trial, *here), (gap, shift, *best)))
+        length = xp.where(closer, xp.minimum(1.0, 2.0 * length), length / 4.0)
+        return (count + xp.where(closer, 1, _REJECTED_COST), length, *kept)
 
     one = xp.ones_like(first)
     _, _, _, _, *fields = while_loop(unmatched, update, (xp.zeros_like(limit), one, first, shift, *tilted))
@@ -247,7 +251,7 @@ def match_means(
 def sweep_of(
     sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
 ) -> Callable[..., Sweep]:
-    """Return the sweep with its static choices fixed; cached, so that JAX compiles it once and not for each fit."""
+    """Return the sweep with its static arguments fixed; cached, so that JAX compiles it once for all fits."""
     moments = partial(joined_moments, sites, power)
     gaussian = tuple(site.site.gaussian for site in sites)
     evaluate = partial(sweep, moments=moments, gaussian=gaussian, power=power, log_concave=log_concave, inner=inner)
@@ -259,7 +263,7 @@ def sweep_of(
 
 
 def group_slices(observed: Sequence[Any]) -> list[slice]:
-    """Return where each group's sites lie among all n, for the groups' ravelled observations."""
+    """Return the slice of each group among all n sites, from the groups' ravelled observations."""
     ends = np.cumsum([y.shape[0] for y in observed])
     return [slice(int(end) - y.shape[0], int(end)) for y, end in zip(observed, ends)]
 
@@ -272,7 +276,7 @@ def joined_moments(
     observed: Sequence[Any],
     parameters: Sequence[Sequence[Any]],
 ) -> tuple[Tilted, Callable[[Any], Tilted]]:
-    """Return the tilted moments of all groups of sites, joined, each field (n,), and those at other cavity means."""
+    """Return the tilted moments of all sites, fields (n,), and the function from other cavity means to theirs."""
     slices = group_slices(observed)
     firsts, nearby = zip(
         *(

@@ -22,10 +22,12 @@ from pymc_ep.sites.cells.likelihoods import require_observations
 __all__ = ["CompiledBilinear"]
 
 _SINGULAR = 1e-14
-"""Smallest eigenvalue of a covariance over the largest one, from which on its inverse is made of rounding errors."""
+"""Smallest eigenvalue of a covariance, relative to the largest, below which its inverse is rounding error: some fifty
+times the machine epsilon."""
 
 _FAR_ABOVE = 25.0
-"""Nats by which a log rate may begin above that of the largest count: the log of 7e10."""
+"""Largest excess of a first log rate over that of the largest count, nats: a factor of 7e10. No sensible start is so
+far off, but an exposure passed without its log is."""
 
 
 class CompiledBilinear(HyperFunctions):
@@ -37,11 +39,11 @@ class CompiledBilinear(HyperFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        For `pytensor.function`. By default NumPy runs the model's own functions.
+        Keywords of `pytensor.function`; by default functions run on NumPy.
     """
 
     most_draws = 1000
-    """Draws of a chain where no number is asked for."""
+    """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
 
     def __init__(self, form: Bilinear, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
@@ -49,7 +51,7 @@ class CompiledBilinear(HyperFunctions):
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
-        """Return the present observations."""
+        """Return the observations as they are now."""
         return [np.asarray(self._data()[0])]
 
     @property
@@ -59,21 +61,21 @@ class CompiledBilinear(HyperFunctions):
 
     @property
     def work(self) -> float:
-        """Multiplications of the product of a matrix with its transpose."""
+        """Number of multiplications in V^T V, with I D^2, for the left or the right matrix, whichever has more rows."""
         return float(max(shape[0] for shape in self.shapes)) * self.n_factors**2
 
     @property
     def n_factors(self) -> int:
-        """Columns of either matrix."""
+        """Number D of columns of either matrix."""
         return self.shapes[0][1]
 
     def cells(self) -> Cells:
-        """Return the present cells.
+        """Return the cells as they are now.
 
         Raises
         ------
         InvalidDataError
-            For observations that cannot be, for rows that there are not, and for numbers that differ.
+            For observations outside their domain, indices out of range, and shapes that differ.
         """
         y, wanted, rows, cols = (np.asarray(part) for part in self._data())
         if len(wanted) == 2 and y.shape != tuple(wanted):
@@ -89,9 +91,9 @@ class CompiledBilinear(HyperFunctions):
     def require_cells(
         self, y: np.ndarray, rows: np.ndarray, cols: np.ndarray, *, shape: tuple[int, ...] | None = None
     ) -> None:
-        """Raise unless there can be such observations at such rows and columns, (n,) each.
+        """Raise unless observations, rows and columns, (n,) each, are valid.
 
-        The observations were given in a shape, by default theirs, which messages count in.
+        Messages give indices in `shape`, that of the observations as passed by the user.
         """
         group = self.form.cells
         if not y.ndim == 1 == rows.ndim or not y.shape == rows.shape == cols.shape:
@@ -118,12 +120,12 @@ class CompiledBilinear(HyperFunctions):
         require_observations(group.site, np.reshape(y, shape or y.shape), group.name)
 
     def started(self, theta: np.ndarray) -> tuple[Cells, BilinearPrior]:
-        """Return the present cells, and the form at hyperparameters to start from, (p,).
+        """Return the present cells, and the prior at the first hyperparameters, (p,).
 
         Raises
         ------
         InvalidDataError
-            As `cells`, and for offsets, likelihoods and priors that cannot be.
+            As `cells`, and for invalid offsets, likelihood parameters and priors.
         """
         cells = self.cells()
         try:
@@ -148,14 +150,14 @@ class CompiledBilinear(HyperFunctions):
         return cells, prior
 
     def require_numbers(self, offset: np.ndarray, parameters: Sequence[np.ndarray]) -> None:
-        """Raise unless cells can have such offsets and parameters of their likelihood, (n,) each."""
+        """Raise unless offsets and parameters of the likelihood, (n,) each, are in their domain."""
         group = self.form.cells
         _require(f"{group.name!r} has the offset", offset, "real")
         for name, values in zip(group.site.parameters, parameters):
             _require(f"{group.name!r} has the {name}", values, "positive")
 
     def _require_rates(self, y: np.ndarray, offset: np.ndarray) -> None:
-        """Raise for offsets that begin with rates no count is anywhere near."""
+        """Raise for offsets whose rates are far above all counts."""
         group = self.form.cells
         if group.site.domain != "count" or group.link != "exp" or not y.size:
             return
@@ -184,7 +186,7 @@ class CompiledBilinear(HyperFunctions):
         return BilinearPrior(left_prior, right_prior, offset, parameters, float(log_prior))
 
     def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what tells, by name, whether a result is of the present data and priors: small beside these."""
+        """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
         prior, (y, _, rows, cols) = self.prior(theta), map(np.asarray, self._data())
         given = [prior.offset, *prior.parameters]
         alike = all(np.ptp(part) == 0 for part in given)
@@ -204,13 +206,13 @@ class CompiledBilinear(HyperFunctions):
         of_offset: np.ndarray,
         of_parameters: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior plus a function whose own gradients are given.
+        """Return the gradient in theta, (p,), of the log prior plus a function with given gradients.
 
         Parameters
         ----------
         theta : ndarray, (p,)
         of_prior : sequence of MatrixPrior
-            In the left and in the right one.
+            Gradient in the moments of the left and of the right prior.
         of_offset : ndarray, (n,)
         of_parameters : sequence of ndarray, (n,)
         """
@@ -225,7 +227,7 @@ class CompiledBilinear(HyperFunctions):
         return np.concatenate([np.zeros(0), *(np.ravel(p) for p in parts)])
 
     def split(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
-        """Return, by name, what belongs to matrices and biases, of arrays with a bias as their last column."""
+        """Return the parts of arrays, (..., K), by names of matrices and biases; a bias is the last column."""
         d, out = self.n_factors, {}
         for part, matrix, bias in zip((left, right), self.form.matrices, self.form.biases):
             out[matrix.name] = part[..., :d]
@@ -240,12 +242,12 @@ class CompiledBilinear(HyperFunctions):
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return hyperparameters and Deterministics, (s, *shape), for rows of theta and of matrices and biases."""
+        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta, matrices and biases."""
         found = self._deterministics(*self.unpack_rows(theta), *(values[one.name] for one in self.form.entries))
         return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
 
     def describe(self) -> str:
-        """Return what the form holds, a line each, for printing."""
+        """Return a description of the form, one line per part."""
         form, lines = self.form, ["form             inner products of rows of two Gaussian matrices (bilinear)"]
         for one, shape in zip(form.entries, self.shapes):
             size = " x ".join(map(str, shape))
@@ -312,7 +314,7 @@ def _require(what: str, values: np.ndarray, domain: str) -> None:
 
 
 def _require_positive(name: str, covariance: np.ndarray | None) -> None:
-    """Raise unless a covariance that there is could be one, and has an inverse in doubles."""
+    """Raise unless a covariance, if any, is positive definite beyond rounding."""
     if covariance is None:
         return
     values = np.linalg.eigvalsh(covariance) if np.isfinite(covariance).all() else np.full(1, np.nan)

@@ -2,7 +2,7 @@
 
     f_c = v_{i(c)}^T u_{j(c)} + b_{i(c)} + c_{j(c)} + offset_c,        y_c ~ p(y | f_c),
 
-with independent Gaussian entries of V, (I, D), U, (J, D), and of the biases b and c where there are any.
+with independent Gaussian rows of V, (I, D), and U, (J, D), and optional biases b, (I,), and c, (J,).
 """
 
 from dataclasses import dataclass, field
@@ -25,12 +25,12 @@ class Entries:
     name : str
         The random variable.
     stand_in : TensorVariable
-        For its values in all graphs of the form.
+        Placeholder of its values in all graphs of the form.
     shape : tuple of TensorVariable
     mean, variance : TensorVariable or None
-        Of that shape, in terms of hyperparameters; None for a flat prior.
+        Prior moments, of that shape, as functions of hyperparameters; None for a flat prior.
     covariance : TensorVariable, (D, D), optional
-        Of each row of a matrix, where its entries are not independent.
+        Covariance of each row of a matrix, if its entries are dependent.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Entries:
 
     @property
     def parts(self) -> tuple[TensorVariable, ...]:
-        """What of the prior hyperparameters decide."""
+        """Moments of the prior, which depend on hyperparameters: mean, variance, covariance; those it has."""
         return tuple(part for part in (self.mean, self.variance, self.covariance) if part is not None)
 
     @property
     def flat(self) -> bool:
-        """Whether the prior is flat."""
+        """Return whether the prior is flat."""
         return self.mean is None
 
 
@@ -63,14 +63,14 @@ class CellGroup:
     observed : TensorVariable
         (n,), or (I, J) where all cells of a matrix are observed.
     shape : tuple of TensorVariable
-        That the observed variable should have.
+        Shape that the observed variable must have.
     rows, cols : TensorVariable of int, (n,)
     offset : TensorVariable, (n,)
-        In terms of hyperparameters.
+        Function of hyperparameters.
     parameters : tuple of TensorVariable, (n,)
-        Of the likelihood.
+        Parameters of the likelihood.
     link : str
-        For `explain`.
+        Name of the link, for `explain`.
     """
 
     name: str
@@ -86,7 +86,7 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class Bilinear(Hyperparameters):
-    """Two Gaussian matrices, maybe with biases, and cells.
+    """Two Gaussian matrices, optional biases, and cells.
 
     Attributes
     ----------
@@ -96,9 +96,9 @@ class Bilinear(Hyperparameters):
         (I,) and (J,).
     cells : CellGroup
     nested : dict of str to str
-        Hyperparameters whose prior has another one as its scale, and that one.
+        Maps each hyperparameter whose prior scale is another hyperparameter to that one.
     deterministics : dict of str to TensorVariable
-        In terms of hyperparameters and stand-ins.
+        Functions of hyperparameters and stand-ins.
     ignored : tuple of str
         Random variables of the model that no observed variable depends on.
     """
@@ -127,5 +127,5 @@ class Bilinear(Hyperparameters):
 
     @property
     def factors(self) -> tuple[Any, ...]:
-        """What engines say whether they can work with."""
+        """Factors whose sites a method must support: those of the cells."""
         return self.groups

@@ -1,4 +1,4 @@
-"""The posterior of a bilinear form, whose rows are independent: moments and draws of its variables."""
+"""Posterior of a bilinear form with independent Gaussian rows: moments, draws and predictive densities."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -16,12 +16,14 @@ from pymc_ep.sites.cells.likelihoods import CellSite
 __all__ = ["BilinearPosterior"]
 
 _NODES = 32
+"""Number of Gauss-Hermite nodes. Probabilities of a Poisson count are then right to 2e-5 for log rates of standard
+deviation 1, and to 3e-3 for 2; averages over draws reduce that further."""
 _NUMBERS = 2**22
-"""Numbers in the rows of draws that are multiplied at a time."""
-_AT_A_TIME = 40
-"""Numbers for each draw of a predictor that are held at a time."""
-_RATES = np.errstate(over="ignore")
-"""Rates of draws and of nodes may be infinite, where the likelihood is zero."""
+"""Largest number of array elements in a chunk, 32 MiB: trades off memory against calls of NumPy."""
+_PER_DRAW = 40
+"""Array elements per draw of a predictor: the nodes of `log_integral`, at least."""
+_ALLOW_OVERFLOW = np.errstate(over="ignore")
+"""Rates of draws and nodes may overflow to infinity; their likelihood is then zero."""
 
 
 class BilinearPosterior:
@@ -35,7 +37,7 @@ class BilinearPosterior:
     left, right : Rows or FactoredRows
         Rows with a bias as the last column; variances of points are zero.
     prior_variances : (D,) and (D,), optional
-        Of the columns of either matrix, where they were learned in place of the model's.
+        Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class BilinearPosterior:
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Dimension of the posterior, hyperparameters included."""
         return self.left.mean.size + self.right.mean.size + self.theta.size
 
     @cached_property
@@ -86,19 +88,20 @@ class BilinearPosterior:
         return Moments(out[0] + offset, np.sqrt(out[1]))
 
     def moments_with_all(self, side: int, which: np.ndarray) -> Moments:
-        """Return the moments of predictors without offsets, (k, J): of some rows of a side with all of the other."""
+        """Return the moments, (k, J), of the predictors, without offsets, of k rows of a side with all of the other."""
         both = self._with_partners()
         own, other = both[side].at(which), both[1 - side]
         (a, of_own), (b, of_other) = _second_moments(own), _second_moments(other)
         return Moments(own.mean @ other.mean.T, np.sqrt(a @ (of_other + b).T + of_own @ b.T))
 
-    @_RATES
+    @_ALLOW_OVERFLOW
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, with log likelihoods and densities if asked for.
+        """Return joint draws of all variables of the form, optionally with log likelihoods and log densities.
 
-        The latter are given the hyperparameters; columns that are points have their prior density in log p alone.
+        Densities are conditional on the hyperparameters. Columns that are points contribute their prior density to
+        log p, and nothing to log q.
         """
         both = self.left, self.right
         normals = [rng.standard_normal((size, *rows.mean.shape)) for rows in both]
@@ -122,13 +125,12 @@ class BilinearPosterior:
         of_cells = density.reshape(size, *self.form.observed()[0].shape)
         return JointDraws(out, {self.form.form.cells.name: of_cells}, log_p, log_q)
 
-    @_RATES
+    @_ALLOW_OVERFLOW
     def log_predictive(self, new: NewCells, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return log integrals of p(y | f) Q(f), (n,), for new cells.
 
-        Rows of one matrix are drawn, `size` for each cell. Given one of them f is Gaussian, and the integral over it is
-        by quadrature: a mean of f that exists is not needed, as it is for E e^f. Where either matrix is a point
-        nothing is drawn.
+        Rows of one matrix are drawn, `size` for each cell. Given such a row f is Gaussian, and the integral over f is
+        by quadrature. It exists even where E e^f does not. If either matrix is a point estimate nothing is drawn.
         """
         out = np.empty(len(new.y))
         for here, mean, spread in self._predictors(new, size, rng):
@@ -136,34 +138,34 @@ class BilinearPosterior:
             out[here] = logsumexp(found, axis=0) - np.log(len(found))
         return out
 
-    @_RATES
+    @_ALLOW_OVERFLOW
     def transforms(self, new: NewCells, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return P(Y < y) and P(Y <= y), (n,) each, for new cells as those of `log_predictive`."""
+        """Return P(Y < y) and P(Y <= y), (n,) each, for new cells, computed as in `log_predictive`."""
         site, out = self._site, np.empty((2, len(new.y)))
         for here, mean, spread in self._predictors(new, size, rng):
             y, parameters = new.y[here], [p[here] for p in new.parameters]
             above, equal = np.zeros(len(y)), np.zeros(len(y))
-            for z, weight in zip(*_rule(len(mean), size)):
+            for z, weight in zip(*_quadrature(len(mean), size)):
                 f = mean + z * np.sqrt(spread)
                 above += weight * site.above(y, f, *parameters).mean(axis=0)
                 if site.domain != "real":
                     equal += weight * np.exp(site.log_density(y, f, *parameters)).mean(axis=0)
-            # Both are sums of weights that are one up to rounding.
+            # The weights sum to one up to rounding only, which may make a difference negative.
             out[:, here] = np.maximum(1.0 - above - equal, 0.0), np.maximum(1.0 - above, 0.0)
         return out[0], out[1]
 
     def _predictors(
         self, new: NewCells, size: int, rng: np.random.Generator
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Yield means and variances of the predictors of some new cells at a time, (draws, k), given draws of a row."""
+        """Yield chunks of k new cells, with predictor means and variances, (draws, k) each, given draws of a row."""
         sides = [(rows, which) for rows, which in zip(self._with_partners(), (new.rows, new.cols))]
-        # Of a point there is but one draw.
+        # Draw the left rows unless the right ones are points: given a point, f is Gaussian without any draw.
         (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
         size = size if drawn.variance.any() else 1
-        step = max(1, _NUMBERS // (size * max(_AT_A_TIME, drawn.mean.shape[1])))
+        step = max(1, _NUMBERS // (size * max(_PER_DRAW, drawn.mean.shape[1])))
         for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
             rows, partners = drawn.at(drawn_at[here]), other.at(other_at[here])
-            # Each with its mirror image, which takes the error that is odd in z away.
+            # Antithetic pairs z and -z, in which errors that are odd in z cancel.
             z = rng.standard_normal((-(-size // 2), *rows.mean.shape))
             v = rows.moved(np.concatenate([z, -z][:size]))
             yield here, np.einsum("scd,cd->sc", v, partners.mean) + new.offset[here], partners.variance_along(v)
@@ -173,14 +175,15 @@ class BilinearPosterior:
         return self.form.form.cells.site
 
     def _with_partners(self) -> tuple[AnyRows, AnyRows]:
-        """Return both sides with ones beside each bias of the other."""
+        """Return both sides with a column of ones for the bias of the other."""
         return with_ones(self.left, self._ones[0]), with_ones(self.right, self._ones[1])
 
 
-def _rule(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return places in standard deviations of a Gaussian and their weights, which sum to one.
+def _quadrature(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes, in standard deviations of a Gaussian, and weights, which sum to one.
 
-    Functions that are narrow steps are averaged over draws, or where there is but one over quantiles instead.
+    Gauss-Hermite nodes are coarse for functions with narrow steps. Averages over draws smooth these; if there is only
+    one draw, equally probable quantiles are used instead.
     """
     if draws < size:
         return ndtri((np.arange(size) + 0.5) / size), np.full(size, 1.0 / size)
@@ -189,14 +192,14 @@ def _rule(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:
-    """Return the log density, (s,), of draws made of standard normal numbers, (s, I, K), in what is no point."""
+    """Return the log density, (s,), of draws made from standard normals, (s, I, K); points are left out."""
     free = rows.conditional_sd > 0.0
     log_scale = np.log(rows.conditional_sd[free]).sum() + 0.5 * free.sum() * np.log(2 * np.pi)
     return -0.5 * np.einsum("sik,ik->s", normal**2, free.astype(float)) - log_scale
 
 
 def _second_moments(rows: AnyRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return covariances and products of means, a line each, of which independent entries need the diagonals alone."""
+    """Return covariances and outer products of means, ravelled per row; their diagonals for independent entries."""
     if isinstance(rows, Rows):
         return rows.variance, rows.mean**2
     products = rows.mean[:, :, None] * rows.mean[:, None, :]

@@ -26,14 +26,15 @@ from pymc_ep.sites import NORMAL
 
 __all__ = ["CompiledSparseLinear"]
 
-_FEWER = 64
-"""How many times fewer rows than columns of a map make it worth to have its adjoint compiled, and find it by rows."""
+_ROW_RATIO = 64
+"""Ratio of columns to rows of a map from which on its matrix is computed by rows, from products with the adjoint. The
+adjoint has to be compiled first, which costs as much as many products."""
 _MOST_NUMBERS = 2**24
-"""Numbers up to which it is found so, be they zeros or not."""
+"""Largest number of entries, zeros included, of a matrix that is computed by rows: it is dense at first, 128 MiB."""
 
 
 class _SparseSolver:
-    """What stands for a `Solver`: the unknowns are the coordinates, and their precision is that of the sites."""
+    """Placeholder for a `Solver`: posteriors are in the space of the unknowns, with the sites' precision alone."""
 
     name = "unknowns"
     sentence = "in the space of the unknowns"
@@ -46,15 +47,15 @@ class CompiledSparseLinear(SiteFunctions):
     form: SparseLinear
     most_draws = 25
     sweep = 1e4
-    """A sweep over a picture of 64 x 64, whose `work` is 3e5, takes as long as 3e9 multiplications."""
+    """Time of a sweep relative to `work` multiplications: measured on a picture of 64 x 64, `work` 3e5, as 3e9."""
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
-        """Take other initial values, and with them shapes, of the hyperparameters."""
+        """Set other initial values, and thereby shapes, of the hyperparameters."""
         super().restart(hyper_start)
         self.__dict__.pop("linear", None)
 
     def solve_in(self, solver: str) -> None:
-        """Accept the one solver there is: ``"auto"``."""
+        """Set the solver; the only one is ``"auto"``."""
         if solver != "auto":
             raise ValueError(f"solver={solver!r} must be 'auto' for a model with a SparseField.")
         self.solver = _SparseSolver()
@@ -73,7 +74,10 @@ class CompiledSparseLinear(SiteFunctions):
         )
 
     def _noise_precisions(self) -> list[np.ndarray]:
-        """Return the precisions of all observations, (m,), at two values of the hyperparameters; none if they vary."""
+        """Return the precisions of all observations, (m,), at two values of the hyperparameters.
+
+        The list is empty unless all likelihoods are Gaussian.
+        """
         if any(group.site is not NORMAL for group in self.form.groups):
             return []
         ends = sum(y.size for y in self.observed()[: len(self.form.groups)])
@@ -81,7 +85,7 @@ class CompiledSparseLinear(SiteFunctions):
 
     @property
     def period(self) -> int | None:
-        """Translation by which the maps of all potentials repeat; None where nothing is translated."""
+        """Translation, pixels, by which the maps of all potentials repeat; None if no map can be translated."""
         return max((known[1].period or 0 for known in self.form.maps if known is not None), default=0) or None
 
     def translated(self, shift: tuple[int, int]) -> "CompiledSparseLinear":
@@ -93,13 +97,13 @@ class CompiledSparseLinear(SiteFunctions):
         return other
 
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> None:
-        """Return None: there is no prior of the coefficients alone to be held."""
+        """Return None: there is no prior of the coefficients alone."""
         return
 
     def first_sites(self, prior: Prior | FactorValues) -> tuple[np.ndarray, np.ndarray]:
-        """Return sites to start from, shift and precision, (n,) each, under which the posterior is proper.
+        """Return the first sites, shift and precision, (n,) each; their posterior is proper.
 
-        Each is the Gaussian that its factor alone suggests for the predictor.
+        Each is a Gaussian with the typical mean and variance of the predictor under its factor alone.
         """
         found = [
             site.site.typical(y.ravel(), *parameters)
@@ -111,7 +115,7 @@ class CompiledSparseLinear(SiteFunctions):
         mean, variance = (
             np.concatenate([np.broadcast_to(part, n) for part, n in zip(parts, sizes)]) for parts in zip(*found)
         )
-        # A scale of zero is refused, with its name, once parameters are checked.
+        # A scale of zero raises an error with its name later, when parameters are validated.
         with np.errstate(divide="ignore", invalid="ignore"):
             return mean / variance, 1.0 / variance
 
@@ -125,7 +129,7 @@ class CompiledSparseLinear(SiteFunctions):
         return Prior(factors.mean, flat_prior, *factors[1:])
 
     def factors_at(self, theta: np.ndarray) -> FactorValues:
-        """Evaluate all of `prior` but for its `gaussian`, which needs the entries of the linear map."""
+        """Evaluate `prior` without its field `gaussian`, which needs the entries of the linear map."""
         return self._factors(theta)[0]
 
     @property
@@ -137,7 +141,7 @@ class CompiledSparseLinear(SiteFunctions):
         return ()
 
     def describe(self) -> str:
-        """Return what the form holds, a line each, for printing."""
+        """Return a description of the form, one line per part."""
         form = self.form
         lines = ["form             unknowns under sparse potentials and univariate sites (sparse linear)"]
         shapes = self.rows.noise_shapes(*self.unpack(self.start))
@@ -162,20 +166,22 @@ class CompiledSparseLinear(SiteFunctions):
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
-        """Evaluate the maps of affine variables from the unknowns, by default of all those of the form.
+        """Evaluate the maps from the unknowns to affine variables, by default to all those of the form.
 
-        Maps without entries are linear operators; their rows' squared lengths count as zero.
+        Maps whose entries are not held are linear operators; the squared norms of their rows are set to zero.
         """
         variables = self.form.affine if variables is None else tuple(variables)
         out = {}
         for variable in variables:
             mean, cross = self._mean_and_map(theta, variable)
-            held = scipy.sparse.issparse(cross)
-            out[variable.name] = AffineMoments(mean, cross, cross.power(2).sum(axis=1) if held else np.zeros(mean.size))
+            has_entries = scipy.sparse.issparse(cross)
+            out[variable.name] = AffineMoments(
+                mean, cross, cross.power(2).sum(axis=1) if has_entries else np.zeros(mean.size)
+            )
         return out
 
     def _mean_and_map(self, theta: np.ndarray, variable: AffineVariable) -> tuple[np.ndarray, Any]:
-        """Return what an affine variable is at x = 0, and its map from x, (size, N): with entries, or by products."""
+        """Return an affine variable at x = 0, (size,), and its map from x, (size, N): a matrix or a linear operator."""
         at_zero, push, changes, known = self._affine(variable)
         own = self.unpack(theta)
         mean = np.asarray(at_zero(*own))
@@ -187,26 +193,26 @@ class CompiledSparseLinear(SiteFunctions):
         def forward(x: np.ndarray) -> np.ndarray:
             return np.ravel(push(*own, *self.linear.split(x)))
 
-        few = size * self.linear.size <= _MOST_NUMBERS and size * _FEWER <= self.linear.size
-        entries = None if few else self.linear.matrix_of(forward)
+        by_rows = size * self.linear.size <= _MOST_NUMBERS and size * _ROW_RATIO <= self.linear.size
+        entries = None if by_rows else self.linear.matrix_of(forward)
         if entries is not None:
             return entries
         pull, _ = self._for_solver((variable, "adjoint"), lambda: self.linear.compile_adjoint(variable.expression))
-        if few:
+        if by_rows:
             return scipy.sparse.csr_array(np.array([pull(*own, unit) for unit in np.eye(size)]))
         return LinearOperator((size, self.linear.size), forward, lambda v: np.asarray(pull(*own, v)), dtype=float)
 
     def affine_values(
         self, theta: np.ndarray, variable: AffineVariable, unknowns: Iterable[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return an affine variable, at its shape, at each of some values of the unknowns, (N,)."""
+        """Return the value of an affine variable, in its shape, at each vector of unknowns, (N,)."""
         mean, push, *_ = self._affine(variable)
         own = self.unpack(theta)
         base = np.asarray(mean(*own))
         return [base + push(*own, *self.linear.split(x)) for x in unknowns]
 
     def _affine(self, variable: AffineVariable) -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
-        """Compile an affine variable at x = 0 and its linear part; say whether this may change; keep its entries."""
+        """Compile an affine variable: value at x = 0, linear part, whether that may change, cache of its matrix."""
 
         def build() -> tuple[Callable[..., Any], Callable[..., Any], bool, dict]:
             mean = self.form.at_zero_noise(variable.expression)
@@ -217,7 +223,7 @@ class CompiledSparseLinear(SiteFunctions):
         return self._for_solver(variable, build)
 
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Return what draws of each block need: which of the unknowns are its own."""
+        """Return, for each block, the selection of its own unknowns, (size, N), with which draws are made."""
         everything = scipy.sparse.eye_array(self.linear.size, format="csr")
         sizes = self._coefficients(*self.unpack(theta))
         starts = np.cumsum(sizes) - sizes

@@ -1,4 +1,4 @@
-"""The rows of a sparse linear form's map that belong to one factor, as products and as far as possible by entries."""
+"""Rows of a sparse linear form's map that belong to one factor: products, and entries where these fit."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -9,19 +9,20 @@ import scipy.sparse
 __all__ = ["FactorRows", "Product"]
 
 Product = Callable[[np.ndarray], np.ndarray]
+"""Product of a linear map with a vector."""
 
 
 class FactorRows:
-    """The rows of D that belong to one factor.
+    """Rows of D that belong to one factor of n_f sites.
 
     Attributes
     ----------
-    entries : csr_array, (n of the factor, N), or None
-        None where there are too many to hold.
+    entries : csr_array, (n_f, N), or None
+        None if there are too many to hold.
     forward, adjoint : callable
-        (N,) -> (n of the factor,) and back.
+        (N,) -> (n_f,) and (n_f,) -> (N,).
     quick_squares : callable, optional
-        (n of the factor,) -> (N,): the adjoint with all entries squared, where there is a quicker way than by these.
+        (n_f,) -> (N,): the adjoint with squared entries, if there is a faster way than by the entries.
     """
 
     def __init__(
@@ -35,18 +36,18 @@ class FactorRows:
 
     @classmethod
     def held(cls, entries: scipy.sparse.csr_array) -> "FactorRows":
-        """Return rows whose products are those of their entries."""
+        """Return rows whose products are computed from their entries."""
         transposed = entries.T.tocsr()
         return cls(entries, entries.__matmul__, transposed.__matmul__)
 
     @cached_property
     def squares(self) -> scipy.sparse.csr_array | None:
-        """The squared entries, (N, n of the factor)."""
+        """Squared entries, transposed, (N, n_f)."""
         return None if self.entries is None else self.entries.power(2).T.tocsr()
 
     @property
     def squared_adjoint(self) -> Product | None:
-        """(n of the factor,) -> (N,): the adjoint with all entries squared; None where there is no quick way to it."""
+        """The adjoint with squared entries, (n_f,) -> (N,); None if entries are not held and there is no faster way."""
         if self.quick_squares is not None or self.squares is None:
             return self.quick_squares
         return self.squares.__matmul__

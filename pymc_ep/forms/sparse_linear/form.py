@@ -1,12 +1,12 @@
 """The form "univariate sites on linear maps of x" without a Gaussian prior: sparse linear models.
 
-Seeger and Nickisch (2011), eq. 1: what the sites of observed variables leave open about x is settled by potentials on
-linear maps B x of it, sparse ones under which total variation or wavelet coefficients are small. In the terms of the
-latent Gaussian form every block is flat, and the potentials are further sites:
+Seeger and Nickisch (2011), eq. 1: the prior of x is a product of sparse potentials on linear maps B x, under which
+total variation or wavelet coefficients are small. In the terms of the latent Gaussian form every block is flat, and the
+potentials are further sites:
 
-    eta = m0 + D x,    D = [X; B],
+    eta = m0 + D x,    D = [X; B].
 
-where D is constant, so that hyperparameters enter through m0 and the sites' own parameters alone.
+D is constant: hyperparameters enter only through m0 and the sites' own parameters.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class SparseLinear(LatentGaussian):
     Attributes
     ----------
     potentials : tuple of SiteGroup
-        Sites on linear maps of the blocks, each with a name of its own: that of the variable whose prior it is, or one
-        that begins with it. Gaussian variables beside the fields are flat blocks with such sites too.
+        Sites on linear maps of the blocks. The name of each is that of the variable whose prior it is, or begins with
+        it. Gaussian variables beside the fields are flat blocks with such sites too.
     maps : tuple
-        Of each potential the position of the block that it is on and its operator; None where it is on each value.
+        For each potential the index of its block and its operator; None if it is on the values themselves.
     """
 
     potentials: tuple[SiteGroup, ...] = ()

@@ -1,4 +1,4 @@
-"""The linear map D from all unknowns of a sparse linear form to all its predictors, as products and as a matrix."""
+"""Linear map D, (n, N), from the unknowns of a sparse linear form to its predictors, as products and as a matrix."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -31,25 +31,24 @@ from pymc_ep.operators.apply import ApplyLinearMap
 __all__ = ["LinearPredictors"]
 
 _WIDE = 64
-"""Entries in a row of a map beyond which its own products are faster than those of its entries: a convolution
-with 21 x 21 taps takes less than a tenth of the time, by the fast Fourier transform."""
+"""Mean number of entries in a row above which the operator's own products are used in place of those of the entries: a
+convolution with 21 x 21 taps takes less than a tenth of the time by the fast Fourier transform."""
 
 
 class LinearPredictors:
-    """D, for the present data.
+    """The linear map D at the present data.
 
     Parameters
     ----------
     form : SparseLinear
     shapes : sequence of tuple of int
-        Of the blocks.
+        Shapes of the blocks.
     compile_function : callable
-        Takes inputs and outputs, returns the function.
+        (inputs, outputs) -> compiled function.
     theta : callable
-        Returns any unconstrained hyperparameters, split.
+        Returns unconstrained hyperparameters, one array each; any will do, as D is constant.
     noise : callable
-        Returns the precisions of all observations, (m,), at some hyperparameters, a vector each; none unless they are
-        the same for every x.
+        Returns the precisions of all observations, (m,), at several hyperparameters; an empty list if they depend on x.
 
     Attributes
     ----------
@@ -75,7 +74,7 @@ class LinearPredictors:
         self._known: dict[str, Any] = {}
 
     def with_maps(self, form: SparseLinear) -> "LinearPredictors":
-        """Return the predictors of a form that differs in the maps of its potentials."""
+        """Return the map of a form that differs only in the maps of its potentials."""
         other = copy(self)
         own = range(len(form.groups), len(form.factors))
         other._form = form
@@ -101,20 +100,20 @@ class LinearPredictors:
         UnsupportedModelError
             Where a map is neither local nor small.
         """
-        return self._of_present_data("matrix", self._stacked)
+        return self._cached_for_data("matrix", self._stack)
 
     @property
     def algebra(self) -> Algebra:
-        """How D^T diag(pi) D is factorised.
+        """Algebra that factorises D^T diag(pi) D.
 
         Raises
         ------
         UnsupportedModelError
             Where a map has no entries.
         InvalidDataError
-            Where a factor would not fit the memory; says how much it needs, and what does without.
+            If a factor does not fit into memory; the message has its size, and methods that need none.
         """
-        return self._of_present_data("algebra", self._planned)
+        return self._cached_for_data("algebra", self._plan)
 
     @property
     def rows_on_jax(self) -> Any:
@@ -132,16 +131,16 @@ class LinearPredictors:
             require_dense_memory(self.matrix)
             return to_jax(self.matrix.toarray().T)
 
-        return self._of_present_data("rows on jax", build)
+        return self._cached_for_data("rows on jax", build)
 
-    def _planned(self) -> Algebra:
+    def _plan(self) -> Algebra:
         basis = self._basis
-        if basis is None or not self._singles or basis.squared_adjoint is None:
+        if basis is None or not self._single_unknowns or basis.squared_adjoint is None:
             return self._by_entries()
-        observed = scipy.sparse.vstack([rows.entries for rows in self._of_observations], format="csr")
-        algebra = Orthonormal(observed, basis, lambda: self._of_present_data("by entries", self._by_entries))
-        # Equal at one value of the hyperparameters precisions may be by chance. Were they at two, others that turn out
-        # not to be would have the algebra by entries.
+        observed = scipy.sparse.vstack([rows.entries for rows in self._observation_rows], format="csr")
+        algebra = Orthonormal(observed, basis, lambda: self._cached_for_data("by entries", self._by_entries))
+        # Precisions that are equal at one value of the hyperparameters may be so by chance, hence two. If later ones
+        # differ all the same, the algebra by entries is used.
         noise = self._noise()
         even = noise and all(algebra.common_precision(weights) is not None for weights in noise)
         return algebra if even else self._by_entries()
@@ -154,9 +153,9 @@ class LinearPredictors:
     def preconditioner(self, weights: np.ndarray) -> Product:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,).
 
-        Where all potentials are on orthonormal coefficients, and observations either of single unknowns or all by one
-        operator with a `function_of_normal`, that of `splitting`; otherwise the diagonal. An orthonormal map whose
-        entries are not held has the mean weight on it.
+        It is that of `splitting` if all potentials are on orthonormal coefficients, and observations are either of
+        single unknowns or through one operator with a `function_of_normal`. Otherwise it is the inverse diagonal, in
+        which orthonormal maps without entries have their mean weight.
         """
         factors, basis = np.split(weights, self._factor_ends[:-1]), self._basis
         root = None if basis is None else self._root(factors)
@@ -165,9 +164,9 @@ class LinearPredictors:
         return splitting(root, basis.forward, basis.adjoint, weights[-basis.size :])
 
     def _root(self, factors: Sequence[np.ndarray]) -> Callable[[float], Product] | None:
-        """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None where none is known."""
-        if self._singles:
-            return partial(_root_of_diagonal, self._diagonal(self._of_observations, factors))
+        """Return a -> (v -> (I + H / a)^{-1/2} v) for the precision H of the observations; None if unknown."""
+        if self._single_unknowns:
+            return partial(_root_of_diagonal, self._diagonal(self._observation_rows, factors))
         found = self._operators(self._form.groups[0].predictor) if len(self._form.groups) == 1 else None
         if found is None or len(found[0]) > 1:
             return None
@@ -184,7 +183,7 @@ class LinearPredictors:
         return root
 
     def _diagonal(self, rows: Sequence[FactorRows], factors: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the sum of the diagonals of some factors' precisions, (N,)."""
+        """Return the diagonal of the sum of some factors' precisions D_f^T diag(w_f) D_f, (N,)."""
         diagonals = (
             np.full(self.size, w.mean()) if part.squares is None else part.squares @ w for part, w in zip(rows, factors)
         )
@@ -193,13 +192,13 @@ class LinearPredictors:
     def matrix_of(self, forward: Product) -> scipy.sparse.csr_array | None:
         """Return the matrix of any linear map of the unknowns, from its products with vectors (N,).
 
-        None where it is not local and there are too many unknowns.
+        None if it is not local and there are too many unknowns.
         """
         parts = []
         for block, shape in enumerate(self._shapes):
 
             def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
-                return forward(self._placed(x, block))
+                return forward(self._embedded(x, block))
 
             part = probe(of_block, shape)
             if part is None:
@@ -212,9 +211,9 @@ class LinearPredictors:
         return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self._shapes)]
 
     def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
-        """Return the linear part of an affine expression as a function of hyperparameters and parts of x.
+        """Return the linear part of an affine expression: a function of hyperparameters and the blocks of x.
 
-        Also returned are the names of the hyperparameters that take part.
+        The names of the hyperparameters that it depends on are returned as well.
         """
         blocks = self._form.blocks
         tangents = [block.noise.type(f"{block.name}_tangent") for block in blocks]
@@ -222,21 +221,21 @@ class LinearPredictors:
         return self._of_hyperparameters(tangents, pt.add(*parts) if len(parts) > 1 else parts[0])
 
     def compile_adjoint(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
-        """Return the adjoint of that linear part as a function of hyperparameters and a vector (size of x,)."""
+        """Return the adjoint of that linear part: a function of hyperparameters and a vector, (size of it,)."""
         flat = expression.ravel()
         cotangent = flat.type("cotangent")
         parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
         return self._of_hyperparameters([cotangent], pt.concatenate(parts))
 
-    def _placed(self, x: np.ndarray, block: int) -> np.ndarray:
-        """Return a vector (N,) that is x in one block and zero elsewhere."""
+    def _embedded(self, x: np.ndarray, block: int) -> np.ndarray:
+        """Return the vector (N,) that equals x in one block and zero elsewhere."""
         out = np.zeros(self.size)
         out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
         return out
 
     @property
     def _rows(self) -> list[FactorRows]:
-        return self._of_present_data("rows", lambda: [self._read(f) for f in range(len(self._form.factors))])
+        return self._cached_for_data("rows", lambda: [self._read(f) for f in range(len(self._form.factors))])
 
     @property
     def _factor_ends(self) -> np.ndarray:
@@ -244,18 +243,18 @@ class LinearPredictors:
             sizes = self._compile([], [pt.as_tensor(f.observed).size for f in self._form.factors])()
             return np.cumsum([int(size) for size in sizes])
 
-        return self._of_present_data("ends", build)
+        return self._cached_for_data("ends", build)
 
     @property
-    def _of_observations(self) -> list[FactorRows]:
+    def _observation_rows(self) -> list[FactorRows]:
         return self._rows[: len(self._form.groups)]
 
     @property
     def _basis(self) -> Basis | None:
-        """The potentials' rows, where they are one orthonormal set."""
-        return self._of_present_data("basis", self._found_basis)
+        """Rows of the potentials, if they form one orthonormal basis; else None."""
+        return self._cached_for_data("basis", self._find_basis)
 
-    def _found_basis(self) -> Basis | None:
+    def _find_basis(self) -> Basis | None:
         if len(self._shapes) > 1 or not all(known is not None and known[1].orthonormal for known in self._form.maps):
             return None
         potentials = slice(len(self._form.groups), None)
@@ -263,16 +262,16 @@ class LinearPredictors:
         return joined([Basis(int(size), r.forward, r.adjoint, r.squared_adjoint) for size, r in parts])
 
     @property
-    def _singles(self) -> bool:
-        """Whether all observations are of single unknowns."""
+    def _single_unknowns(self) -> bool:
+        """Return whether each observation depends on one unknown at most."""
 
         def build() -> bool:
-            known = [rows.entries for rows in self._of_observations]
+            known = [rows.entries for rows in self._observation_rows]
             return not any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known)
 
-        return self._of_present_data("singles", build)
+        return self._cached_for_data("singles", build)
 
-    def _stacked(self) -> scipy.sparse.csr_array:
+    def _stack(self) -> scipy.sparse.csr_array:
         for factor, rows in zip(self._form.factors, self._rows):
             if rows.entries is None:
                 raise UnsupportedModelError(
@@ -290,7 +289,7 @@ class LinearPredictors:
         predictor = self._form.factors[factor].predictor
         found = self._operators(predictor)
         forward, adjoint = self._compiled(predictor) if found is None else self._products(*found)
-        entries = None if found is None else self._written(*found)
+        entries = None if found is None else self._operator_matrix(*found)
         if entries is None:
             entries = self.matrix_of(forward)
         if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
@@ -298,13 +297,13 @@ class LinearPredictors:
         return FactorRows(entries, forward, adjoint)
 
     def _compiled(self, predictor: TensorVariable) -> tuple[Product, Product]:
-        """Return products with any linear map and its adjoint, of which the latter is compiled once it is called."""
+        """Return the products with a linear map and its adjoint; the adjoint is compiled at its first call."""
         push, own = self._constant(*self.compile(predictor)), self._theta()
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
         return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
 
     def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
-        """Return products with operators that act on a block one after another, the last one first, and the adjoint."""
+        """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
         here = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block])
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -316,38 +315,38 @@ class LinearPredictors:
         def adjoint(v: np.ndarray) -> np.ndarray:
             for linear_map in maps:
                 v = linear_map.adjoint(v.reshape(linear_map.output_shape))
-            return self._placed(v, block)
+            return self._embedded(v, block)
 
         return forward, adjoint
 
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
-        """Return the rows of a potential's own operator, whose products are faster than those of its entries."""
+        """Return the rows of a potential's operator, with its own products, which are faster than by entries."""
         forward, adjoint = self._products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
             out = linear_map.squared_adjoint(v.reshape(linear_map.output_shape))
             assert out is not None, "a map that has a squared adjoint has it for all vectors"
-            return self._placed(out, block)
+            return self._embedded(out, block)
 
         squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
-        # Wavelets have entries by the thousand in rows of coarse levels, whose products may then not be worth it.
+        # Wavelets have thousands of entries in each row of a coarse level, which may be too many to hold.
         own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
         if own is not None:
-            return FactorRows(self._among_blocks(own, block), forward, adjoint, squares)
+            return FactorRows(self._on_all_blocks(own, block), forward, adjoint, squares)
         entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
         return FactorRows(entries, forward, adjoint, squares)
 
-    def _written(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
-        """Return the rows of operators that act on a block one after another, and write their entries themselves."""
+    def _operator_matrix(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
+        """Return the matrix of a composition of operators on a block; None unless all have sparse matrices."""
         if not all(linear_map.few_entries for linear_map in maps):
             return None
         matrices = [linear_map.matrix() for linear_map in maps]
         if any(matrix is None for matrix in matrices):
             return None
-        return self._among_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
+        return self._on_all_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
-        """Return the operators that act on a block one after another, the last one first, and the block's position."""
+        """Return the operators that a predictor is composed of, the last acting first, and its block; else None."""
         noise, maps = [block.noise for block in self._form.blocks], []
         while predictor not in noise:
             node = predictor.owner
@@ -358,15 +357,16 @@ class LinearPredictors:
             predictor = node.inputs[0]
         return (maps, noise.index(predictor)) if maps else None
 
-    def _among_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
-        """Return a matrix of one block's unknowns with columns of zeros for the others', (rows, N)."""
+    def _on_all_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
+        """Return the matrix on all unknowns, (rows, N), of one on a single block: zeros elsewhere."""
         if matrix.shape[1] == self.size:
             return matrix
         parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self._shapes]
         parts[block] = matrix
         return scipy.sparse.hstack(parts, format="csr")
 
-    def _of_present_data(self, what: str, build: Callable[[], Any]) -> Any:
+    def _cached_for_data(self, what: str, build: Callable[[], Any]) -> Any:
+        """Return a cached value, built anew once any shared variable has other data."""
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
             self._known, self._data = {}, data
@@ -381,24 +381,24 @@ class LinearPredictors:
     def _of_hyperparameters(
         self, inputs: Sequence[TensorVariable], output: TensorVariable
     ) -> tuple[Callable[..., Any], list[str]]:
-        """Compile a function of hyperparameters and more; say which hyperparameters take part."""
+        """Compile a function of hyperparameters and `inputs`; also return the hyperparameters it depends on."""
         function = self._compile([*self._form.hyper_values, *inputs], self._form.at_zero_noise(output))
         graph = function.maker.fgraph
         return function, [name for name, v in zip(self._form.hyper_names, graph.inputs) if graph.clients[v]]
 
     def _constant(self, function: Callable[..., Any], moving: Sequence[str]) -> Callable[..., Any]:
-        """Return the function, in which no hyperparameter may take part, for any number of threads."""
+        """Return the function made thread-safe; raise if it depends on a hyperparameter."""
         if moving:
             names = ", ".join(repr(block.name) for block in self._form.blocks)
             raise UnsupportedModelError(
                 f"The hyperparameter {moving[0]!r} takes part in a linear map of {names}. Sparse linear models need "
                 f"maps that are constant: put a scale into the potential of the SparseField, or the noise, instead."
             )
-        # A compiled function keeps its inputs in one place.
-        alone = Lock()
+        # A compiled function stores its inputs in itself, so that calls must not overlap.
+        lock = Lock()
 
         def one_at_a_time(*inputs: Any) -> Any:
-            with alone:
+            with lock:
                 return function(*inputs)
 
         return one_at_a_time
@@ -407,5 +407,5 @@ class LinearPredictors:
 def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:
     """Return v -> (I + H / a)^{-1/2} v for a diagonal H."""
     scale = (1.0 + diagonal / shift) ** -0.5
-    # Not `scale.__mul__`: NumPy writes into a large array whose only reference is that of its bound method.
+    # Not `scale.__mul__`: NumPy reuses the memory of a large array whose only reference is its bound method.
     return lambda vector: scale * vector

@@ -1,8 +1,8 @@
 """Posteriors of one form on several grids of wavelets, averaged.
 
-An orthonormal basis has a grid, and the prior says more at some pixels than at others; nothing in a picture knows where
-the grid is. The equal mixture of the posteriors on translated grids has the mean that is known as cycle spinning
-(Coifman and Donoho 1995), and its variances include how far the grids disagree.
+An orthonormal wavelet basis has a grid, so that the prior is not invariant under translations. Pictures have no such
+grid. The equal mixture of the posteriors on translated grids has the mean known as cycle spinning (Coifman and
+Donoho 1995). Its variances include the differences between grids.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,31 +32,32 @@ __all__ = [
 
 Part = LatentPosterior | PosteriorMixture | SampledPosterior
 _LEFT_OUT = "draws come from a mixture over translations, whose density is not evaluated"
+"""Reason for missing log densities of draws."""
 
 
 def translations_of(form: CompiledSparseLinear, count: int) -> list[CompiledSparseLinear]:
-    """Return a form on `count` translated grids but for the first one, its own.
+    """Return the form on `count` - 1 translated grids; the first grid of `count` is its own.
 
     Raises
     ------
     ValueError
-        Where there are not so many.
+        If `count` exceeds the number of different translations.
     """
     period = form.period
     if period is None or count > period**2:
-        what = "no potential on wavelets" if period is None else f"wavelets that repeat after {period} pixels"
+        waves = "no potential on wavelets" if period is None else f"wavelets that repeat after {period} pixels"
         raise ValueError(
-            f"translations={count}, but the model has {what}; there are {(period or 1) ** 2} different translations."
+            f"translations={count}, but the model has {waves}; there are {(period or 1) ** 2} different translations."
         )
-    return [form.translated(shift) for shift in _places(count, period)[1:]]
+    return [form.translated(shift) for shift in _translations(count, period)[1:]]
 
 
-def _places(count: int, period: int) -> list[tuple[int, int]]:
-    """Return places in a grid that repeats after `period` pixels, the first one (0, 0).
+def _translations(count: int, period: int) -> list[tuple[int, int]]:
+    """Return `count` translations (row, column), pixels, of a grid of the given period; the first is (0, 0).
 
-    The finest level is the one that neighbours share, and it repeats after two pixels. So the first four are all that
-    differ for it, the first sixteen all for the two finest levels, and so on: of the number of a place every second
-    binary digit makes the row, and the others, added to these without carry, the column.
+    The finest level has the period 2, so the first four translations are all that differ for it. The first sixteen are
+    all that differ for the two finest levels, and so on. Let e and o be the numbers made of the even and of the odd
+    binary digits of the index: the row is e, and the column e XOR o.
     """
     out = []
     for k in range(count):
@@ -75,7 +76,7 @@ class PosteriorAverage:
     Parameters
     ----------
     parts : sequence of posteriors
-        Of a form and of its translations, the form itself first.
+        Posteriors on the grids, that of the model first.
     """
 
     def __init__(self, parts: Sequence[Part]):
@@ -83,7 +84,7 @@ class PosteriorAverage:
 
     @property
     def without_sites(self) -> str:
-        """Why there are no sites of the average."""
+        """Reason why diagnostics of single sites are unavailable."""
         return (
             f"The result averages posteriors on {len(self.parts)} translated grids, which have sites of their own "
             f"each; fit with translations=1 to look at one of them."
@@ -91,12 +92,12 @@ class PosteriorAverage:
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Dimension of the posterior, hyperparameters included."""
         return self.parts[0].unknowns
 
     @property
     def held(self) -> bool:
-        """Whether hyperparameters are at one value: they are."""
+        """True: hyperparameters are held at one value."""
         return True
 
     @property
@@ -134,7 +135,7 @@ class PosteriorAverage:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, of a part each; there are no densities."""
+        """Return joint draws of all variables of the form, each from a random part; densities are unknown."""
         which = rng.integers(len(self.parts), size=size)
         back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         counts = np.bincount(which, minlength=len(self.parts))
@@ -147,16 +148,16 @@ class PosteriorAverage:
 
 
 _GRID = "grid_"
-"""What is put before the names of what the state holds of each translated grid."""
+"""Prefix of the state entries of the translated grids."""
 
 
 def averaged_evidence(values: Sequence[float]) -> float:
-    """Return the log evidence of the equal mixture, from that on each grid."""
+    """Return the log evidence of the equal mixture: the log of the mean evidence of the grids."""
     return float(logsumexp(values) - np.log(len(values)))
 
 
 def averaged_status(first: Status, others: Sequence[Status]) -> Status:
-    """Say how the fits ended, that on the model's own grid and those on the others."""
+    """Return the joint status of the fits on the model's grid and on the others."""
     failed = sum(not other.converged for other in others)
     sentence = f"{first.sentence}; averaged over {len(others) + 1} translations of the wavelets' grid"
     if failed:
@@ -165,14 +166,14 @@ def averaged_status(first: Status, others: Sequence[Status]) -> Status:
 
 
 def grid_state(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of the fits on all grids but the first, stacked under names of their own."""
+    """Return the arrays of the fits on all grids but the first, stacked, under prefixed names."""
     return {_GRID + name: np.array([state[name] for state in states]) for name in (states[0] if states else ())}
 
 
 def rebuild_average(
     form: Any, state: Mapping[str, np.ndarray], rebuild_one: Callable[[Any, Mapping[str, np.ndarray]], Any]
 ) -> Any:
-    """Return the posterior of a saved state: an average where it holds more grids than the form's own."""
+    """Return the posterior of a saved state: an average if it has translated grids."""
     grids = {name.removeprefix(_GRID): value for name, value in state.items() if name.startswith(_GRID)}
     own = {name: value for name, value in state.items() if not name.startswith(_GRID)}
     parts = [rebuild_one(form, own)]

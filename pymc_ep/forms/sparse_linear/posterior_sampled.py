@@ -1,4 +1,4 @@
-"""Posteriors that are known by draws, where a covariance of all unknowns is too large to form."""
+"""Posteriors represented by draws, for covariances of the unknowns that are too large to form."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -23,18 +23,18 @@ class SampledPosterior:
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     mean : ndarray, (N,)
-        Of the unknowns.
+        Posterior mean of the unknowns.
     draw : callable
         ``draw(size, rng)`` returns draws of the unknowns about their mean, (size, N).
     samples : ndarray, (k, N)
-        Such draws, from which standard deviations are estimated.
+        k such draws, from which standard deviations are estimated.
     """
 
     without_sites = (
         "The result knows its variances by draws alone, and so no distributions without one of its sites; fit with "
         "variance='exact' to look at these."
     )
-    """Why no sites are looked at."""
+    """Reason why diagnostics of single sites are unavailable."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class SampledPosterior:
 
     @property
     def held(self) -> bool:
-        """Whether hyperparameters are at one value: they are."""
+        """True: hyperparameters are held at one value."""
         return True
 
     @property
     def unknowns(self) -> int:
-        """How many numbers the posterior is of, hyperparameters included."""
+        """Dimension of the posterior, hyperparameters included."""
         return self.mean.size + self.theta.size
 
     @cached_property
     def mode(self) -> tuple[np.ndarray, FactorValues, None]:
-        """Hyperparameters and the form there."""
+        """Hyperparameters, and the form evaluated at these."""
         return self.theta, self.form.factors_at(self.theta), None
 
     def components(self) -> Iterator[tuple[float, "SampledPosterior"]]:
@@ -87,7 +87,7 @@ class SampledPosterior:
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
-        """Return joint draws of all variables of the form, with log likelihoods if asked for; densities are unknown."""
+        """Return joint draws of all variables of the form, optionally with log likelihoods; densities are unknown."""
         rows = self.mean + self._draw(size, rng)
         noise = np.split(rows, self.form.linear.ends[:-1], axis=1)
         thetas = np.tile(self.theta, (size, 1))

@@ -1,9 +1,10 @@
-"""The entries of a linear map that is known by its products alone.
+"""Entries of a linear map that is given by its products only.
 
-Curtis, Powell and Reid (1974) read several columns of a sparse matrix off one product, where no row has entries in two
-of them. Here the pattern is unknown, but local: an output depends on unknowns that lie close together. The unknowns are
-cut into cells, and one product has a tooth in each cell, at the same place; a second, with the teeth numbered, says
-which tooth an output has seen. Cells grow until products with random vectors confirm the result.
+Curtis, Powell and Reid (1974) read several columns of a sparse matrix off one product, if no row has entries in two of
+them. Here the sparsity pattern is unknown, but local: an output depends on unknowns that lie close together. The
+unknowns are divided into cells. One product is with a comb, a vector with a tooth of 1 at the same place in each cell.
+A second product, with teeth 1, 2, 3 and so on, identifies the tooth that each output depends on. Cells grow until
+products with random vectors confirm the matrix.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +16,21 @@ import scipy.sparse
 __all__ = ["MOST_UNKNOWNS", "probe"]
 
 MOST_UNKNOWNS = 2**14
-"""Most unknowns of a map that is not local, of which every column is a product of its own."""
+"""Largest number of unknowns of a map that is not local. Each of its columns takes one product."""
 _WIDTHS = 4, 8, 16, 32
-"""Least widths of cells that are tried."""
+"""Least widths of cells, tried in turn. Each doubling takes four times as many products in two dimensions; maps
+that are wider than the last count as not local."""
 _NOISE = 1e-13
-"""Size of a number, relative to the largest, below which it is the rounding of a zero (a convolution by FFT)."""
-_WHOLE = 0.05
-"""Distance from a whole number up to which a ratio counts as the number of a tooth."""
-_AGREES = 1e-10
-"""Relative difference of two ways to compute a product."""
+"""Size, relative to the largest number, below which a number is the rounding error of a zero (convolution by FFT)."""
+_INTEGER_TOL = 0.05
+"""Largest distance of a ratio from an integer for it to count as the index of a tooth. Rounding is far smaller; a ratio
+that mixes two teeth is caught here or by the random products."""
+_PRODUCT_TOL = 1e-10
+"""Largest difference, relative to the largest number, of two ways to compute a product: rounding with a margin."""
 
 
 def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> scipy.sparse.csr_array | None:
-    """Return the matrix of a linear map, (n, N), or None where it is not local and there are too many unknowns.
+    """Return the matrix of a linear map, (n, N); None if it is not local and N exceeds `MOST_UNKNOWNS`.
 
     Parameters
     ----------
@@ -41,7 +44,7 @@ def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> 
     random = np.random.default_rng(0).standard_normal((2, *shape))
     expected = np.array([forward(x) for x in random])
     for width in _WIDTHS:
-        # Where each cell's own products come to as many as unknowns, nothing is saved.
+        # Two products for each place in a cell: no fewer than one for each column.
         if 2 * width ** len(shape) >= unknowns:
             break
         matrix = _by_cells(forward, shape, width)
@@ -54,13 +57,13 @@ def probe(forward: Callable[[np.ndarray], np.ndarray], shape: Sequence[int]) -> 
 
 def _agrees(matrix: scipy.sparse.csr_array, random: np.ndarray, expected: np.ndarray) -> bool:
     found = (matrix @ random.reshape(len(random), -1).T).T
-    return bool(np.abs(found - expected).max(initial=0.0) <= _AGREES * np.abs(expected).max(initial=0.0))
+    return bool(np.abs(found - expected).max(initial=0.0) <= _PRODUCT_TOL * np.abs(expected).max(initial=0.0))
 
 
 def _by_cells(
     forward: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], width: int
 ) -> scipy.sparse.csr_array | None:
-    """Return the matrix of a map whose outputs see no further than a cell; None where one saw several teeth."""
+    """Return the matrix of a map whose outputs depend on one tooth at most; None if some depend on several."""
     rows, columns, values, n = [], [], [], 0
     for places in _teeth(shape, width):
         teeth = np.ravel_multi_index(np.ix_(*places), shape).ravel()
@@ -72,7 +75,7 @@ def _by_cells(
         (seen,) = np.nonzero(np.abs(found) > _NOISE * np.abs(found).max(initial=0.0))
         ratio = ratio[seen] / found[seen]
         number = np.rint(ratio)
-        if np.any(np.abs(ratio - number) > _WHOLE) or np.any((number < 1) | (number > len(teeth))):
+        if np.any(np.abs(ratio - number) > _INTEGER_TOL) or np.any((number < 1) | (number > len(teeth))):
             return None
         rows.append(seen)
         columns.append(teeth[number.astype(int) - 1])
@@ -82,9 +85,9 @@ def _by_cells(
 
 
 def _teeth(shape: tuple[int, ...], width: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield, for each place in a cell, the indices along each axis that have it in cells of at least that width.
+    """Yield the teeth for each place in a cell, as indices along each axis; cells are `width` wide or wider.
 
-    The last cell of an axis is as wide as any, so that teeth keep their distance across a periodic border too.
+    Axes are divided evenly, so that teeth keep their distance across a periodic border too.
     """
     along = []
     for length in shape:

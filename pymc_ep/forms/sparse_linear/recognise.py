@@ -30,15 +30,17 @@ from pymc_ep.sites.tree_mixture import tree_mixture
 __all__ = ["field_sites", "recognise_sparse_linear"]
 
 _PREDICTORS = np.array([0.3, 0.8, 1.7])
+"""Predictors at which a density is tested for being even: a few of different sizes, so that none agrees by chance."""
 _PARAMETER = 0.7
+"""Value of all parameters in that test, inside the domain of most: positive, and below 1."""
 
 
 def recognise_sparse_linear(
     model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()
 ) -> LatentGaussian | SparseLinear | None:
-    """Read a model as sparse linear; None where it has no field with sparse coefficients.
+    """Read a model as sparse linear; None if it has no field with sparse coefficients.
 
-    With `latent` that names none of them the form is latent Gaussian. Parameters and errors are those of
+    If `latent` names no such field the form is latent Gaussian. Parameters and errors are those of
     `recognise_latent_gaussian`.
     """
     if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in model.free_RVs):
@@ -49,7 +51,7 @@ def recognise_sparse_linear(
 def _with_potentials(
     form: LatentGaussian, latents: Sequence[TensorVariable], graphs: NoiseGraphs
 ) -> LatentGaussian | SparseLinear:
-    """Return the form itself, or where a latent variable is a sparse field, one in which all priors are sites."""
+    """Return the form itself; if a latent variable is a sparse field, the form with all priors as sites."""
     if not any(isinstance(rv.owner.op, tuple(_FIELDS)) for rv in latents):
         return form
     for group in form.groups:
@@ -73,10 +75,10 @@ def _with_potentials(
 
 
 def _require_signed(group: SiteGroup) -> None:
-    """Raise for a likelihood of the square of a predictor, or of another even function.
+    """Raise for a likelihood that is an even function of the predictor.
 
-    Registered sites have none. Of one made of a density the values at a few predictors and their negatives are
-    compared, at an observation and parameters that most densities take.
+    Registered sites are never even. The density of an interpreted site is compared at a few predictors and their
+    negatives, at an observation and parameters inside the domain of most densities.
     """
     if not group.site.interpreted:
         return
@@ -94,7 +96,7 @@ def _require_signed(group: SiteGroup) -> None:
 
 
 def _require_observed(rv: TensorVariable, block: NoiseBlock, form: LatentGaussian) -> None:
-    """Raise for a variable that is there to be predicted, which has no site among those of a fit."""
+    """Raise for a variable that no observation depends on: it has no predictions in this form."""
     if depends_on([group.predictor for group in form.groups], [block.noise]):
         return
     if isinstance(rv.owner.op, tuple(_FIELDS)):
@@ -141,18 +143,21 @@ def _site_of(potential: TensorVariable) -> tuple[Site, list[TensorVariable]]:
 
 
 def field_sites() -> list[tuple[str, str, Site]]:
-    """Return of each distribution of fields its name, which potentials it takes, and a site that stands for these."""
+    """Return, for each distribution of fields, its name, its potentials, and a representative site."""
     takes, one = "laplace, normal or student_t", get_site("laplace")
     mixture = tree_mixture(one, get_site("normal"), quad_forest(1, 1, 1, 1))
     return [("SparseField", takes, one), ("WaveletTree", f"tree of two of {takes}", mixture)]
 
 
 _FIELDS = {SparseFieldRV: _of_field, WaveletTreeRV: _of_tree}
-"""Variables whose priors are potentials on their coefficients."""
+"""Readers of the random variables whose priors are potentials on coefficients, by type."""
 
 
 def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseBlock, SiteGroup]:
-    """Return a block of independent Gaussian noise, with the sides that are known, as a flat one with normal sites."""
+    """Return a block of independent Gaussian noise as a flat block and its normal sites.
+
+    `sides` is its static shape, None where unknown.
+    """
     deviations = deviations_of(block)
     if block.factor is not None or deviations is None:
         raise UnsupportedModelError(
@@ -160,7 +165,7 @@ def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseB
             f"a SparseField. Give it independent values (pm.Normal), or write its prior as a SparseField with "
             f"potential=pm.Normal.dist(0, sigma) and an operator that whitens it."
         )
-    # Not the length of the deviations: hyperparameters may take part in these, and never do in observations.
+    # Not the length of the deviations: their graph may have hyperparameters in it, that of observations must not.
     known = [side if n is None else n for n, side in zip(sides, block.shape)]
     size = pt.prod(pt.stack(known)) if known else pt.constant(1)
     excess = block.log_excess + 0.5 * np.log(2 * np.pi) * size

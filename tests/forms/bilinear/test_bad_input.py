@@ -268,7 +268,7 @@ def test_an_ascent_that_cannot_move_says_so(monkeypatch):
         return Found(points, *evaluate(np.zeros(1, dtype=int), points), ())
 
     monkeypatch.setattr(vg, "maximise_many", nowhere)
-    monkeypatch.setattr(vg, "raised_rows", lambda block, rows, **options: rows)
+    monkeypatch.setattr(vg, "improved_rows", lambda block, rows, **options: rows)
     with pm.Model() as model:
         V, U = pm.Normal("V", 0, 1, shape=(3, 2)), pm.Normal("U", 0, 1, shape=(4, 2))
         pmep.BilinearPoisson("y", V, U, [0, 1, 2], [0, 1, 2], observed=[20, 1, 40])

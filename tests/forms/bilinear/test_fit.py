@@ -567,7 +567,7 @@ def test_what_needs_sites_says_so(fitted):
         ({"estimate": 3}, "estimate=3 must be the name of a matrix or bias"),
         ({"estimate": ["b"]}, "points of 'b', whose scale 'sb' is to be learned.*hyper='fixed'"),
         ({"seed": "a"}, "seed='a' must be a whole number of at least 0"),
-        ({"covariance": "banded"}, "covariance='banded' is none of 'diagonal', 'full'"),
+        ({"covariance": "banded"}, "covariance='banded' must be one of 'diagonal', 'full'"),
         ({"tol": 0.0}, "tol=0.0 must be positive"),
         ({"max_iter": 0}, "max_iter=0 must be a whole number of at least 1"),
         ({"hyper": "sample"}, "hyper='sample' is not offered"),

@@ -1,4 +1,4 @@
-"""What engines for bilinear forms share: where they start from, and the solution that they hand over."""
+"""Options, starts and solutions shared by the methods for bilinear forms."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -19,9 +19,11 @@ from pymc_ep.kernels.inner_products import FactoredRows, Rows
 __all__ = ["BOUND", "bilinear_solution", "checked", "rebuild", "saved", "started_sides", "with_unseen_rows"]
 
 BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+"""Description of the log evidence in the result."""
 _AT_MODE = "; the hyperparameters are at their mode, without a spread"
+"""Note on learned hyperparameters, for the status."""
 _LEARNED = ("left_prior_variance", "right_prior_variance")
-"""Of a ``fit_state``: prior variances of columns, where they were learned."""
+"""Entries of ``fit_state`` for learned prior variances of columns."""
 
 
 def bilinear_solution(
@@ -47,11 +49,11 @@ def bilinear_solution(
     settings : dict
     log_evidence_is : str
     points : bool
-        Whether all rows are points, so that what rises is a density.
+        Whether all rows are points, so that the objective is a log density.
     learned : bool
-        Whether hyperparameters were learned, which are at their mode then.
+        Whether hyperparameters were learned, and so are at their mode.
     prior_variances : (D,) and (D,), optional
-        Of the columns of either matrix, where they were learned in place of the model's.
+        Learned prior variances of the columns of either matrix, if any, which replace the model's.
     """
     state = saved(found.state)
     if prior_variances is not None:
@@ -87,7 +89,7 @@ def bilinear_solution(
 
 
 def saved(state: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a state that a posterior and a later start are made of."""
+    """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     sides = zip(("left", "right"), state.sides)
     arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}
     return arrays | {"theta": state.theta}
@@ -100,7 +102,7 @@ def rebuild(form: CompiledBilinear, state: Mapping[str, np.ndarray]) -> Bilinear
 
 
 def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
-    """Return the rows at which an earlier fit ended, which have to be of the shapes of the first ones."""
+    """Return the rows of an earlier fit; raise unless they have the shapes of `first`."""
     sides = _sides(start)
     for side, own, rows in zip(("left", "right"), sides, first):
         if own.mean.shape != rows.mean.shape:
@@ -112,19 +114,19 @@ def started_sides(first: Sides, start: Mapping[str, np.ndarray]) -> Sides:
 
 
 def _sides(arrays: Mapping[str, np.ndarray]) -> Sides:
-    """Return the matrices of which the arrays were saved."""
+    """Return the matrices whose arrays were saved."""
     kind = FactoredRows if "left_factor" in arrays else Rows
     left, right = (kind(*(arrays[f"{side}_{name}"] for name in kind._fields)) for side in ("left", "right"))
     return left, right
 
 
 def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, Any]:
-    """Return options that are those of all these engines; raise where they are outside their range, or have no answer.
+    """Check the options that all these methods share, and return them.
 
     Raises
     ------
     ValueError
-        For options that cannot be, and where hyperparameters that are to be learned are the scales of others.
+        For options out of range, and if a hyperparameter to be learned is the prior scale of another.
     """
     tol = options["tol"]
     if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
@@ -145,12 +147,12 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
 def with_unseen_rows(
     sentence: str, form: CompiledBilinear, cells: Cells, proper: str = "have their prior as posterior"
 ) -> str:
-    """Return a sentence on a fit with the numbers of rows without a cell, where there are any, and what they have."""
+    """Return the status with the numbers of rows without a cell appended, if any, and what becomes of them."""
     remarks = [sentence]
     for matrix, pairs in zip(form.form.matrices, (cells.by_left, cells.by_right)):
         counts = np.diff(pairs.ends)
         if unseen := int((counts == 0).sum()):
-            # A flat prior has no mode to go to.
+            # A flat prior has no mode.
             where = "are where they started, as its prior is flat" if matrix.flat else proper
             remarks.append(f"{unseen} of {len(counts)} rows of {matrix.name!r} have no cell and {where}")
     return "; ".join(remarks)

@@ -1,4 +1,4 @@
-"""Shrinkage of singular values on bilinear models from end to end: what it takes, options, solution."""
+"""Shrinkage of singular values on bilinear models: required priors, options, fit."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.engines.prior import perturbed
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -36,9 +36,12 @@ __all__ = ["OPTIONS", "VBMF", "solve"]
 OPTIONS = {"rank": None, "ard": False, "shrinkage": "vb", "init": "modes", "tol": 1e-6, "max_iter": 1000, "seed": 0}
 """Options and their defaults."""
 _JOINT = "log density of the data and of both matrices at the result"
+"""Description of the log evidence for points."""
 _UNLIKE = "{!r} has a {}, and singular values are shrunk alike in all rows and towards zero; {}"
-_MANY = 10.0
-"""How many times what cells curve by, at most or where they are likeliest, the bound may before the status says so."""
+"""Error message for priors that differ from row to row: name, what differs, remedy."""
+_LOOSE_RATIO = 10.0
+"""Ratio of the bound's curvature to the typical one of the cells above which the status warns. Each step is shorter by
+that ratio, and the bound looser."""
 
 
 def solve(call: Call) -> Solution:
@@ -47,16 +50,16 @@ def solve(call: Call) -> Solution:
     Raises
     ------
     UnsupportedModelError
-        For likelihoods without a largest curvature, biases, and priors that differ from row to row.
+        For likelihoods of unbounded curvature, biases, and priors that differ from row to row.
     InvalidDataError
-        For observations that cannot be, and for rows that there are not.
+        For observations outside their domain, and indices out of range.
     ValueError
-        For options that cannot be.
+        For options out of range, or in contradiction.
 
     Warns
     -----
     UserWarning
-        Where one cell makes the bound of most others loose, although the fit converged.
+        If one cell makes the bound of most others loose, although the fit converged.
     """
     form, theta = call.form, call.theta
     _require_form(form)
@@ -64,7 +67,7 @@ def solve(call: Call) -> Solution:
     settings["rank"] = _rank(form, settings["rank"])
     _require_options(form, call.hyper, settings)
     cells, prior = form.started(theta)
-    # Rows whose scales are hyperparameters of their own are all alike where these start.
+    # Rows whose scales are hyperparameters of their own may be equal at the start, hence a second value.
     for at in (theta, perturbed(theta)):
         _require_columns(form, form.prior(at))
     ascent = SingularValueShrinkage(
@@ -78,18 +81,18 @@ def solve(call: Call) -> Solution:
         first = _from_start(ascent, first, call.start)
     elif not ascent.points and settings["init"] == "modes":
         first = ascent.from_modes(form, first)
-    engine = Saved(ascent, call.checkpoint, saved)
+    engine = RecordedEngine(ascent, call.checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     engine.save(found.state, last=True)
     last = form.prior(found.state.theta)
     kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
     variances = np.array([side.variance[0] for side in (own.left, own.right)])
     settings |= {"kappa": kappa, "prior_variances": variances.tolist()}
-    loose = _degraded(form, ascent, kappa, last)
+    loose = _curvature_warning(form, ascent, kappa, last)
     if loose and found.status.converged:
-        # Where it has not, the warning that says so says this as well.
+        # If it has not, the convergence warning quotes the status, which has this note.
         warnings.warn(f"{form.form.cells.name!r} is hard for vbmf{loose}.", stacklevel=3)
-    notes = _pruned(ascent, found.state, kappa, variances) + loose
+    notes = _pruning_warning(ascent, found.state, kappa, variances) + loose
     if not found.status.converged:
         notes += (
             f"; steps are short where the likelihood curves much (here by {kappa:.3g}), and method='vg' needs fewer"
@@ -111,7 +114,7 @@ def solve(call: Call) -> Solution:
 
 
 def _require_form(form: CompiledBilinear) -> None:
-    """Raise for likelihoods and biases that there are no pseudo-data for."""
+    """Raise for likelihoods of unbounded curvature, biases, and unsuitable priors."""
     group = form.form.cells
     if not isinstance(group.site, CurvedCellSite):
         cut = " with zeros cut off" if getattr(group.site, "truncated", False) else ""
@@ -119,12 +122,12 @@ def _require_form(form: CompiledBilinear) -> None:
             f"{group.name!r} has a {group.site.name} likelihood{cut} and link {group.link}, whose log density curves "
             f"without a limit, so that no pseudo-data bound it; use link='softplus', or method='vg'."
         )
-    if (refusal := _refusal(form.form)) is not None:
+    if (refusal := _unsupported_reason(form.form)) is not None:
         raise UnsupportedModelError(refusal)
 
 
-def _refusal(form: Bilinear) -> str | None:
-    """Return why a form cannot be solved, whatever its hyperparameters are; None where nothing is in the way."""
+def _unsupported_reason(form: Bilinear) -> str | None:
+    """Return the reason why a form is unsupported at any hyperparameters; None if it is supported."""
     for bias in form.biases:
         if bias is not None:
             return (
@@ -141,7 +144,7 @@ def _refusal(form: Bilinear) -> str | None:
 
 
 def _require_columns(form: CompiledBilinear, prior: BilinearPrior) -> None:
-    """Raise unless entries have means of zero, and one variance in each column."""
+    """Raise unless all prior means are zero and prior variances are the same in all rows."""
     for one, own in zip(form.form.matrices, (prior.left, prior.right)):
         if own.mean.any():
             k, d = (int(part[0]) for part in np.nonzero(own.mean))
@@ -171,11 +174,11 @@ def _rank(form: CompiledBilinear, rank: Any) -> int:
 
 
 def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any]) -> None:
-    """Raise for options that cannot be, or cannot be together."""
+    """Raise for options out of range, or in contradiction."""
     if settings["shrinkage"] not in ("vb", "map"):
-        raise ValueError(f"shrinkage={settings['shrinkage']!r} is none of 'vb' and 'map'.")
+        raise ValueError(f"shrinkage={settings['shrinkage']!r} must be 'vb' or 'map'.")
     if settings["init"] not in ("modes", "zeros"):
-        raise ValueError(f"init={settings['init']!r} is none of 'modes' and 'zeros'.")
+        raise ValueError(f"init={settings['init']!r} must be 'modes' or 'zeros'.")
     check_flag("ard", settings["ard"])
     if settings["ard"] and settings["shrinkage"] == "map":
         raise ValueError("ard=True needs shrinkage='vb': modes are higher the less columns vary, without an end.")
@@ -194,7 +197,7 @@ def _require_options(form: CompiledBilinear, hyper: str, settings: dict[str, Any
 
 
 def _from_start(engine: SingularValueShrinkage, first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return about where an earlier fit ended, maybe by another method, by another rank or with points."""
+    """Return the state nearest to an earlier fit, which may be of another method or rank, or of points."""
     sides = [independent(rows) for rows in started_sides(first.sides, start)]
     sizes = np.prod([np.linalg.norm(rows.mean, axis=0) for rows in sides], axis=0)
     columns = np.argsort(-sizes, kind="stable")[: min(engine.rank, int(np.count_nonzero(sizes)))]
@@ -205,14 +208,14 @@ def _from_start(engine: SingularValueShrinkage, first: State, start: Mapping[str
         variance = np.broadcast_to(rows.variance.mean(axis=0), mean.shape)
         moments.append(Rows(mean, np.where((own.variance > 0) & (variance > 0), variance, own.variance)))
     left, right = moments
-    # Where means lie in the span of the basis no step lowers the bound.
+    # With the means in the span of the basis no step lowers the bound.
     basis = np.hstack([right.mean[:, columns], first.basis])[:, : first.basis.shape[1]]
     first = first.with_sides(left, right)
     return first._replace(learning=True, left_before=left.mean, right_before=right.mean, basis=basis)
 
 
-def _pruned(engine: SingularValueShrinkage, state: State, kappa: float, variances: np.ndarray) -> str:
-    """Return what is to be said where no column has a mean."""
+def _pruning_warning(engine: SingularValueShrinkage, state: State, kappa: float, variances: np.ndarray) -> str:
+    """Return the warning that all columns are shrunk to zero, else an empty string."""
     if state.left_mean.any() or not state.values.size:
         return ""
     noise, product = 1 / kappa, variances.prod(axis=0)
@@ -230,8 +233,10 @@ def _pruned(engine: SingularValueShrinkage, state: State, kappa: float, variance
     )
 
 
-def _degraded(form: CompiledBilinear, engine: SingularValueShrinkage, kappa: float, prior: BilinearPrior) -> str:
-    """Return what is to be said where the bound curves far more than the likelihood of most cells."""
+def _curvature_warning(
+    form: CompiledBilinear, engine: SingularValueShrinkage, kappa: float, prior: BilinearPrior
+) -> str:
+    """Return the warning that the bound curves far more than the likelihood of most cells, else an empty string."""
     site, given = engine.site, (engine.cells.y, *prior.parameters)
     peak = site.peak(*given)
     known = np.isfinite(peak)
@@ -239,7 +244,7 @@ def _degraded(form: CompiledBilinear, engine: SingularValueShrinkage, kappa: flo
     if known.any():
         curved = site.slopes(engine.cells.y, np.where(known, peak, 0.0), *prior.parameters)[1]
         typical = min(typical, float(np.broadcast_to(curved, known.shape)[known].mean()))
-    if kappa <= _MANY * typical:
+    if kappa <= _LOOSE_RATIO * typical:
         return ""
     name = form.form.cells.name
     return (
@@ -258,5 +263,5 @@ VBMF = Method(
     ("optimize", "fixed"),
     takes=lambda site: isinstance(site, CurvedCellSite),
     suits=lambda site: False,
-    takes_form=lambda form: _refusal(form) is None,
+    takes_form=lambda form: _unsupported_reason(form) is None,
 )

@@ -1,4 +1,4 @@
-"""The variational Gaussian on bilinear models from end to end: options, points, solution."""
+"""Variational Gaussian on bilinear models: options, point estimates, fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from pymc_ep.engines.bilinear.row_parameters import factored, independent
 from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import did_you_mean
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -34,11 +34,14 @@ OPTIONS = {"covariance": "diagonal", "estimate": (), "tol": 1e-6, "max_iter": 20
 _WITH_POINTS = (
     "lower bound on the log density of the data and of the estimated {}, at the hyperparameters of the result"
 )
+"""Description of the log evidence with point estimates of some variables."""
 _COVARIANCES = ("diagonal", "full")
-_NOTHING = 1e-3
-"""Root mean square of inner products below which there are none."""
+"""Values of the option ``covariance``."""
+_PRUNED = 1e-3
+"""Root mean square of inner products below which all factors count as pruned: far below any effect on a predictor."""
 _SINGULAR = 1e-10
-"""Least eigenvalue of a learned covariance, relative to the largest one that it began with, at which it is singular."""
+"""Least eigenvalue of a learned covariance, relative to the first covariance's largest, below which it counts as
+singular: no prior scale that data suggest is five orders of magnitude below the first guess."""
 
 
 def solve(call: Call) -> Solution:
@@ -47,14 +50,14 @@ def solve(call: Call) -> Solution:
     Raises
     ------
     InvalidDataError
-        For observations that cannot be, and for rows that there are not.
+        For observations outside their domain, and indices out of range.
     ValueError
-        For options that cannot be, such as points with a scale that is learned.
+        For options out of range or in contradiction, such as points with a learned scale.
     """
     form, theta = call.form, call.theta
     settings = checked(OPTIONS | call.options, form.form, call.hyper)
     if settings["covariance"] not in _COVARIANCES:
-        raise ValueError(f"covariance={settings['covariance']!r} is none of {', '.join(map(repr, _COVARIANCES))}.")
+        raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
     if call.hyper == "optimize" and (scales := form.scales_of(estimated)):
@@ -75,7 +78,7 @@ def solve(call: Call) -> Solution:
         max_iter=settings["max_iter"],
         full=settings["covariance"] == "full",
     )
-    engine = Saved(ascent, call.checkpoint, saved)
+    engine = RecordedEngine(ascent, call.checkpoint, saved)
     found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     engine.save(found.state, last=True)
     sentence = with_unseen_rows(found.status.sentence, form, cells)
@@ -83,10 +86,10 @@ def solve(call: Call) -> Solution:
         sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
     status = found.status._replace(sentence=sentence)
     if call.hyper == "optimize":
-        status = _degenerate(status, form, prior, found.state)
+        status = _with_prior_warnings(status, form, prior, found.state)
     found = found._replace(status=status)
     if ascent.full:
-        # Sweeps, with which few steps end, are without covariances.
+        # A fit that ends with a sweep has no covariances yet.
         left, right = map(factored, found.state.sides)
         found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
@@ -95,23 +98,23 @@ def solve(call: Call) -> Solution:
     return bilinear_solution(form, found, thetas, settings, what, points=all_points, learned=call.hyper == "optimize")
 
 
-def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
-    """Return the status of a fit, with what is to be said of learned priors that leave nothing, or have no maximum."""
+def _with_prior_warnings(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
+    """Return the status with warnings on learned priors that prune all factors, or run to a singular covariance."""
     sentence, last = status.sentence, form.prior(state.theta)
     squares = [(rows.mean**2 + rows.variance)[:, : form.n_factors].mean(axis=0) for rows in state.sides]
-    size = float(np.sqrt(squares[0] @ squares[1]))
-    if size < _NOTHING:
+    rms = float(np.sqrt(squares[0] @ squares[1]))
+    if rms < _PRUNED:
         sentence += (
-            f"; every factor is pruned, to inner products of root mean square {size:.2g}, as the bound is highest "
+            f"; every factor is pruned, to inner products of root mean square {rms:.2g}, as the bound is highest "
             f"without any where the data say little of them: new rows have their prior. Hold a scale at the value that "
             f"predicts best, by hyper='fixed', or observe more cells"
         )
-    for matrix, begun, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
-        if begun.covariance is None or own.covariance is None:
+    for matrix, first_prior, own in zip(form.form.matrices, (first.left, first.right), (last.left, last.right)):
+        if first_prior.covariance is None or own.covariance is None:
             continue
-        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(begun.covariance)[-1]:
-            # Where nothing is left the factors are settled all the same.
-            status = status._replace(converged=status.converged and size < _NOTHING)
+        if np.linalg.eigvalsh(own.covariance)[0] < _SINGULAR * np.linalg.eigvalsh(first_prior.covariance)[-1]:
+            # If all factors are pruned the fit has converged all the same.
+            status = status._replace(converged=status.converged and rms < _PRUNED)
             sentence += (
                 f"; the learned covariance of {matrix.name!r} ran to a singular one, where its prior has no bound: "
                 f"give standard deviations a prior without density at zero, as pm.InverseGamma.dist(3, 2), or hold it"
@@ -120,7 +123,7 @@ def _degenerate(status: Status, form: CompiledBilinear, first: BilinearPrior, st
 
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
-    """Return the names of what is estimated, and which columns of either side that is."""
+    """Return the names of the point estimates, and masks of their columns on either side, (K,) and (K',)."""
     if estimate is not None and not isinstance(estimate, Iterable):
         raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
     named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
@@ -130,7 +133,7 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
             f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
             f"{', '.join(form.latent_names)}.{did_you_mean(unknown[0], form.latent_names)}"
         )
-    # A flat prior gives no posterior that is proper for sure.
+    # Under a flat prior the posterior may be improper.
     estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)
     columns = []
     for matrix, bias in zip(form.matrices, form.biases):
@@ -140,7 +143,7 @@ def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str,
 
 
 def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) -> State:
-    """Return where an earlier fit ended, by covariances or without."""
+    """Return the state at the rows of an earlier fit, with covariances if `full`."""
     left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
     for rows, own in zip((left, right), first.sides):
         if ((rows.variance > 0) != (own.variance > 0)).any():

@@ -1,4 +1,4 @@
-"""The posterior of new rows of a matrix, such as new users', without a fit."""
+"""Posterior of new rows of a matrix, such as new users, without a new fit."""
 
 import warnings
 from collections.abc import Mapping
@@ -23,14 +23,16 @@ from pymc_ep.results import labelled
 __all__ = ["fold_in"]
 
 _FEASIBLE = 0.5
-"""Largest sum over factors of a new row's first variances times those it meets; below one E e^f exists."""
+"""Largest sum over factors of a new row's first variances times the other matrix's. Below one E e^f exists; the half is
+a margin."""
 _BOUND = "lower bound on the log density of the cells of each new row given the fit{}"
+"""Description of the rows' bounds in the dataset."""
 
 
 def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
     """Return the posterior of new rows of one matrix of a bilinear model, given the fitted rows of the other one.
 
-    New rows have the prior of the fitted ones, hyperparameters are at their mode, and nothing of the fit changes.
+    New rows have the prior of the fitted ones. Hyperparameters are at their mode, and the fit does not change.
 
     Parameters
     ----------
@@ -39,27 +41,27 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
     model : pymc.Model or None
         The fitted model; None takes that of the context.
     data : mapping of str to mapping
-        The dim of the matrix's rows, such as ``"user"``, or its name, to the new cells: ``rows``, ``cols`` and
-        ``observed`` as of the distribution, and ``offset``, without biases, or parameters of the likelihood where these
-        are not the same for all cells of the fit. The matrix's own index counts new rows from 0; without it, or where
-        it is one number, all cells are in one row. The other index is that of fitted rows.
+        Maps the dim of the matrix's rows, such as ``"user"``, or its name to the new cells. These are ``rows``,
+        ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of the
+        likelihood, unless these are the same for all cells of the fit. The matrix's own index counts new rows from 0;
+        if it is missing or a scalar, all cells are in one row. The other index is that of fitted rows.
 
     Returns
     -------
     xarray.Dataset
-        ``<matrix>_mean`` and ``<matrix>_sd``, and ``<bias>_mean`` and ``<bias>_sd`` where there is one, with new rows
-        numbered from 0; of a matrix or bias that the fit estimates as points the point. A new row without a cell has
-        its prior. ``<matrix>_bound``, each row's bound, and ``<matrix>_converged``; ``<y>_rows``, ``<y>_cols`` and
-        ``<y>_observed``, the new cells. After a fit with ``covariance="full"`` also ``<matrix>_factor``, (rows, K, K),
-        Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` says how many rows have no
-        cell, as gaps in their numbers make. `recommend` takes it.
+        ``<matrix>_mean`` and ``<matrix>_sd``, and with a bias ``<bias>_mean`` and ``<bias>_sd``, for new rows numbered
+        from 0. Point estimates have a standard deviation of zero. A new row without a cell has its prior.
+        ``<matrix>_bound`` is each row's bound, and ``<matrix>_converged`` a flag. ``<y>_rows``, ``<y>_cols`` and
+        ``<y>_observed`` are the new cells. After a fit with ``covariance="full"``, ``<matrix>_factor``, (rows, K, K),
+        has the Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` has the number of rows
+        without a cell, which gaps in the row numbers lead to. `recommend` accepts this dataset.
 
     Raises
     ------
     UnsupportedModelError
-        Where the fit is none of a bilinear model, and where the prior differs from row to row.
+        If the fit is not of a bilinear model, or the prior differs from row to row.
     InvalidDataError
-        For cells that there are not, and for observations that cannot be.
+        For indices out of range, and observations outside their domain.
 
     Warns
     -----
@@ -87,16 +89,16 @@ def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, 
 
 
 def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndarray) -> BestRows:
-    """Return new rows, with so many cells each, at the maximum of their bound."""
+    """Return the new rows, with `counts` cells each, at the maximum of their bound."""
     form, fitted = posterior.form, (posterior.left, posterior.right)
     priors, sides = [posterior.prior.left, posterior.prior.right], list(fitted)
     priors[own] = _prior_of_rows(form, priors[own], own, counts)
-    # Columns that were learned to be none are so on both sides: whatever a new row has there predicts nothing.
-    none = priors[own].variance[0] == 0
-    priors[own] = priors[own]._replace(variance=np.where(none, 1.0, priors[own].variance))
+    # Columns of learned prior variance zero are pruned on both sides, and new rows have no effect there.
+    pruned = priors[own].variance[0] == 0
+    priors[own] = priors[own]._replace(variance=np.where(pruned, 1.0, priors[own].variance))
     points = [rows.variance.max(axis=0) == 0 for rows in fitted]
-    points[own] &= ~none
-    # A start at which expectations of rates exist; the block is concave, so that any will do.
+    points[own] &= ~pruned
+    # Any start with finite expected rates will do, as the bound is concave in the rows.
     variance = np.minimum(priors[own].variance, FIRST_VARIANCE)
     widest = np.maximum(fitted[1 - own].variance[:, : form.n_factors].max(axis=0), np.finfo(float).tiny)
     variance[:, : form.n_factors] = np.minimum(variance[:, : form.n_factors], _FEASIBLE / (form.n_factors * widest))
@@ -107,12 +109,12 @@ def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndar
     bound = BilinearBound(cells, form.n_factors, (points[0], points[1]))
     prior = BilinearPrior(priors[0], priors[1], new.offset, new.parameters, 0.0)
     best = best_rows(bound, prior, (sides[0], sides[1]), own)
-    # Where there are such columns entries are independent.
-    return best._replace(rows=Rows(*(np.where(none, 0.0, part) for part in best.rows))) if none.any() else best
+    # With pruned columns entries are independent, so that rows are `Rows`.
+    return best._replace(rows=Rows(*(np.where(pruned, 0.0, part) for part in best.rows))) if pruned.any() else best
 
 
 def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts: np.ndarray) -> MatrixPrior:
-    """Return the prior of new rows with so many cells each, which is that of any fitted row."""
+    """Return the prior of new rows, that of any fitted row; raise if rows differ, or lack cells under a flat prior."""
     d, matrix, bias = form.n_factors, form.form.matrices[own], form.form.biases[own]
     for one, columns in ((matrix, slice(None, d)), (bias, slice(d, None))):
         if one is None:
@@ -147,7 +149,7 @@ def _dataset(
         numbered = numbered.assign({f"{matrix.name}_factor": ((dim, *between), best.rows.factor)})
     of_cells = {f"{y}_rows": new.rows, f"{y}_cols": new.cols, f"{y}_observed": new.y}
     points = [one.name for one, part in ((matrix, sd[:, :d]), (bias, sd[:, d:])) if one is not None and not part.any()]
-    # Columns that were learned to be none have no density.
+    # Columns of learned prior variance zero have no density.
     points = points if posterior.prior_variances is None else []
     empty = counts == 0
     status = (

@@ -1,4 +1,4 @@
-"""What predictions of bilinear models share: which matrix is meant, and what is given for new cells."""
+"""Inputs of predictions of bilinear models: matrix, row labels, and new cells."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,8 +23,10 @@ __all__ = [
 ]
 
 _INDICES = ("rows", "cols")
+"""Keys of the indices of new cells, left side first."""
 _MOST_GAPS = 10**6
-"""New rows without a cell, beyond which their numbers are taken to be something else, such as names of users."""
+"""Largest number of new rows without a cell. Beyond it row numbers are taken for something else, such as user ids, and
+dense arrays of rows would be large."""
 
 
 def row_dims(model: pm.Model, form: CompiledBilinear) -> tuple[str, str]:
@@ -40,7 +42,7 @@ def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
 
 
 def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and labels of rows that are given by either; `what` they are for messages."""
+    """Return the positions and labels of rows that are given by either; `what` names them in messages."""
     labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
     if isinstance(given, Mapping):
         raise ValueError(
@@ -67,7 +69,7 @@ def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -
 
 
 def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
-    """Return the side, 0 or 1, whose matrix has that name, or rows of which have that dim."""
+    """Return the side, 0 or 1, of the matrix with the name `key`, or else with rows of the dim `key`."""
     names, dims = [one.name for one in form.form.matrices], row_dims(model, form)
     sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
     if len(sides) == 1:
@@ -81,27 +83,27 @@ def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
 def read_cells(
     model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None
 ) -> NewCells:
-    """Return new cells that a mapping describes.
+    """Return the new cells that a mapping describes.
 
     Parameters
     ----------
     model : pymc.Model
-        For the labels of rows.
+        Has the labels of rows.
     form : CompiledBilinear
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     given : mapping of str to array_like
-        ``rows`` and ``cols``, by number or by words that label them, and ``observed``, and where they are not the same
-        for all cells of the fit ``offset``, which biases are no part of, and parameters of the likelihood.
+        ``rows`` and ``cols``, positions or labels, and ``observed``. Also ``offset``, without biases, and parameters of
+        the likelihood, unless these are the same for all cells of the fit.
     new : {0, 1}, optional
-        Side whose index counts rows that were not in the fit; a single number, by default 0, is that of all cells.
+        Side whose index counts rows that were not in the fit. A scalar index, by default 0, applies to all cells.
 
     Raises
     ------
     InvalidDataError
-        For cells that there are not, and for observations that cannot be.
+        For indices out of range, and observations outside their domain.
     """
-    name, needed, known = form.form.cells.name, (*_INDICES, "observed"), _known(form, theta)
+    name, needed, known = form.form.cells.name, (*_INDICES, "observed"), _cell_parameters(form, theta)
     cells = dict(given) if isinstance(given, Mapping) else {}
     if new is not None and isinstance(given, Mapping):
         cells.setdefault(_INDICES[new], 0)
@@ -145,14 +147,14 @@ def read_cells(
 def offsets_and_parameters(
     form: CompiledBilinear, theta: np.ndarray, given: Mapping[str, Any]
 ) -> tuple[float, tuple[float, ...]]:
-    """Return one offset and parameters of the likelihood for any cells: those given, or those of all cells of the fit.
+    """Return one offset and parameters of the likelihood: as given, or the value shared by all cells of the fit.
 
     Raises
     ------
     InvalidDataError
-        Where they differ in the fit and are not given.
+        If they are not given and differ from cell to cell in the fit.
     """
-    name, known = form.form.cells.name, _known(form, theta)
+    name, known = form.form.cells.name, _cell_parameters(form, theta)
     if unknown := [key for key in given if key not in known]:
         raise InvalidDataError(
             f"There is no {unknown[0]!r} of {name!r} that cells share; there is {', '.join(map(repr, known))}."
@@ -162,14 +164,14 @@ def offsets_and_parameters(
     return float(first[0]), tuple(float(part[0]) for part in others)
 
 
-def _known(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what cells of the fit have beside their rows, by name."""
+def _cell_parameters(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.ndarray]:
+    """Return offset and likelihood parameters of the cells of the fit, (n,) each, by name."""
     prior = form.prior(theta)
     return {"offset": prior.offset} | dict(zip(form.form.cells.site.parameters, prior.parameters))
 
 
 def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> np.ndarray:
-    """Return what is given for new cells, or what all cells of the fit have."""
+    """Return values for new cells, (size,): as given, or else the value shared by all cells of the fit."""
     if given is None:
         if np.ptp(fitted) > 0:
             raise InvalidDataError(

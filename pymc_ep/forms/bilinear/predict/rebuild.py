@@ -1,4 +1,4 @@
-"""From a result back to the posterior of a bilinear model."""
+"""Rebuild the posterior of a bilinear model from a result."""
 
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ __all__ = ["bilinear_posterior", "require_bilinear"]
 
 
 def require_bilinear(idata: Any, model: pm.Model, caller: str) -> BilinearPosterior:
-    """Return the posterior of a fit of a bilinear model; raise where it is none."""
+    """Return the posterior of a fit; raise unless it is of a bilinear model."""
     form = compiled_form(model, settings(idata)["latent"])
     if not isinstance(form, CompiledBilinear):
         raise UnsupportedModelError(
@@ -33,7 +33,7 @@ def bilinear_posterior(idata: Any, model: pm.Model, form: CompiledBilinear) -> B
     Raises
     ------
     ValueError
-        Where the model's matrices, priors or data are no longer those of the fit.
+        If the model's matrices, priors or data are no longer those of the fit.
     """
     state = fit_state(idata)
     rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
@@ -58,7 +58,7 @@ def bilinear_posterior(idata: Any, model: pm.Model, form: CompiledBilinear) -> B
 
 
 def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
-    """Raise where rows of a matrix are labelled otherwise than in the fit."""
+    """Raise unless the rows of a matrix have the labels of the fit."""
     dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
     labels = model.coords.get(dim)
     if (

@@ -1,4 +1,4 @@
-"""Biases of the rows of two matrices among what is added to inner products of these."""
+"""Recognise the biases of rows among the terms of a bilinear predictor."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ __all__ = ["with_biases"]
 def with_biases(
     model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
 ) -> tuple[list[TensorVariable | None], list[TensorVariable]]:
-    """Return the biases of the left and of the right rows, None where there is none, and all other terms.
+    """Return the biases of the left and of the right rows, None without one, and all other terms.
 
     Raises
     ------
     UnsupportedModelError
-        For terms that are a bias but for how they are written, which would make hyperparameters of it.
+        For a bias that is written in a form that would be read as hyperparameters.
     """
     biases: list[TensorVariable | None] = [None, None]
     rest = []
@@ -44,36 +44,37 @@ def _bias(
     products: InnerProducts,
     known: Sequence[TensorVariable | None],
 ) -> tuple[int, TensorVariable] | None:
-    """Return of which rows, left (0) or right (1), a term is a bias, and that bias; None where it is none.
+    """Return the side, left (0) or right (1), whose bias a term is, and the bias; None if it is no bias.
 
-    Where rows and columns of all cells are equal, the variable of the index tells, or else the length of the bias.
+    If rows and columns of all cells are equal, the side follows from the index variable, or else from the length of the
+    bias.
     """
-    bias, places = _vector_and_places(term, products)
+    bias, sides = _vector_and_sides(term, products)
     if bias not in model.free_RVs or not is_gaussian(model, bias, 1) or any(bias is one for one in known):
-        # One vector for rows and columns alike is no pair of independent ones.
+        # A single vector for both sides is no pair of independent biases.
         return None
-    places = [k for k in places if known[k] is None]
-    if places:
+    sides = [k for k in sides if known[k] is None]
+    if sides:
         length, *lengths = evaluated(row_counts(bias, *products.matrices))
-        places = [k for k in places if lengths[k] == length]
-    return (places[0], bias) if places else None
+        sides = [k for k in sides if lengths[k] == length]
+    return (sides[0], bias) if sides else None
 
 
-def _vector_and_places(term: TensorVariable, products: InnerProducts) -> tuple[TensorVariable | None, list[int]]:
-    """Return the vector whose entries a term takes or repeats, and of which rows it may be the bias, best first."""
+def _vector_and_sides(term: TensorVariable, products: InnerProducts) -> tuple[TensorVariable | None, list[int]]:
+    """Return the vector that a term indexes or broadcasts, and the sides whose bias it may be, likeliest first."""
     if products.graph.ndim == 2:
         vector, *axes = broadcast_vector(term) or (None,)
         return vector, axes
     vector, index = indexed_rows(term) or (None, None)
     index = None if index is None else without_casts(index)
-    places = [k for k in range(2) if index is not None and same_index(index, products.indices[k])]
-    return vector, sorted(places, key=lambda k: products.indices[k] is not index)
+    sides = [k for k in range(2) if index is not None and same_index(index, products.indices[k])]
+    return vector, sorted(sides, key=lambda k: products.indices[k] is not index)
 
 
 def _require_own_index(
     model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
 ) -> None:
-    """Raise where a vector that could be a bias is taken at the indices of a matrix by another variable."""
+    """Raise if a possible bias is indexed with the values, but not the variable, of a matrix's index."""
     for vector, index in filter(None, map(indexed_rows, terms)):
         if not _may_be_bias(model, vector, latent):
             continue
@@ -94,15 +95,15 @@ def _require_own_index(
 def _require_plain_biases(
     model: Model, terms: Sequence[TensorVariable], products: InnerProducts, latent: Sequence[str] | None
 ) -> None:
-    """Raise where something is done to a bias, which would make a hyperparameter of it."""
+    """Raise if a bias is transformed, by a factor say, and so would be read as a hyperparameter."""
     for graph in ancestors(terms, blockers=model.basic_RVs):
-        vector, places = _vector_and_places(graph, products) if isinstance(graph, TensorVariable) else (None, [])
-        if not places or (any(graph is term for term in terms) and vector in model.free_RVs):
+        vector, sides = _vector_and_sides(graph, products) if isinstance(graph, TensorVariable) else (None, [])
+        if not sides or (any(graph is term for term in terms) and vector in model.free_RVs):
             continue
         for rv in model.free_RVs:
             if _may_be_bias(model, rv, latent) and elementwise_function_of(vector, rv, model.basic_RVs):
                 raise UnsupportedModelError(
-                    f"{rv.name!r} is a bias of the rows of {products.matrices[places[0]].name!r} of which a sign, a "
+                    f"{rv.name!r} is a bias of the rows of {products.matrices[sides[0]].name!r} of which a sign, a "
                     f"factor or something else makes another. Write its mean and scale into its prior, "
                     f"pm.Normal({rv.name!r}, mu, sd, ...), and add it as it is, or hold it at its mode by latent=[...]."
                 )

@@ -16,19 +16,19 @@ __all__ = ["all_latent", "entries_of", "is_gaussian"]
 
 
 def all_latent(variables: Sequence[TensorVariable], latent: Sequence[str] | None) -> bool:
-    """Whether the user names all of some variables to integrate out, or none."""
+    """Return whether `latent` names all of some variables, or is None."""
     return latent is None or all(v.name in ([latent] if isinstance(latent, str) else latent) for v in variables)
 
 
 def is_gaussian(model: Model, rv: TensorVariable, ndim: int) -> bool:
-    """Whether a variable has independent Gaussian entries, or a flat prior, or is a matrix of alike Gaussian rows."""
+    """Return whether a variable of `ndim` axes has independent Gaussian entries, a flat prior, or i.i.d. rows."""
     op = None if rv.owner is None else rv.owner.op
     known = isinstance(op, NormalRV | FlatRV) or (ndim == 2 and _covariance(rv) is not None)
     return known and rv.ndim == ndim and model.rvs_to_transforms.get(rv) is None
 
 
 def _covariance(rv: TensorVariable) -> TensorVariable | None:
-    """Return the covariance that all rows of a multivariate normal variable have; None where there is none such."""
+    """Return the common covariance of all rows of a multivariate normal variable; None if there is no such."""
     if rv.owner is None or not isinstance(rv.owner.op, MvNormalRV):
         return None
     graph = parameters_of(rv)[1]
@@ -44,7 +44,7 @@ def entries_of(model: Model, rv: TensorVariable, stand_in: TensorVariable) -> En
     if not isinstance(rv.owner.op, FlatRV):
         mu, scale = parameters_of(rv)
         covariance = _covariance(rv)
-        # With the sign of what can be no standard deviation, so that it is seen.
+        # Keeps the sign of a negative standard deviation, so that checks of the variance detect it.
         variance = scale * pt.abs(scale) if covariance is None else pt.diagonal(covariance)
         parts = [pt.broadcast_to(p, shape) for p in (mu, variance)]
         parts += [] if covariance is None else [covariance]

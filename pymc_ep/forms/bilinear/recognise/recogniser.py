@@ -43,13 +43,13 @@ __all__ = ["bilinear_sites", "recognise_bilinear"]
 
 
 def bilinear_sites() -> list[tuple[str, str, Any]]:
-    """Return the likelihoods that inner products can have: distribution, link and site, for the table."""
+    """Return the supported likelihoods, for the table: distribution, link and site."""
     rows = ((name, link, cell_site(site, truncated=False)) for name, link, site in site_names())
     return [(f"{name}, bilinear", link, site) for name, link, site in rows if site is not None]
 
 
 class Likelihood(NamedTuple):
-    """An observed variable and the parameters of its distribution, elements of which are selected early."""
+    """An observed variable and the parameters of its distribution, with selections moved to the earliest place."""
 
     rv: TensorVariable
     parameters: list[TensorVariable]
@@ -69,14 +69,14 @@ def recognise_bilinear(
     ----------
     model : pymc.Model
     latent : sequence of str, optional
-        Variables to integrate out. A model is read like this only if both matrices are among them, or none are named.
+        Variables to integrate out. If given, both matrices have to be among them.
     wanted : sequence of str, optional
-        Variables to predict, which there are none of in this form.
+        Variables to predict; this form has none.
 
     Raises
     ------
     UnsupportedModelError
-        Where there are such inner products, and something else about the model does not fit.
+        If the model has such inner products, but does not fit the form otherwise.
     """
     likelihoods = (Likelihood.of(model, rv) for rv in model.observed_RVs)
     found = [(one, products) for one in likelihoods if (products := _products(model, one, latent)) is not None]
@@ -100,7 +100,7 @@ def recognise_bilinear(
 
 
 def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None) -> InnerProducts | None:
-    """Return the inner products that a likelihood depends on; None where there are none."""
+    """Return the inner products that a likelihood depends on; None if there are none."""
     rv = likelihood.rv
     for graph in ancestors(likelihood.parameters, blockers=model.basic_RVs):
         products = inner_products(graph)
@@ -130,7 +130,7 @@ def _products(model: Model, likelihood: Likelihood, latent: Sequence[str] | None
 
 
 def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts, latent: Sequence[str] | None) -> None:
-    """Raise where matrices are Gaussian ones with another scale or mean, which are to be integrated out."""
+    """Raise if the matrices are Gaussian variables scaled or shifted, and these are to be integrated out."""
     gaussian = [one for one in model.free_RVs if is_gaussian(model, one, 2) and all_latent([one], latent)]
     behind = [
         [one for one in gaussian if elementwise_function_of(matrix, one, model.basic_RVs)]
@@ -146,9 +146,9 @@ def _require_not_made(model: Model, rv: TensorVariable, products: InnerProducts,
 
 
 def _elementwise(likelihood: Likelihood, graph: TensorVariable) -> bool:
-    """Whether each observation has its own element of a graph as its parameter.
+    """Return whether each observation has its own element of a graph as its parameter.
 
-    A whole product of two matrices may as well be the covariance of all observations, or be multiplied by a third.
+    The product of two matrices may be something else: a covariance of all observations, or a factor of a third matrix.
     """
     return likelihood.rv.owner.op.ndim_supp == 0 and elementwise(likelihood.parameters, graph)
 
@@ -183,7 +183,7 @@ def _build(model: Model, likelihood: Likelihood, products: InnerProducts, latent
 
 
 def _predictor(model: Model, likelihood: Likelihood, products: TensorVariable) -> TensorVariable:
-    """Return the last sum that inner products are a term of."""
+    """Return the outermost sum that has the inner products as a term."""
     while True:
         larger = [
             v
@@ -196,7 +196,7 @@ def _predictor(model: Model, likelihood: Likelihood, products: TensorVariable) -
 
 
 def _nested(hyper: Sequence[TensorVariable]) -> dict[str, str]:
-    """Return hyperparameters the last parameter of whose prior, a scale or rate, follows from another, and that one."""
+    """Map each hyperparameter whose prior scale or rate depends on another hyperparameter to that one."""
     scales = {rv: parameters_of(rv)[-1:] for rv in hyper}
     pairs = ((rv, other) for rv in hyper for other in hyper if other is not rv and depends_on(scales[rv], [other]))
     return {rv.name: other.name for rv, other in pairs}
@@ -210,7 +210,7 @@ def _require_apart(
     rest: Sequence[TensorVariable],
     products: InnerProducts,
 ) -> None:
-    """Raise where matrices or biases enter elsewhere than in the predictor."""
+    """Raise if matrices or biases enter the model elsewhere than in the predictor."""
     graphs = graph_replace(likelihood.parameters, {eta: eta.type()}, strict=False)
     for v in latents:
         others = [p for other in model.free_RVs for p in parameters_of(other)]
@@ -230,7 +230,7 @@ def _cells(
     products: InnerProducts,
     hyper: Sequence[TensorVariable],
 ) -> CellGroup:
-    """Return the likelihood of the predictor."""
+    """Return the observed cells with the site of their likelihood."""
     rv, (node, parameters, truncated) = likelihood.rv, _truncated(likelihood)
     name = rv.name
     family = family_of(node)
@@ -253,8 +253,8 @@ def _cells(
     if found is None or site is None:
         what = distribution_name(rv.owner) if found is None else f"site {found.site.name!r}"
         raise UnsupportedModelError(
-            f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those that there are for "
-            f"these: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
+            f"{name!r} has a bilinear predictor, and its likelihood ({what}) is none of those supported "
+            f"here: {', '.join(cell_site_names())}. Use one of these, or pm.sample."
         )
     _require_plain(rv, found.predictor, stand_in, shape, point, products)
     at = graph_replace([found.predictor], {stand_in: zeros + offset[0]}, strict=False)[0]
@@ -272,14 +272,14 @@ def _cells(
 
 
 def _of_cells(values: TensorVariable, zeros: TensorVariable) -> TensorVariable:
-    """Return a vector of what every cell has."""
+    """Return values broadcast to all cells, (n,)."""
     return pt.broadcast_to(values, zeros.shape).ravel().astype("float64")
 
 
 def _require_exposures(
     name: str, parameter: TensorVariable, stand_in: TensorVariable, shape: tuple[int, ...], test: AffineTest
 ) -> None:
-    """Raise where a factor of the parameter is zero: cells have no site for what has no logarithm."""
+    """Raise if an exposure, a factor of the parameter, is zero: its logarithm could not be part of a predictor."""
     function = test.compile(parameter, [stand_in], without_checks=True)
     x = np.random.default_rng(0).standard_normal(shape).astype(stand_in.dtype)
     zero = (function(x) == 0) & (function(-x) == 0)
@@ -299,11 +299,11 @@ def _require_plain(
     point: dict[TensorVariable, np.ndarray],
     products: InnerProducts,
 ) -> None:
-    """Raise unless a predictor is its sum, element by element, plus what is free of it."""
+    """Raise unless a predictor equals `stand_in`, element by element, plus terms that do not depend on it."""
     values = list(point)
     function = pytensor.function([stand_in, *values], predictor, mode=quick_mode(), on_unused_input="ignore")
     rng = np.random.default_rng(0)
-    # Away from the start, too: there a factor that is learned may be one.
+    # Away from the start as well, where a learned factor may happen to be one.
     for shift in (0.0, 0.1):
         at = [np.asarray(x + shift * rng.standard_normal(np.shape(x)), dtype=v.dtype) for v, x in point.items()]
         x = rng.standard_normal((2, *shape)).astype(stand_in.dtype)
@@ -322,7 +322,7 @@ def _not_plain(rv: TensorVariable, products: InnerProducts) -> UnsupportedModelE
 
 
 def _truncated(likelihood: Likelihood) -> tuple[TensorVariable, list[TensorVariable], bool]:
-    """Return a variable of the distribution that is cut off at zero, its parameters, and whether one is cut off."""
+    """Return the variable without truncation of zeros, its parameters, and whether it was truncated."""
     rv, op = likelihood.rv, likelihood.rv.owner.op
     if not isinstance(op, TruncatedRV):
         return rv, likelihood.parameters, False

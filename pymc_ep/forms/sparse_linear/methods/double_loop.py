@@ -1,4 +1,4 @@
-"""The double loop and the posterior mode on sparse linear models from end to end: options, hyperparameters, result."""
+"""Double loop and posterior mode on sparse linear models: options, start, fit."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_state
 from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
-from pymc_ep.engines.recorded import Saved
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
@@ -49,40 +49,45 @@ MODE_OPTIONS = {
 """Options of the posterior mode and their defaults."""
 
 _VARIANCES = ("auto", "exact", "perturb-and-map", "lanczos")
+"""Values of the option ``variance``."""
 _TOL_EXACT, _TOL_ESTIMATED = 1e-4, 1e-3
-"""Change at which the outer loop stops. The error of estimated variances is a hundred times as large."""
+"""Change at which the outer loop stops, with exact and with estimated variances. The error of estimates is a hundred
+times as large, so that a smaller change means nothing."""
 _MODE_TOL = 1e-8
-"""Decrease of the objective at which an inner loop towards a mode ends: flat pieces are then flat to the smoothing."""
+"""Relative decrease of the objective at which an inner loop towards a mode ends. Flat pieces of a picture are then flat
+to the smoothing."""
 _AFFORDABLE = 2e10
-"""Operations of one factor, some seconds, up to which variances are exact unless something else is asked for."""
+"""Largest cost of a factorisation, floating-point operations, for which ``variance="auto"`` is exact: some seconds."""
 _SAVED = ("theta", "unknowns", "variance", "shift", "precision")
+"""Fields of the state that a checkpoint has."""
 _LEAST = dict.fromkeys(("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations"), 1)
 _LEAST["seed"] = 0
-"""Options that are whole numbers, and the least that each may be."""
+"""Options that are whole numbers, and their least values."""
 _POSITIVE = ("tol", "cg_tol", "smoothing")
+"""Options that are positive numbers."""
 
 
 class BoundFit(NamedTuple):
-    """What the double loop found.
+    """Fit of the double loop.
 
     Attributes
     ----------
     state : State
-        At its end.
+        Last state.
     observed : tuple of ndarray
-        What it was fitted to, ravelled, for each group.
+        Observations of each group, ravelled.
     objective, change : ndarray, (iterations,)
     thetas : ndarray, (iterations, p)
         Unconstrained hyperparameters.
     status : Status
     log_evidence : float, optional
-        Lower bound on the log density of the data, without the hyperparameters' prior; None where it is not known.
+        Lower bound on the log density of the data, without the hyperparameters' prior; None if unknown.
     scalars : dict
-        Further numbers for the result.
+        Further scalars of the result.
     settings : dict
         Options in force.
     translated : tuple of BoundFit
-        The same on translated grids, at the same hyperparameters.
+        Fits on translated grids, at the same hyperparameters.
     """
 
     state: State
@@ -103,11 +108,11 @@ def solve_by_bounds(call: Call) -> BoundFit:
     Raises
     ------
     UnsupportedModelError
-        Where no Gaussians below a site are known.
+        If a site has no Gaussian lower bound.
     InvalidDataError
-        For observations outside their domain, and where the factors leave unknowns undetermined.
+        For observations outside their domain, and if the factors leave unknowns undetermined.
     NumericalError
-        Where a bound is not finite, as where a scale ran to zero and leaves no precision that can be factored.
+        If a bound is not finite, or the precision is singular, as when a scale ran to zero.
     """
     form, theta = call.form, call.theta
     given = OPTIONS | call.options
@@ -120,37 +125,37 @@ def solve_by_bounds(call: Call) -> BoundFit:
             "variance='lanczos' finds variances that are too small, with which scales run to zero; use "
             "variance='perturb-and-map' or 'exact', or hyper='fixed'."
         )
-    solver = _solver(form, settings, truncate=_has_maxima(form))
+    solver = _solver(form, settings, truncate=_is_multimodal(form))
     settings.setdefault("tol", _TOL_EXACT if solver.exact else _TOL_ESTIMATED)
     settings["variance"] = "exact" if solver.exact else settings["variance"]
     sites = BoundedSites(form)
     require_two_states(sites, theta, learn=learn)
-    begin = _start(form, sites, solver, theta, call.start, learn=learn)
-    fit = _run(form, sites, solver, begin, settings, call.report, call.checkpoint, learn=learn)
+    start_state = _start(form, sites, solver, theta, call.start, learn=learn)
+    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint, learn=learn)
     if settings["translations"] > 1 and not fit.status.interrupted:
         fit = _averaged(form, fit, call.report)
-    told = state_warnings(sites, fit.state.theta) if learn else ""
+    notes = state_warnings(sites, fit.state.theta) if learn else ""
     if not solver.exact:
-        told += f"; variances by {settings['variance']}"
+        notes += f"; variances by {settings['variance']}"
         if settings["variance"] == "perturb-and-map":
-            told += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
+            notes += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
         fit = fit._replace(scalars=fit.scalars | {"variance_error": fit.state.error})
-    return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + told))
+    return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + notes))
 
 
 def find_mode(call: Call) -> BoundFit:
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
 
-    To the square of each predictor's distance from a site's centre, where it may have a kink, is added ``smoothing``
-    times the variance of the site alone: a Laplace potential of scale b is rounded over 1e-4 b. That begins at this
-    variance itself, or that of the start, and becomes less with each outer loop (graduated non-convexity; Blake and
-    Zisserman 1987).
+    Sites may have a kink at their centre. It is smoothed: ``smoothing`` times the variance of the site alone is added
+    to the squared distance of the predictor from the centre. By default a Laplace potential of scale b is rounded over
+    1e-4 b. The smoothing starts at the full variance, or that of the start, and decreases with each outer loop
+    (graduated non-convexity; Blake and Zisserman 1987).
 
     Raises
     ------
     ValueError
-        Where there are hyperparameters to optimise: densities of scale and unknowns together have their maximum where
-        scales are zero.
+        If hyperparameters are to be optimised: the joint density of scales and unknowns has its maximum at scales of
+        zero.
     """
     form, theta = call.form, call.theta
     settings = _checked(MODE_OPTIONS | call.options)
@@ -163,19 +168,22 @@ def find_mode(call: Call) -> BoundFit:
     solver = _solver(form, settings | {"variance": "auto"}, truncate=True)
     sites = BoundedSites(form)
     require_two_states(sites, theta, learn=False)
-    begin = _start(form, sites, solver, theta, call.start, learn=False)
+    start_state = _start(form, sites, solver, theta, call.start, learn=False)
     choices = {"smoothing": settings["smoothing"], "inner_tol": _MODE_TOL}
-    fit = _run(form, sites, solver, begin, settings, call.report, call.checkpoint, **choices)
+    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint, **choices)
     return fit._replace(log_evidence=None)
 
 
 def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
-    """Return a fit together with the same on translated grids, all at its hyperparameters."""
+    """Return the fit together with fits on translated grids, all at its hyperparameters."""
     count, others = fit.settings["translations"], []
-    begin = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
-    for moved in translations_of(form, count):
-        solver, sites = _solver(moved, dict(fit.settings), truncate=_has_maxima(moved)), BoundedSites(moved)
-        others.append(_run(moved, sites, solver, begin, fit.settings, report, None))
+    start_state = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
+    for grid_form in translations_of(form, count):
+        solver, sites = (
+            _solver(grid_form, dict(fit.settings), truncate=_is_multimodal(grid_form)),
+            BoundedSites(grid_form),
+        )
+        others.append(_run(grid_form, sites, solver, start_state, fit.settings, report, None))
         if others[-1].status.interrupted:
             return fit._replace(status=Status(False, f"{fit.status.sentence}; interrupted on the translated grids"))
     evidence = fit.log_evidence
@@ -187,12 +195,12 @@ def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
 
 
 def _by_level(form: Any, fit: BoundFit) -> np.ndarray:
-    """Return the variances of a fit, with their median in place of those of each level that is translated."""
+    """Return the variances of a fit, (n,); those of potentials that are translated are medians over each level."""
     out = fit.state.variance.copy()
     for known, here in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
         if known is not None and known[1].period is not None:
             part = out[here]
-            # Without groups all coefficients are one level.
+            # Without groups all coefficients form one level.
             groups = np.zeros(len(part)) if known[1].groups is None else known[1].groups
             for level in np.unique(groups):
                 part[groups == level] = np.median(part[groups == level])
@@ -203,7 +211,7 @@ def _run(
     form: Any,
     sites: BoundedSites,
     solver: PrecisionSolver,
-    begin: Start,
+    start_state: Start,
     settings: dict[str, Any],
     report: Report | None,
     checkpoint: Checkpoint | None,
@@ -218,8 +226,8 @@ def _run(
         outer=settings["outer"],
         **choices,
     )
-    engine = Saved(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
-    found = run(engine, sites, begin, max_iter=settings["outer"] + 1, report=report)
+    engine = RecordedEngine(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
+    found = run(engine, sites, start_state, max_iter=settings["outer"] + 1, report=report)
     engine.save(found.state, last=True)
     return BoundFit(
         found.state,
@@ -243,7 +251,7 @@ def _start(
     *,
     learn: bool,
 ) -> Start:
-    """Return where an earlier fit ended; else, where coefficients are mixtures, a fit of these to the data."""
+    """Return the start: the end of an earlier fit, else `fitted_start` for tree mixtures, else the default."""
     if start is None or "unknowns" not in start:
         return fitted_start(sites, form.linear, solver, theta, learn=learn) if has_trees(form) else Start(theta)
     n, unknowns = sum(y.size for y in form.observed()), form.linear.size
@@ -255,13 +263,13 @@ def _start(
     return Start(theta, start["unknowns"], start["variance"])
 
 
-def _has_maxima(form: Any) -> bool:
-    """Whether values may have several maxima: a site is not log-concave."""
+def _is_multimodal(form: Any) -> bool:
+    """Return whether the inner objective may have several maxima, as some site is not log-concave."""
     return not all(site.site.log_concave for site in form.sites)
 
 
 def _solver(form: Any, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
-    """Return the exact solver where it is asked for or can be afforded; see `Iterative` for `truncate`."""
+    """Return the exact solver if requested or affordable, else the iterative one; see there for `truncate`."""
     wanted = settings["variance"]
     if wanted == "exact" or (wanted == "auto" and _affordable(form)):
         return Exact(form.linear)
@@ -275,7 +283,7 @@ def _affordable(form: Any) -> bool:
     try:
         return form.linear.algebra.flops <= _AFFORDABLE
     except (InvalidDataError, UnsupportedModelError):
-        # It would not fit the memory, or a map has no entries.
+        # A factor does not fit into memory, or a map has no entries.
         return False
 
 

@@ -1,4 +1,4 @@
-"""EP on sparse linear models: that on latent Gaussian ones, with trees of states and averages over translated grids."""
+"""EP on sparse linear models: as on latent Gaussian ones, plus tree mixtures and averages over translated grids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,19 +49,19 @@ def solve(call: Call) -> Solution:
     """Fit a sparse linear form by expectation propagation."""
     form, settings = call.form, _checked(call.options)
     grids = settings["translations"]
-    moved = translations_of(form, grids) if grids > 1 else []
-    if moved and call.hyper == "integrate" and call.theta.size:
+    translated_forms = translations_of(form, grids) if grids > 1 else []
+    if translated_forms and call.hyper == "integrate" and call.theta.size:
         raise ValueError(f"translations={grids} holds hyperparameters at their mode: use hyper='optimize' or 'fixed'.")
     trees = FactorSites(form) if has_trees(form) else None
     if trees is not None:
         require_two_states(trees, call.theta, learn=call.hyper != "fixed")
         if call.hyper != "fixed" and call.start is None:
             call = replace(call, theta=first_hyperparameters(trees, call.theta))
-    evidence, found, integral = latent.fitted(call, settings, spread=not moved)
+    evidence, found, integral = latent.fitted(call, settings, spread=not translated_forms)
     if integral is not None:
         return integral_solution(form, evidence, integral, settings)
-    if moved:
-        others = [evidence_of(grid, settings, report=call.report) for grid in moved]
+    if translated_forms:
+        others = [evidence_of(grid, settings, report=call.report) for grid in translated_forms]
         fits = [(own, own.at(found.at.theta)) for own in others]
         solution = _averaged_solution(form, evidence, found, settings, fits)
     else:
@@ -78,7 +78,7 @@ def _averaged_solution(
     settings: dict[str, Any],
     translated: Sequence[tuple[Evidence, EvidenceAt]],
 ) -> Solution:
-    """Return the average of the fit and of those on translated grids."""
+    """Return the solution that averages the fit and those on translated grids."""
     fits = [(evidence, found.at), *translated]
     state = mode_state(evidence, found)
     state |= grid_state([dict(zip(("shift", "precision"), at.sites)) for _, at in translated])
@@ -109,7 +109,7 @@ def _averaged_solution(
 
 
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
-    """Integrate over hyperparameters where that can be; trees and averages over grids are learned at a mode."""
+    """Integrate over hyperparameters if possible; with trees and averages over grids, maximise over them."""
     if options.get("translations", 1) > 1 or has_trees(form):
         return "optimize", Status(True, "")
     return latent.choose_hyper(form, options, chains=chains)
@@ -126,7 +126,7 @@ def evidence_op(form: CompiledSparseLinear, options: dict[str, Any]) -> Evidence
 
 
 def condition(call: Call, thetas: np.ndarray) -> Solution:
-    """Fit at each of many draws of the hyperparameters, (k, p); the solution draws from each fit in turn."""
+    """Fit at each of k draws of the hyperparameters, (k, p); the solution draws from the fits in turn."""
     return latent.condition(replace(call, options=_one_grid(call.options)), thetas)
 
 
@@ -153,7 +153,7 @@ EP = Method(
     latent.TREATMENTS,
     evidence_op=evidence_op,
     condition=condition,
-    # Where data are missing the cavities of mixtures are wide, and EP stalls; the double loop does not.
+    # With missing data the cavities of mixtures are wide, and EP stalls; the double loop does not.
     suits=lambda site: site is None or not site.coupled,
     choose_hyper=choose_hyper,
 )

@@ -1,4 +1,4 @@
-"""From the double loop and the posterior mode to what the results need."""
+"""Solutions of the double loop and of the posterior mode."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,13 +21,15 @@ from pymc_ep.sites.compiled import CompiledSite
 __all__ = ["bound_solution", "mode_of_density", "rebuild_bounds"]
 
 _BOUND = "lower bound on the log density of the data at the hyperparameters of the result, without their prior"
+"""Description of the log evidence in the result."""
 Posterior = LatentPosterior | PosteriorAverage | PosteriorMixture | SampledPosterior
 _BY_GRID = "shift", "precision", "unknowns"
-"""What the state holds of each translated grid."""
+"""State entries of each translated grid."""
 _VANISHED = 1e-10
-"""Part of a scale's initial value below which it is said to have run to zero."""
+"""Size of a learned scale, relative to its initial value, below which it counts as zero: no data ask for a scale ten
+orders of magnitude below the first guess."""
 _CG = ("n_samples", "seed", "cg_tol", "cg_max_iter")
-"""Settings of which the draws are made where no factor is held."""
+"""Settings, kept in the state, with which draws are made if no factor is held."""
 
 
 def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
@@ -53,7 +55,7 @@ def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
 
 
 def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
-    """Return the solution that knows the mode of the posterior density alone."""
+    """Return the solution with the mode of the posterior density only."""
     state = _state(form, fit)
     modes = {v.name: form.affine_values(fit.state.theta, v, [fit.state.unknowns])[0] for v in form.form.affine}
     return Solution(
@@ -102,23 +104,23 @@ def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarr
         "coefficients": coefficient_results(form, fit.observed, prior, bounded, eta, sd),
         "traces": {"objective": ("iteration", fit.objective), "max_change": ("iteration", fit.change)},
         "state": state,
-        "status": fit.status.sentence + _vanished(form, fit.thetas),
+        "status": fit.status.sentence + _scale_warning(form, fit.thetas),
         "converged": fit.status.converged,
         "settings": fit.settings,
         "max_change_is": "largest change",
     }
 
 
-def _vanished(form: CompiledSparseLinear, thetas: np.ndarray) -> str:
-    """Return what is to be said where a scale that was learned ran to zero."""
+def _scale_warning(form: CompiledSparseLinear, thetas: np.ndarray) -> str:
+    """Return the warning for a learned scale that ran to zero, else an empty string."""
     if not np.ptp(thetas, axis=0).any():
         return ""
     first, last = form.constrained(form.start), form.constrained(thetas[-1])
     for name, transformed in zip(form.form.hyper_names, form.form.hyper_transformed):
-        gone = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
-        if gone.any():
+        vanished = np.atleast_1d(last[name] < _VANISHED * first[name]) & transformed
+        if vanished.any():
             return (
-                f"; {name!r} ran to zero{at_index(first_index(gone))}, as the data ask for "
+                f"; {name!r} ran to zero{at_index(first_index(vanished))}, as the data ask for "
                 f"coefficients that are exactly zero and its prior lets it: give it one without density at zero, such "
                 f"as pm.InverseGamma, or a number"
             )
@@ -137,14 +139,14 @@ def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
         "directions": np.zeros((0, p)),
         "d_shift": np.zeros((0, n)),
         "d_precision": np.zeros((0, n)),
-        # What the sites belong to: a model whose data have changed since is told by these.
+        # Data that the sites belong to: predictions compare them with the model's.
         "observed": np.concatenate(fit.observed),
         "prior_mean": np.asarray(form.factors_at(found.theta).mean),
     }
 
 
 def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.ndarray]]:
-    """Return the Gaussians below the sites of each observed variable."""
+    """Return the Gaussian lower bounds of the sites of each observed variable."""
     out = {}
     for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
         parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
