@@ -14,17 +14,20 @@ from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
 __all__ = ["Hyper", "endless_directions", "hold", "maximise", "owners", "stay", "why_not_settled"]
 
 _SETTLED = 1e-3
-"""Gradient, relative to the value, at which a search counts as settled."""
+"""Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
+slopes."""
 _NEAR_SD = 0.03
-"""Distance to the mode, in standard deviations by a Newton step, at which it counts as settled as well."""
+"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient: the standard
+error of a mean over 1000 draws."""
 _BEYOND = 15.0, 20.0
-"""Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
+"""Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
+one falls between them."""
 _NO_FALL = 1e-3
-"""Nats by which the density must be lower at the farther of the two."""
+"""Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
 
 class Hyper(NamedTuple):
-    """Where the hyperparameters are, and what is known about them there.
+    """A fit at the mode of the hyperparameters, and their covariance there.
 
     Attributes
     ----------
@@ -33,13 +36,13 @@ class Hyper(NamedTuple):
     factor : ndarray, (p, p), optional
         L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
     d_shift, d_precision : ndarray, (p, n)
-        Derivatives of the sites in the columns of `factor`'s directions: along L's column i.
+        Derivatives of the sites along the columns of L.
     trace : ndarray, (hyper_iteration,)
         Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
     sentence : str
     interrupted : bool
-        Whether the user ended the search.
+        Whether the user interrupted the search.
     """
 
     at: EvidenceAt
@@ -53,7 +56,7 @@ class Hyper(NamedTuple):
 
 
 def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
-    """Fit at `theta` and hold the hyperparameters there."""
+    """Fit at `theta`, (p,), with the hyperparameters fixed there."""
     try:
         at = evidence.at(theta, start)
     except INTERRUPTS as stop:
@@ -62,7 +65,7 @@ def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
 
 
 def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
-    """Return the hyperparameters held at a fit."""
+    """Return a fit with its hyperparameters fixed: without a covariance."""
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
 
@@ -78,13 +81,13 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
     start : tuple of ndarray, optional
         Sites to start from.
     spread : bool
-        Whether curvature is wanted; without it the hyperparameters are held at the mode.
+        Whether the curvature is computed; without it the hyperparameters are fixed at the mode.
 
     Returns
     -------
     Hyper
-        With curvature from central differences of the exact gradient; without it (draws stay at the mode)
-        where the Hessian is indefinite, as at an optimum on the boundary. Interrupted, it is at the best so far.
+        Curvature is by central differences of the exact gradient. There is none where the Hessian is indefinite, as at
+        an optimum on the boundary: draws then stay at the mode. After an interruption, the best fit so far.
     """
     if theta.size == 0:
         return stay(evidence, theta, start)
@@ -93,7 +96,7 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
         return _maximise(objective, theta, spread)
     except INTERRUPTS as stop:
         sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
-        # The first fit is not the best one before its gradient is there.
+        # A fit counts as the best only once its gradient is known.
         found = hold(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
         return found._replace(interrupted=True)
 
@@ -110,7 +113,7 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
         return hold(best, trace, not sentence, sentence)
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
-    # Rounding in a large value hides a small slope.
+    # Rounding of a large value hides a small slope.
     size = max(1.0, abs(best.value))
     sentence = why_not_settled(objective, theta, size, None if why else hessian)
     if why:
@@ -120,7 +123,7 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
 
 
 def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
-    """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
+    """Name the hyperparameters that are not at a maximum; empty if all are. `size` is the value's scale in nats."""
     evidence, at, gradient = objective.evidence, objective.at, objective.slope
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
@@ -145,7 +148,7 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
 
 
 def owners(evidence: Evidence, which: np.ndarray) -> list[str]:
-    """Return the names of the hyperparameters that some of the unconstrained values belong to."""
+    """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
     return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
@@ -156,7 +159,7 @@ def _shortest(value: np.ndarray) -> str:
 
 
 def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
-    """Say why a Gaussian about the mode would be meaningless; an empty string where it is not."""
+    """Return the reason why there is no Gaussian about the mode; empty if there is one."""
     if not clean:
         return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
     eigenvalues = scipy.linalg.eigvalsh(hessian)
@@ -176,18 +179,18 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
 
 
 def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
-    """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
+    """Return the hyperparameters along which the density does not fall far out, each with the value compared.
 
-    Each is moved alone, where its prior does not fall by itself: logarithms and logits by what is far on their scale,
-    others from `theta` by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a
-    posterior is improper, or as good as that, where such a direction exists.
+    On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
+    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`;
+    others move from `theta` by `_BEYOND` times `scale`, (p,), if that is given.
     """
     found = []
     form = evidence.form
     for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
         far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
         for way in (-1.0, 1.0):
-            # Far from where the model starts, or from one: a user's start may lie far out itself.
+            # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
             outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
             base = np.where(here := np.arange(theta.size) == i, outer, theta)
             points = [base + way * distance * here for distance in far]
