@@ -11,7 +11,7 @@ from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.hessian import scaled_curvature
 from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
 
-__all__ = ["Hyper", "endless_directions", "hold", "maximise", "owners", "stay", "why_not_settled"]
+__all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "maximise", "owners", "why_not_settled"]
 
 _SETTLED = 1e-3
 """Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
@@ -55,16 +55,16 @@ class Hyper(NamedTuple):
     interrupted: bool = False
 
 
-def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
+def fit_fixed(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
     """Fit at `theta`, (p,), with the hyperparameters fixed there."""
     try:
         at = evidence.at(theta, start)
     except INTERRUPTS as stop:
         at = reached(stop)
-    return hold(at, np.array([at.value]), True, "")
+    return held_fixed(at, np.array([at.value]), True, "")
 
 
-def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+def held_fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
     """Return a fit with its hyperparameters fixed: without a covariance."""
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
@@ -90,14 +90,16 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
         an optimum on the boundary: draws then stay at the mode. After an interruption, the best fit so far.
     """
     if theta.size == 0:
-        return stay(evidence, theta, start)
+        return fit_fixed(evidence, theta, start)
     objective = Objective(evidence, start)
     try:
         return _maximise(objective, theta, spread)
     except INTERRUPTS as stop:
         sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
         # A fit counts as the best only once its gradient is known.
-        found = hold(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
+        found = held_fixed(
+            reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence
+        )
         return found._replace(interrupted=True)
 
 
@@ -107,17 +109,17 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
     best = objective.at
     trace = np.array(objective.trace)
     if endless and (sentence := why_not_settled(objective, theta, 1.0)):
-        return hold(best, trace, False, f"{sentence}; the hyperparameters are held there")
+        return held_fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
     if not spread:
         sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
-        return hold(best, trace, not sentence, sentence)
+        return held_fixed(best, trace, not sentence, sentence)
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
     # Rounding of a large value hides a small slope.
     size = max(1.0, abs(best.value))
     sentence = why_not_settled(objective, theta, size, None if why else hessian)
     if why:
-        return hold(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+        return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
 
