@@ -49,8 +49,8 @@ def curvature(evidence: Evidence, at: EvidenceAt, steps: np.ndarray) -> tuple[np
         try:
             low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
         except (NumericalError, InvalidDataError):
-            none = np.zeros((p, len(at.sites[0])))
-            return hessian, none, none, False
+            zeros = np.zeros((p, len(at.sites[0])))
+            return hessian, zeros, zeros, False
         clean &= low.run.status.converged and high.run.status.converged
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
         d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))
