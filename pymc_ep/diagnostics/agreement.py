@@ -1,4 +1,4 @@
-"""Agreement of an approximation with Markov chains, with the chains' own error beside it."""
+"""Agreement of an approximation with Markov chains, next to the Monte Carlo error of the chains."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -18,6 +18,7 @@ __all__ = ["compare_to_mcmc", "flat_draws"]
 _R_HAT, _LEAST_ESS = 1.01, 400.0
 """Bounds within which chains count as converged (Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021)."""
 _SAMPLE = ("chain", "draw")
+"""Dims of draws."""
 
 
 def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None = None) -> pd.DataFrame:
@@ -94,7 +95,7 @@ _COLUMNS = (
 
 
 def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
-    """Return the names of variables that a fit and chains share; a ValueError for a wanted one that they do not."""
+    """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
     known = set(map(str, posterior_moments(idata, "mean")))
     if has_group(idata, "posterior"):
@@ -133,7 +134,7 @@ def _moments(idata: Any, draws: xr.Dataset | None, name: str) -> tuple[xr.DataAr
 def _rows(
     name: str, moments: tuple[xr.DataArray, xr.DataArray], draws: xr.DataArray | None, chains: xr.DataArray
 ) -> pd.DataFrame:
-    """Return what does not concern the chains' error."""
+    """Return the columns of moments and distances, without the chains' diagnostics."""
     mean, sd = (np.ravel(part.to_numpy()) for part in moments)
     sample = flat_draws(chains)
     mean_mcmc, sd_mcmc = sample.mean(axis=1), sample.std(axis=1, ddof=1)

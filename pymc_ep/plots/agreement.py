@@ -16,6 +16,7 @@ __all__ = ["plot_compare"]
 _MANY = 12
 """Elements above which means and standard deviations are plotted rather than densities."""
 _REACH = 4.0
+"""Posterior standard deviations of the fit on either side of its mean, at least, on the axis of a density."""
 _POINTS = 201
 _BINS = 40
 

@@ -13,10 +13,10 @@ __all__ = ["plot_diagnose"]
 
 _INDICATOR = "_non_gaussianity"
 _NAMED = 3
-"""Sites that are named in the picture."""
+"""Sites that are named in the picture: more labels would overlap."""
 _BINS = 50
-_LIGHTEST = -100.0
-"""Log weight, over the mean weight, at which draws of less are counted: none of them weighs anything."""
+_LEAST_LOG_WEIGHT = -100.0
+"""Least log weight over the mean weight on the axis; lower ones are counted there, as exp(-100) is zero in any mean."""
 
 
 def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
@@ -72,7 +72,7 @@ def _weights(panel: Any, dataset: xr.Dataset, log_weight: np.ndarray) -> None:
     if finite.size:
         top = finite.max()
         relative = finite - top - np.log(np.exp(finite - top).sum() / log_weight.size)
-        panel.hist(np.maximum(relative, _LIGHTEST), bins=_BINS, color="C0", log=True)
+        panel.hist(np.maximum(relative, _LEAST_LOG_WEIGHT), bins=_BINS, color="C0", log=True)
     title = f"Pareto k = {float(dataset['pareto_k']):.2f}" if "pareto_k" in dataset else "importance weights"
     panel.axvline(0.0, color="gray", linestyle="--")
     panel.set(xlabel="log weight over mean weight", ylabel="draws", title=title)

@@ -12,7 +12,7 @@ from pymc_ep.results import settings
 __all__ = ["plot_forest"]
 
 _MOST = 60
-"""Elements that are named; more are drawn without their names."""
+"""Most elements with names on the axis; more would not fit a page."""
 _ROW = 0.22
 """Height of a row, in inches."""
 

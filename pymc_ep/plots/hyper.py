@@ -19,8 +19,9 @@ _MOST = 12
 """Elements that have a panel each."""
 _BINS = 40
 _POINTS = 200
-_ENDS = 0.002
-"""Share of the draws beyond either end of the axis: of a long tail the bulk is shown."""
+"""Points of the line of a prior density."""
+_CUT_SHARE = 0.002
+"""Share of the draws beyond either end of the axis: a long tail would squeeze the bulk."""
 
 
 def plot_hyper(
@@ -71,7 +72,7 @@ def plot_hyper(
     axes = axes_for(len(elements), ax, figsize)
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     for panel, (label, name, k, draws) in zip(axes, elements):
-        low, high = np.quantile(draws, [_ENDS, 1.0 - _ENDS])
+        low, high = np.quantile(draws, [_CUT_SHARE, 1.0 - _CUT_SHARE])
         if low == high:
             panel.axvline(low, color="C0", label="value")
         else:

@@ -84,7 +84,7 @@ def plot_latent(
 
 
 def _points(idata: Any, data: Any) -> np.ndarray:
-    """Return data that are given, or those of an observed variable."""
+    """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return np.asarray(data)
     known = group(idata, "observed_data") if hasattr(idata, "groups") and has_group(idata, "observed_data") else {}

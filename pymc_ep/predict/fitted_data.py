@@ -1,4 +1,4 @@
-"""Data of a model that are no longer those of its fit, and the values that they had then."""
+"""Data of a model that have changed since its fit, and their values in the fit."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ __all__ = ["changed_data"]
 
 
 def changed_data(idata: Any, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
-    """Return shared variables of a model whose values are others than in a fit, with those of the fit.
+    """Return the shared variables whose values differ from those in a fit, mapped to the latter.
 
-    The container has them as ``constant_data``, as observations, and as lengths of dims; what was put into the model
-    after the fit is in none of these.
+    The container holds them as ``constant_data``, as observations, and as lengths of dims. Variables added to the model
+    after the fit are in none of these.
     """
     groups = ("fit", "constant_data", "observed_data")
     held = {name: group(idata, name) if has_group(idata, name) else xr.Dataset() for name in groups}

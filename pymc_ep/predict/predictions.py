@@ -19,6 +19,7 @@ from pymc_ep.results import labelled
 __all__ = ["predict"]
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Default quantiles: the intervals of 90% and 50% that the plots draw, and the median."""
 
 
 def predict(
@@ -82,7 +83,7 @@ def predict(
     posterior = posterior_of(idata, model, names)
     if response:
         parts = [
-            _of_response(model, posterior, group, kind, quantiles)
+            _response(model, posterior, group, kind, quantiles)
             if group.site.response is not None
             else drawn_response(idata, model, group, kind, quantiles)
             for group in likelihoods(posterior.form.form, names)
@@ -104,7 +105,7 @@ def predict(
     return labelled(model, variables)
 
 
-def _of_response(
+def _response(
     model: pm.Model,
     posterior: SitePosterior,
     group: Likelihood,
