@@ -127,7 +127,7 @@ def fit(
     -----
     ConvergenceWarning
         Where the iteration stopped before its tolerance, or was interrupted: Ctrl-C returns the state reached, once
-        there is one. The result's status says how.
+        there is one. The status of the result holds the reason.
     """
     began = time.perf_counter()
     if isinstance(method, pm.Model):

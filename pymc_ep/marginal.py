@@ -78,7 +78,7 @@ def marginalize(
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> pm.Model:
-    """Return the model of the hyperparameters alone, with the log evidence in place of what is integrated out.
+    """Return the model of the hyperparameters alone, with the log evidence in place of the latent variables.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def marginalize(
         With the same hyperparameters, transforms, dims, coords and data, the Deterministics that follow from these, and
         the potential ``<method>_log_evidence``, the log density of the data given the hyperparameters, which has
         first derivatives. `pymc.sample` and other samplers take it; ``counts`` of the potential's Op
-        (``marginal["ep_log_evidence"].owner.op``) says how many evaluations there were, and how many failed.
+        (``marginal["ep_log_evidence"].owner.op``) holds the numbers of evaluations and of failed ones.
 
     Raises
     ------
@@ -142,12 +142,12 @@ def recover(
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Add what was integrated out to draws of the hyperparameters.
+    """Add draws of the latent variables to draws of the hyperparameters.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        What a sampler made of the model that `marginalize` returned.
+        Result of a sampler for the model that `marginalize` returned.
     model : pymc.Model, optional
         The full model, by default that of the ``with`` block. Its free variables that the posterior of `idata` lacks
         are the latent ones.

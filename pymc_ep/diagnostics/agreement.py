@@ -44,7 +44,7 @@ def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None
         ``mean_difference``
             mean - mean_mcmc, over sd_mcmc.
         ``mean_mcse``
-            Monte Carlo standard error of mean_mcmc, over sd_mcmc: the size below which a difference says nothing.
+            Monte Carlo standard error of mean_mcmc, over sd_mcmc: a smaller difference is noise.
         ``sd_ratio``
             sd / sd_mcmc.
         ``sd_mcse``
@@ -56,7 +56,7 @@ def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None
             Of the chains.
         ``mcmc_converged``
             Whether r_hat is at most 1.01 and both effective sample sizes are at least 400; False also for a single
-            chain, for which r_hat is unknown. Where it is False, the row tells nothing about the fit.
+            chain, for which r_hat is unknown. Where it is False, the row does not test the fit.
 
     Raises
     ------
@@ -92,6 +92,7 @@ _COLUMNS = (
     *("mean", "mean_mcmc", "sd", "sd_mcmc", "mean_difference", "mean_mcse", "sd_ratio", "sd_mcse", "wasserstein"),
     *("r_hat", "ess_bulk", "ess_tail"),
 )
+"""Columns of the table, in order."""
 
 
 def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:

@@ -54,7 +54,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
         Hyperparameters are at their mode, or mixed over where the fit does so, by their weights without the
         observation. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain than its own Gaussian
-        observation alone, so that there is no cavity. ``domain`` is an attribute, the site's.
+        observation alone, so that there is no cavity. The attribute ``domain`` is that of the site.
 
     Raises
     ------
@@ -246,3 +246,4 @@ def _log_predictive(
 
 
 _TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(LINES, _continuous)
+"""Function that computes transforms, by the domain of a site."""

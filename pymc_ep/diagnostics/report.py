@@ -90,11 +90,12 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
             observation, and divergence.
 
-        Of bilinear models the weights alone: their predictors are no Gaussians, so that there are no cumulants.
+        For bilinear models the weights alone: their predictors are not Gaussian, so that there are no cumulants.
 
-        What cannot be computed, or means nothing, is absent, and the attribute ``absent`` says why. The attribute
-        ``verdict`` says in words what the numbers mean, a line each, the worst first, with cures; ``status`` is EP's
-        own sentence, and ``warning`` says of which variables the data tell next to nothing, if that was seen.
+        Results that cannot be computed, or would be meaningless, are absent; the attribute ``absent`` gives the
+        reasons. The attribute ``verdict`` interprets the numbers, one line each, the worst first, with cures;
+        ``status`` is EP's own sentence, and ``warning`` names variables about which the data are nearly uninformative,
+        if any.
 
     Raises
     ------

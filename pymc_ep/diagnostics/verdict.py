@@ -11,20 +11,22 @@ from pymc_ep.hyper.integration.corrections import SHIFTED
 __all__ = ["Finding", "verdict"]
 
 _FINE, _NOTE, _DOUBT, _WRONG = range(4)
+"""Levels of a finding, the worst last."""
 _FIRST = {
     _FINE: "Nothing that was measured speaks against this fit.",
     _DOUBT: "Doubtful: check this fit before its numbers are used.",
     _WRONG: "Not to be trusted.",
 }
 _FIRST[_NOTE] = _FIRST[_FINE]
+"""Summary line by the worst level."""
 
 _HEAVY = 0.7
 """Pareto k above which weighted means are of no use (Vehtari et al. 2024)."""
 _FEW = 0.5
 """Relative effective sample size above which the approximation counts as near at any Pareto k."""
 _LOW_DIMENSION = 30
-"""Most unknowns for which uneven weights tell of a poor approximation, not of the dimension alone: standard deviations
-a tenth too small in 30 directions leave a relative effective sample size of one half."""
+"""Most unknowns for which uneven weights show a poor approximation rather than the dimension: standard deviations a
+tenth too small in 30 directions leave a relative effective sample size of one half."""
 _NOTED, _LARGE = 0.3, 1.0
 """Corrections of the log evidence, in nats, above which EP's error is noted, and above which EP is doubtful: evidence
 off by a factor of 1.3, and of e."""
@@ -69,7 +71,7 @@ def verdict(
     held : bool
         Whether draws and moments leave the hyperparameters at one value.
     warning : str
-        A further reason for doubt; empty if there is none.
+        A further reason for doubt, or empty.
     """
     findings = [
         *_convergence(fit),

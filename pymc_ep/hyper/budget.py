@@ -50,9 +50,9 @@ def most_draws(form: CompiledSiteForm) -> int:
 
 
 def choose(form: CompiledSiteForm, *, chains: bool) -> tuple[str, Status]:
-    """Choose the default treatment of the hyperparameters, and say why it is not integration; empty where it is.
+    """Return the default treatment of the hyperparameters, and the reason if that is not integration.
 
-    `chains` tells whether sampling is possible.
+    `chains`: whether sampling is possible.
     """
     p, least = form.start.size, _least_fits(form)
     if p > MOST_DIMENSIONS:

@@ -13,14 +13,14 @@ from pymc_ep.hyper.hessian import STEP, curvature
 __all__ = ["FAR", "WIDEST", "Objective", "Sites", "search"]
 
 WIDEST = 5.0
-"""Largest standard deviation of a logarithm or logit for a Gaussian about the mode: a factor of 150. A wider one says
-that the data do not determine the hyperparameter."""
+"""Largest standard deviation of a logarithm or logit for a Gaussian about the mode: a factor of 150. With a wider one
+the data do not determine the hyperparameter."""
 FAR = 6.0
 """Distance of a logarithm or logit from its start, a factor of 400, beyond which a rising density counts as running to
 a boundary."""
 
 _ROUND = 100
-"""Most evaluations of one round. A longer round says that hyperparameters are coupled or badly scaled, so that the
+"""Most evaluations of one round. After a longer one, hyperparameters are taken for coupled or badly scaled, and the
 search goes on in whitened coordinates; their Hessian costs two evaluations for each hyperparameter."""
 _EVALUATIONS = 1000
 """Most evaluations of the evidence in one search, ten rounds: a bound on its time."""
@@ -43,6 +43,7 @@ finite, so that its arithmetic goes on."""
 
 
 Sites = tuple[np.ndarray, np.ndarray] | None
+"""Shift and precision of all sites, (n,) each; None for the form's first ones."""
 
 
 class _BoxExhausted(Exception):
@@ -147,10 +148,10 @@ def _rank(at: EvidenceAt) -> tuple[bool, float]:
 def search(objective: Objective, theta: np.ndarray) -> bool:
     """Search in rounds about the best point, kept by `objective`; return whether a hyperparameter runs to a boundary.
 
-    L-BFGS ends at a point without evidence. A first step along a steep slope leads to such points: that of a noise
-    scale under data without noise, say. So the first rounds search in a box, which bounds logarithms and logits, whose
+    L-BFGS ends at a point without evidence. A first step along a steep slope leads to such points, as that of a noise
+    scale does under data without noise. So the first rounds search in a box, which bounds logarithms and logits, whose
     scale is known. A search that ends on the border moves the box. A point that failed shrinks the box to a quarter of
-    its distance; a round without one lets the box grow again. More than `_ROUND` evaluations say that hyperparameters
+    its distance; a round without one lets the box grow again. More than `_ROUND` evaluations mean that hyperparameters
     are coupled, or differ by orders in their scales. The rounds that follow use coordinates of unit curvature.
     """
     transformed = objective.evidence.form.transformed
@@ -207,7 +208,8 @@ def _runs_to_boundary(before: EvidenceAt | None, objective: Objective, start: np
 
     True at `_FARTHEST` from the start. True from `FAR` on if, in the last round, log evidence stayed constant and the
     log prior rose at a constant rate above that of a vague prior or a Jacobian, which is about one. The joint prior of
-    a scale and the variables that it scales rises so where all of them are hyperparameters; the data then have no say.
+    a scale and the variables that it scales rises so where all of them are hyperparameters, of which the likelihood is
+    then independent.
     """
     at = objective.at
     moved = np.where(border & (np.abs(at.theta) > np.abs(start)), np.abs(at.theta - start), 0.0)

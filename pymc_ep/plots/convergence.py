@@ -37,8 +37,8 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         of the optimiser, if there was more than one; and where the hyperparameters were integrated over, for up to
         three elements, the log density of each fit against its value. Of the double loop, which learns hyperparameters
         on its way, the bound with their log prior, and where variances are not exact the objective of the inner loop in
-        its place. Of bilinear models the bound with their log prior, and what a step added to it; where all matrices
-        are points it is the log density of these and the data.
+        its place. For bilinear models the bound with their log prior, and its increase in each step; where all
+        matrices are points the bound is the log density of these and the data.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1

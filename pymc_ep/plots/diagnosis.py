@@ -1,4 +1,4 @@
-"""Pictures of what `pymc_ep.diagnose` returns."""
+"""Plots of the result of `pymc_ep.diagnose`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,9 +12,11 @@ from pymc_ep.plots.axes import axes_for
 __all__ = ["plot_diagnose"]
 
 _INDICATOR = "_non_gaussianity"
+"""Suffix of the divergences in the dataset."""
 _NAMED = 3
 """Sites that are named in the picture: more labels would overlap."""
 _BINS = 50
+"""Bins of the histogram of weights."""
 _LEAST_LOG_WEIGHT = -100.0
 """Least log weight over the mean weight on the axis; lower ones are counted there, as exp(-100) is zero in any mean."""
 
@@ -25,7 +27,7 @@ def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[floa
     Parameters
     ----------
     dataset : xarray.Dataset
-        What `pymc_ep.diagnose` returned.
+        Result of `pymc_ep.diagnose`.
     ax : sequence of matplotlib.axes.Axes, optional
         One each for sites and for weights, whichever the dataset has.
     figsize : (float, float), optional

@@ -18,6 +18,7 @@ __all__ = ["plot_hyper"]
 _MOST = 12
 """Elements that have a panel each."""
 _BINS = 40
+"""Bins of a histogram of draws."""
 _POINTS = 200
 """Points of the line of a prior density."""
 _CUT_SHARE = 0.002
@@ -44,7 +45,7 @@ def plot_hyper(
     var_names : str or sequence of str, optional
         By default all hyperparameters.
     ax : sequence of matplotlib.axes.Axes, optional
-        One for each element, of which up to twelve are shown.
+        One for each element; at most twelve are shown.
     figsize : (float, float), optional
         Of a new figure, in inches.
 

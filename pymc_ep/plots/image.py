@@ -55,10 +55,9 @@ def plot_image(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        Truth, data, mean (or mode) and standard deviation; what is not there has no panel. The first three share the
-        range of their colours, that of the truth or else of the mean, and its bar, on which an arrow says that values
-        lie beyond. The first row is on top, and the axes are in the variable's coordinates where these are evenly
-        spaced numbers.
+        Truth, data, mean (or mode) and standard deviation, as far as available. The first three share one range of
+        colours, that of the truth or else of the mean, and one colour bar, on which an arrow marks values beyond it.
+        The first row is on top, and the axes are in the variable's coordinates where these are evenly spaced numbers.
 
     Raises
     ------

@@ -11,6 +11,7 @@ from pymc_ep.results import fit_group, posterior_moments
 __all__ = ["plot_coefficients", "plot_states"]
 
 _BINS = 40
+"""Bins of a histogram of coefficients."""
 _LEAST = 1e-6
 """Modulus of a coefficient, relative to the largest, below which all are counted in one bin: the axis is
 logarithmic."""

@@ -56,8 +56,8 @@ def predict(
     xarray.Dataset
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
-        mode, or by the mixture where the fit is one. All is by quadrature; only of likelihoods without a registered
-        site the response is that of the fit's draws, of which new observations have the seed 0.
+        mode, or by the mixture where the fit is one. Responses are computed by quadrature. For likelihoods without a
+        registered site they come from the fit's draws, with new observations drawn from seed 0.
 
     Raises
     ------

@@ -21,6 +21,7 @@ __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 _OWN_DIMS = ("iteration", "hyper_iteration", "hyper_point")
 """Dims of the group ``fit``, which no model may use."""
 _SAMPLE_DIMS = ("chain", "draw")
+"""Leading dims of draws."""
 
 
 def build_container(
@@ -48,7 +49,7 @@ def build_container(
         Posterior means, standard deviations and modes by variable, each in a group of its own, such as
         ``posterior_mean``: in one group ``level_sd`` could be a variable, or the standard deviation of ``level``.
     fit : mapping of str to (dims, values)
-        Variables of the group ``fit``; `model_dims` gives the dims of what belongs to a model variable.
+        Variables of the group ``fit``; `model_dims` gives the dims of a model variable.
         Model coordinates are attached; scalars have no dims.
     fit_attrs : mapping
         Attributes of the group ``fit``: str, int or float, and ``settings``, a mapping that is stored as

@@ -75,8 +75,8 @@ class Evidence:
     checkpoint : Checkpoint, optional
         Stores hyperparameters and sites of each fit.
     density : {"natural", "unconstrained", "none"}
-        What `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without Jacobian
-        terms, their log density on the unconstrained scale, or nothing.
+        Term that `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without
+        Jacobian terms, their log density on the unconstrained scale, or nothing.
 
     Raises
     ------

@@ -49,8 +49,8 @@ class EvidenceOp(Op):
 
     Log Z is that of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters
     is not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z
-    is minus infinity and the gradient zero: a sampler turns back from there. `counts` says how often that was so, and
-    the first such point is logged.
+    is minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the number of such
+    points, and the first one is logged.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ def corrected_weights(
 
 
 def correction_warning(corrected: Corrected | None, evidence: Evidence) -> str:
-    """Return a warning where the correction is large or diverges; empty otherwise, and where there is none."""
+    """Return a warning where the correction is large or diverges; empty otherwise, or without a correction."""
     if corrected is None:
         return ""
     if not corrected.known:

@@ -39,7 +39,7 @@ _MOVES = 10
 _KNOWN = 1.0
 """Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown: an error by a factor of e."""
 _EXTENDED = 3.0
-"""The same for refused positions at which a fit extends the emulator. Farther out it would tell of itself alone."""
+"""The same for refused positions at which a fit extends the emulator: farther out it informs no other position."""
 _FAR = 10.0, 2.0
 """Drop (a, b) below the largest log density, a + b p nats, beyond which a fit is left out of the emulator. The mass of
 a Gaussian out there is negligible, and the drop grows with p as its typical drop p / 2 does."""
@@ -127,7 +127,7 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     Returns
     -------
     Integral
-        Without draws where the density has no mode, or does not fall on some side; the sentence says why.
+        Without draws where the density has no mode, or does not fall in some direction; `sentence` holds the reason.
 
     Raises
     ------

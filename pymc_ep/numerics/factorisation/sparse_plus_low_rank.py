@@ -17,7 +17,7 @@ class LeadingPairs(NamedTuple):
     left, right : ndarray, (m, k) and (n, k)
         Orthonormal columns; left.T @ matrix @ right is diagonal.
     values : ndarray, (k,)
-        In decreasing order, none above the exact one.
+        In decreasing order, each at most the exact one.
     """
 
     left: np.ndarray

@@ -53,7 +53,7 @@ class FlatPosterior(NamedTuple):
     coordinates : ndarray, (N,)
         E x.
     precision : ndarray, (n,)
-        pi, with what the prior adds to it.
+        pi + w, sites and prior together.
     design : csr_array or LinearOperator, (n, N)
         D.
     factor : PrecisionFactor

@@ -43,7 +43,7 @@ class _Posterior(Protocol):
 
     @property
     def proper(self) -> Any:
-        """Whether the posterior is a proper Gaussian; the rest is meaningless where it is not."""
+        """Whether the posterior is a proper Gaussian; the other members are meaningless where it is not."""
 
     @property
     def coordinates(self) -> Any:
@@ -82,7 +82,7 @@ class _DrawnByItself(_Posterior, Protocol):
 
 
 GaussianPosterior = _DrawnFromPrior | _DrawnByItself
-"""Either kind of posterior, which `drawn_from_prior` tells apart."""
+"""Either kind of posterior; `drawn_from_prior` discriminates them."""
 
 
 class GaussianPrior(Protocol):

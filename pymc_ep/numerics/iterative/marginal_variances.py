@@ -15,6 +15,7 @@ from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solu
 __all__ = ["LanczosBound", "VarianceEstimate", "lanczos", "perturb_and_map"]
 
 Map = Callable[[Any], Any]
+"""Product of a matrix with a vector."""
 
 
 class VarianceEstimate(NamedTuple):

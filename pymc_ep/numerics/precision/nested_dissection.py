@@ -30,7 +30,7 @@ class Dissection(NamedTuple):
     edges : ndarray of int, (K + 1,)
         Place at which the unknowns of each node begin, and N.
     parents : ndarray of int, (K,)
-        The node that holds the first unknown beyond; -1 where there is none.
+        The node of the first later unknown that a node is coupled with; -1 for a root.
     beyond : list of K ndarrays of int
         Places of the later unknowns that a node is coupled with when it is eliminated, sorted.
     """

@@ -26,6 +26,7 @@ from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 __all__ = ["Basis", "Orthonormal", "OrthonormalFactor", "joined"]
 
 Product = Callable[[np.ndarray], np.ndarray]
+"""Product of a matrix with a vector, or a function of each element."""
 
 _EQUAL = 1e-12
 """Relative difference of the unknowns' precisions that counts as rounding: their mean replaces them all."""

@@ -39,8 +39,8 @@ DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
 
 REACH = 1.0
-"""Cavity standard deviations by which a rule's cavity mean may move: what it then misses is below exp(-30), since the
-integrand that is DROP nats down lies at most 9 of them away."""
+"""Cavity standard deviations by which the cavity mean of a rule may move: the mass that it then misses is below
+exp(-30), since its ends, DROP nats down, are at most 9 of them away."""
 
 _WIDE_DROP = 60.0
 """Largest drop at an edge, in nats, at which its search ends: a panel is then at most 1.5 times too long (log t

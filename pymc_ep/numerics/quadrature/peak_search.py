@@ -88,6 +88,7 @@ class Peak(NamedTuple):
 
 
 Integrand = Callable[..., tuple[np.ndarray, np.ndarray]]
+"""``integrand(offset, sites)`` returns the log integrand and its slope; see `integrand_of`."""
 
 
 def integrand_of(
