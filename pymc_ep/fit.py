@@ -157,8 +157,8 @@ def fit(
         return sample(model, form, chosen, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
-    of = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
-    saved = Checkpoint(checkpoint, of | {"set of data": digest(*form.observed())})
+    identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
+    saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:
         state, theta = resumed, resumed["theta"]
     compiled = time.perf_counter()

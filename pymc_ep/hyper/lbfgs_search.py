@@ -60,7 +60,7 @@ class Objective:
         Sites of the first fit.
     gain : float
         Gain of an iteration, in nats, below which the search ends; with 0 it goes on to rounding.
-    notice : callable, optional
+    on_fit : callable, optional
         Called with each converged fit and the gradient there.
     """
 
@@ -70,11 +70,11 @@ class Objective:
         start: Sites,
         *,
         gain: float = 0.0,
-        notice: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
+        on_fit: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
     ):
         self.evidence = evidence
         self.gain = gain
-        self.notice = notice
+        self.on_fit = on_fit
         self.sites = start
         self.best: EvidenceAt | None = None
         self.latest: EvidenceAt | None = None
@@ -128,8 +128,8 @@ class Objective:
             return self.failed(theta)
         self.sites = at.sites
         self.trace.append(at.value)
-        if self.notice is not None and at.run.status.converged:
-            self.notice(at, gradient)
+        if self.on_fit is not None and at.run.status.converged:
+            self.on_fit(at, gradient)
         if self.best is None or _rank(at) > _rank(self.best):
             self.best, self.slope = at, gradient
         return -at.value, -gradient

@@ -11,7 +11,7 @@ from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.hessian import scaled_curvature
 from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
 
-__all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "maximise", "owners", "why_not_settled"]
+__all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "hyper_names_of", "maximise", "why_not_settled"]
 
 _SETTLED = 1e-3
 """Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
@@ -136,27 +136,27 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
     away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
-        running = [f"{name} (now {_shortest(values[name])})" for name in owners(evidence, away)]
+        running = [f"{name} (now {_abbreviated(values[name])})" for name in hyper_names_of(evidence, away)]
         return (
             f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
             f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
             f"keeps away from there, or use hyper='sample', which needs no mode"
         )
-    steepest = owners(evidence, np.abs(gradient) == largest)[0]
+    steepest = hyper_names_of(evidence, np.abs(gradient) == largest)[0]
     return (
-        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
+        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_abbreviated(values[steepest])}); start "
         f"elsewhere with start={{...}}"
     )
 
 
-def owners(evidence: Evidence, which: np.ndarray) -> list[str]:
+def hyper_names_of(evidence: Evidence, which: np.ndarray) -> list[str]:
     """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
     return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
 
 
-def _shortest(value: np.ndarray) -> str:
+def _abbreviated(value: np.ndarray) -> str:
     return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
 
 
@@ -174,7 +174,7 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     flat = evidence.form.transformed & (spread > WIDEST)
     if flat.any():
         return (
-            f"the evidence hardly depends on {', '.join(owners(evidence, flat))} at the mode (an optimum at a "
+            f"the evidence hardly depends on {', '.join(hyper_names_of(evidence, flat))} at the mode (an optimum at a "
             f"boundary); the hyperparameters are held at the mode"
         )
     return ""
@@ -206,6 +206,6 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
                 continue
             trusted = near.run.status.converged and far_out.run.status.converged
             if trusted and np.isfinite(near.value) and far_out.value > near.value - _NO_FALL:
-                name = owners(evidence, here)[0]
-                found.append(f"{name} = {_shortest(form.constrained(far_out.theta)[name])}")
+                name = hyper_names_of(evidence, here)[0]
+                found.append(f"{name} = {_abbreviated(form.constrained(far_out.theta)[name])}")
     return found

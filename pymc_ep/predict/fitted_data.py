@@ -20,22 +20,22 @@ def changed_data(idata: Any, model: pm.Model) -> dict[SharedVariable, np.ndarray
     """
     groups = ("fit", "constant_data", "observed_data")
     held = {name: group(idata, name) if has_group(idata, name) else xr.Dataset() for name in groups}
-    of_fit: dict[SharedVariable, np.ndarray] = {}
+    fitted_values: dict[SharedVariable, np.ndarray] = {}
     for name, values in held["constant_data"].items():
         if isinstance(variable := model.named_vars.get(str(name)), SharedVariable):
-            of_fit[variable] = values.to_numpy()
+            fitted_values[variable] = values.to_numpy()
     for variable in model.observed_RVs:
         values = model.rvs_to_values[variable]
         if values.owner is not None and len(values.owner.inputs) == 1:
             (values,) = values.owner.inputs  # a cast of the data
         if isinstance(values, SharedVariable) and variable.name in held["observed_data"]:
-            of_fit[values] = held["observed_data"][variable.name].to_numpy()
+            fitted_values[values] = held["observed_data"][variable.name].to_numpy()
     sizes = {str(dim): size for one in held.values() for dim, size in one.sizes.items()}
     for dim, length in model.dim_lengths.items():
         if isinstance(length, SharedVariable) and dim in sizes:
-            of_fit[length] = np.asarray(sizes[dim])
+            fitted_values[length] = np.asarray(sizes[dim])
     return {
         variable: values.astype(variable.dtype)
-        for variable, values in of_fit.items()
+        for variable, values in fitted_values.items()
         if not np.array_equal(variable.get_value(borrow=True), values, equal_nan=values.dtype.kind == "f")
     }

@@ -119,11 +119,11 @@ def _response(
         weights.append(weight)
         parts.append(at_predictor(component, group))
     own = np.array(weights)
-    mean, sd, of_observation = expected_response(own, parts)
+    mean, sd, observation_sd = expected_response(own, parts)
     if kind == "expectation":
         levels = predictor_quantiles(own, parts, np.array(quantiles))
     else:
-        sd, levels = of_observation, observation_quantiles(name, own, parts, np.array(quantiles))
+        sd, levels = observation_sd, observation_quantiles(name, own, parts, np.array(quantiles))
     out = labelled(model, {f"{name}_mean": (name, mean), f"{name}_sd": (name, sd)})
     each = [labelled(model, {f"{name}_quantile": (name, level)}) for level in levels]
     return out.merge(xr.concat(each, xr.IndexVariable("quantile", list(quantiles)), combine_attrs="drop_conflicts"))

@@ -36,12 +36,12 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePost
         return _posterior_at_present(idata, model, wanted)
     with exchanged(changed):
         form = _posterior_at_present(idata, model, wanted).form
-    behind, of_latent = form.form.made_of(settings(idata)["latent"])
-    changed = {variable: value for variable, value in changed.items() if variable in behind}
+    dependencies, latent_dependencies = form.form.made_of(settings(idata)["latent"])
+    changed = {variable: value for variable, value in changed.items() if variable in dependencies}
     fitted = form.fitted_to(changed) if changed else None
     if fitted is None:
         return _posterior_at_present(idata, model, wanted)
-    for name, own in of_latent.items():
+    for name, own in latent_dependencies.items():
         if touched := [str(variable.name) for variable in changed if variable in own]:
             raise ValueError(
                 f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "

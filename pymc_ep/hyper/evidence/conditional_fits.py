@@ -68,7 +68,7 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
         if i == first:
             centre = at
         stalled += not at.run.status.converged
-        (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.left_out(at)
+        (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.leave_one_out(at)
         waiting[i] = False
         evidence.report.advance()
         here = cdist(scaled[i : i + 1], scaled)[0]

@@ -180,7 +180,7 @@ class Evidence:
         unconstrained = self.density == "unconstrained"
         return prior._replace(log_prior=float(self.form.rows.log_prior(theta[None])[0]) if unconstrained else 0.0)
 
-    def left_out(self, at: EvidenceAt) -> np.ndarray:
+    def leave_one_out(self, at: EvidenceAt) -> np.ndarray:
         """Return the log predictive density of each observation given the others, (n,).
 
         EP's cavity is the posterior without the observation, so log Zhat is its predictive density. With a fractional

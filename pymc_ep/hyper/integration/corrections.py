@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.explore import DesignPoint
-from pymc_ep.hyper.maximise import owners
+from pymc_ep.hyper.maximise import hyper_names_of
 from pymc_ep.numerics.interpolation.spline import Spline
 
 __all__ = ["SHIFTED", "Corrected", "corrected_weights", "correction_warning"]
@@ -88,7 +88,7 @@ def correction_warning(corrected: Corrected | None, evidence: Evidence) -> str:
     most = np.abs(corrected.shift).max()
     if most < SHIFTED:
         return ""
-    name = owners(evidence, np.abs(corrected.shift) == most)[0]
+    name = hyper_names_of(evidence, np.abs(corrected.shift) == most)[0]
     return (
         f"skewness and kurtosis of the sites move the mean of {name} by {most:.1f} standard deviations, as binary data "
         f"in small groups do; that is corrected, but about a sixth of it may be left: compare with pm.sample, started "

@@ -73,7 +73,7 @@ class Explorer:
         """Number of fits, failed ones included."""
         return len(self.points) + len(self.failed)
 
-    def notice(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
+    def record(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
         """Store a converged fit, given the gradient of its value, (p,)."""
         posterior = at.run.state.sweep.posterior
         prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
@@ -85,7 +85,7 @@ class Explorer:
             at.sites,
             np.asarray(posterior.mean),
             np.asarray(posterior.variance),
-            self.evidence.left_out(at),
+            self.evidence.leave_one_out(at),
             self._correction(at),
         )
         self.points.append(point)
@@ -110,4 +110,4 @@ class Explorer:
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
             self.failed.append(theta)
             return None
-        return self.notice(at, gradient)
+        return self.record(at, gradient)

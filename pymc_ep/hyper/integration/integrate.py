@@ -25,7 +25,7 @@ from pymc_ep.hyper.integration.frame import Frame, first_frame
 from pymc_ep.hyper.integration.interpolated_sites import error_between
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
-from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, owners, why_not_settled
+from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, hyper_names_of, why_not_settled
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 
 __all__ = ["Integral", "integrate"]
@@ -74,8 +74,8 @@ class Integral(NamedTuple):
     Attributes
     ----------
     mode : Hyper
-    places : ndarray, (m, p)
-    place_weights : ndarray, (m,)
+    thetas : ndarray, (m, p)
+    theta_weights : ndarray, (m,)
         Weighted hyperparameters, for moments.
     draws : ndarray, (s, p)
         Of the hyperparameters, equally weighted; empty where the points themselves are the draws.
@@ -98,8 +98,8 @@ class Integral(NamedTuple):
     """
 
     mode: Hyper
-    places: np.ndarray
-    place_weights: np.ndarray
+    thetas: np.ndarray
+    theta_weights: np.ndarray
     draws: np.ndarray
     points: list[DesignPoint]
     weights: np.ndarray
@@ -141,7 +141,7 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         )
     explorer = Explorer(evidence)
     evidence.report.phase("searching for the mode of the hyperparameters")
-    objective = Objective(evidence, start, gain=_MODE_GAIN, notice=explorer.notice)
+    objective = Objective(evidence, start, gain=_MODE_GAIN, on_fit=explorer.record)
     try:
         endless = search(objective, theta)
         sentence = why_not_settled(objective, theta, 1.0) if endless else ""
@@ -186,8 +186,8 @@ class _Integration:
                 self.mode,
                 self.explorer,
                 f"the search for the mode of the hyperparameters ended where fits do not converge beyond, in "
-                f"{', '.join(owners(self.explorer.evidence, edge))}, and they were not integrated over but held; start "
-                f"elsewhere, with start={{...}}, or use power=0.5",
+                f"{', '.join(hyper_names_of(self.explorer.evidence, edge))}, and they were not integrated over but "
+                f"held; start elsewhere, with start={{...}}, or use power=0.5",
             )
         scale = np.sqrt((self.frame.axes**2).sum(axis=0))
         if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
@@ -382,7 +382,7 @@ class _Integration:
             return found._replace(converged=not why, sentence="; ".join(remarks))
         least = _least_known(self.emulator, walkers.positions, 1)[0]
         which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
-        name = owners(self.explorer.evidence, np.arange(self.p) == which)[0]
+        name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == which)[0]
         sentence = (
             f"hyperparameters not settled after {found.evaluations} fits: weights of their draws have a "
             f"relative effective sample size of {found.effective:.2f}, and {self.refused_share:.0%} of moves lead to "

@@ -111,7 +111,7 @@ class Forest(NamedTuple):
             if xp is np:
                 given = [_shared(p) for p in given]
             terms = [_log_odds_terms(p, belief, xp) for p in given]
-            messages = [against + softplus for _, softplus, against in terms]
+            messages = [log_complement + softplus for _, softplus, log_complement in terms]
             out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in terms]))
             if level + 1 < len(self.shapes):
                 below = _sum_of_children(messages[1] - messages[0], self.shapes[level + 1])
@@ -138,10 +138,10 @@ def _shared(probability: np.ndarray) -> np.ndarray:
 
 def _log_odds_terms(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, Any]:
     """Return logit p + b, its softplus and log(1 - p)."""
-    against = xp.log1p(-probability)
-    odds = xp.log(probability) - against + belief
+    log_complement = xp.log1p(-probability)
+    odds = xp.log(probability) - log_complement + belief
     softplus: Callable[[Any], Any] = getattr(xp, "softplus", None) or _softplus
-    return odds, softplus(odds), against
+    return odds, softplus(odds), log_complement
 
 
 def _softplus(x: Any) -> Any:

@@ -68,8 +68,8 @@ def best_variances(
     They are the roots of 1 / v = 1 / left + (right norm^2 + n w) / s2 and 1 / w = 1 / right + (left norm^2 + m v) / s2,
     and below the prior's also where the means are zero.
     """
-    (m, n), (of_left, of_right) = shape, norms
-    a, b = noise / left + of_right**2, noise / right + of_left**2
+    (m, n), (left_norm, right_norm) = shape, norms
+    a, b = noise / left + right_norm**2, noise / right + left_norm**2
     return (
         2 * noise * b / _plus_root(a * b + noise * (n - m), 4 * a * b * m * noise),
         2 * noise * a / _plus_root(a * b + noise * (m - n), 4 * a * b * n * noise),

@@ -105,16 +105,16 @@ def maximise_many(
             break
         # A slice where all functions are active: copies of the pairs would take longer than the rest of the step.
         rows = _selector(active, len(points))
-        ahead = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
+        ascent = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
         if longest is not None:
-            for direction in (ahead, steepest):
+            for direction in (ascent, steepest):
                 np.clip(direction, -longest, longest, out=direction)
-        slope = np.einsum("mp,mp->m", gradients[active], ahead)
+        slope = np.einsum("mp,mp->m", gradients[active], ascent)
         uphill = slope > 0.0
-        ahead[~uphill] = steepest[active[~uphill]]
-        slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ahead[~uphill])
+        ascent[~uphill] = steepest[active[~uphill]]
+        slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ascent[~uphill])
         before, steepness = points[active], gradients[active]
-        stalled[_line_search(evaluate, active, ahead, slope, points, values, gradients)] = True
+        stalled[_line_search(evaluate, active, ascent, slope, points, values, gradients)] = True
         move, change = (
             _scattered(part, active, points.shape) for part in (points[rows] - before, gradients[rows] - steepness)
         )
@@ -143,7 +143,7 @@ def _scattered(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -
 def _line_search(
     evaluate: Evaluate,
     active: np.ndarray,
-    ahead: np.ndarray,
+    ascent: np.ndarray,
     slope: np.ndarray,
     points: np.ndarray,
     values: np.ndarray,
@@ -156,7 +156,7 @@ def _line_search(
     length, left = np.ones(len(active)), np.arange(len(active))
     for _ in range(_HALVINGS):
         rows = active[left]
-        trial = length[left, None] * ahead[_selector(left, len(ahead))]
+        trial = length[left, None] * ascent[_selector(left, len(ascent))]
         trial += points[_selector(rows, len(points))]
         value, gradient = evaluate(rows, trial)
         # A comparison with NaN is false too: outside the domain gradients are arbitrary.

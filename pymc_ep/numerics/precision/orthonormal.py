@@ -81,7 +81,9 @@ def joined(parts: Sequence[Basis]) -> Basis | None:
     squared = [part.squared_adjoint for part in parts if part.squared_adjoint is not None]
 
     def squared_adjoint(v: np.ndarray) -> np.ndarray:
-        return sum((of_part(own) for of_part, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(()))
+        return sum(
+            (part_adjoint(own) for part_adjoint, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(())
+        )
 
     return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
 
@@ -182,8 +184,8 @@ class OrthonormalFactor:
     @property
     def log_det(self) -> float:
         """log |A|."""
-        beside = self._complement * float(np.log(self._common)) if self._complement else 0.0
-        return float(np.log(self._totals).sum()) + beside
+        complement = self._complement * float(np.log(self._common)) if self._complement else 0.0
+        return float(np.log(self._totals).sum()) + complement
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Return A^{-1} b, for b of shape (N,) or (N, k)."""
@@ -229,13 +231,13 @@ class OrthonormalFactor:
         left = np.maximum(1.0 - squared_adjoint(np.ones(self._basis.size)), 0.0)
         return inside + left / self._common
 
-    def _function(self, of: Product, x: np.ndarray) -> np.ndarray:
+    def _function(self, function: Product, x: np.ndarray) -> np.ndarray:
         """Return f(A) x, (N,), for a function of numbers."""
         coefficients = self._basis.forward(x)
         if not self._complement:
-            return self._basis.adjoint(of(self._totals) * coefficients)
-        outside = float(of(np.asarray(self._common)))
-        return outside * x + self._basis.adjoint((of(self._totals) - outside) * coefficients)
+            return self._basis.adjoint(function(self._totals) * coefficients)
+        outside = float(function(np.asarray(self._common)))
+        return outside * x + self._basis.adjoint((function(self._totals) - outside) * coefficients)
 
 
 def _inverse_root(precision: np.ndarray) -> np.ndarray:
