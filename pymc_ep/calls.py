@@ -1,4 +1,4 @@
-"""What the calls that fit a model share: checks of arguments, starting values, the progress bar, the warning."""
+"""Helpers of the calls that fit a model: checks of arguments, starting values, the progress bar, the warning."""
 
 import html
 import time
@@ -34,13 +34,15 @@ __all__ = [
 ]
 
 _SILENT_SECONDS = 2.0
+"""Seconds before the progress bar appears: short fits print nothing."""
 _MANY_MULTIPLICATIONS = 2000.0**3
-"""Work from which more than one BLAS thread is worth a risk. With two threads on two busy cores a fit takes 20 times as
-long at 50 observations and 4 times at 2000, where a factorisation takes 0.1 s; on idle cores it takes half as long."""
+"""Multiplications of one factorisation above which several BLAS threads are used. With two threads on two busy cores a
+fit takes 20 times as long at 50 observations, and 4 times at 2000, where a factorisation takes 0.1 s. On idle cores it
+takes half as long."""
 
 
 def check_numbers(draws: int | None, chains: int, random_seed: Any) -> None:
-    """Raise for numbers of draws or chains that there cannot be, and for seeds that are none."""
+    """Raise for invalid numbers of draws or chains, and for invalid seeds."""
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 0):
         raise ValueError(f"draws={draws!r} must be a whole number of at least 0, or None.")
     if not isinstance(chains, int | np.integer) or chains < 1:
@@ -49,7 +51,7 @@ def check_numbers(draws: int | None, chains: int, random_seed: Any) -> None:
 
 
 def check_seed(random_seed: Any) -> None:
-    """Raise for what seeds no generator, before the fit whose draws it is for."""
+    """Raise for an invalid seed, before the fit whose draws it seeds."""
     try:
         np.random.default_rng(random_seed)
     except (TypeError, ValueError) as error:
@@ -62,7 +64,7 @@ def check_seed(random_seed: Any) -> None:
 def check_options(method: Method, hyper: str, options: dict[str, Any], arguments: Iterable[str] = ()) -> None:
     """Raise for a treatment of the hyperparameters or an option that a method does not have.
 
-    `arguments` are names that the call takes beside options, and that may have been meant.
+    `arguments` are the other arguments of the call, suggested where a name is misspelt.
     """
     if hyper not in (offered := ("auto", *method.hyper)):
         raise ValueError(
@@ -78,7 +80,7 @@ def check_options(method: Method, hyper: str, options: dict[str, Any], arguments
 
 
 def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> None:
-    """Raise for arguments of `pymc.sample` that nothing takes, or that the fit sets itself."""
+    """Raise for `sample_kwargs` without sampling, and for arguments that the fit sets itself."""
     if not sample_kwargs:
         return
     if hyper != "sample":
@@ -155,7 +157,7 @@ def hyper_start(
 
 
 def check_blas_cores(blas_cores: int | str | None) -> None:
-    """Raise for a number of threads that there cannot be."""
+    """Raise for an invalid number of threads."""
     if isinstance(blas_cores, int | np.integer) and not isinstance(blas_cores, bool):
         possible = blas_cores >= 1
     else:
@@ -173,19 +175,19 @@ def blas_threads(form: Any, blas_cores: int | str | None) -> AbstractContextMana
 
 @cache
 def _controller() -> ThreadpoolController:
-    """Return what knows the loaded libraries; NumPy and SciPy have loaded theirs, and looking takes milliseconds."""
+    """Return the controller of the BLAS libraries of NumPy and SciPy, cached: finding them takes milliseconds."""
     return ThreadpoolController()
 
 
 @contextmanager
 def progress(name: str, enabled: bool) -> Iterator[Report]:
-    """Yield a reporter that shows a bar once the fit has taken longer than anyone wants to wait in the dark."""
+    """Yield a reporter that shows a progress bar once a fit has taken `_SILENT_SECONDS`."""
     with ExitStack() as stack:
-        yield _Shown(name.upper(), stack) if enabled else Report()
+        yield _ProgressBar(name.upper(), stack) if enabled else Report()
 
 
-class _Shown(Report):
-    """Shows a bar after `_SILENT_SECONDS`, until `stack` is closed."""
+class _ProgressBar(Report):
+    """Progress bar, shown after `_SILENT_SECONDS` until `stack` is closed."""
 
     def __init__(self, name: str, stack: ExitStack):
         self._name, self._stack, self._began = name, stack, time.perf_counter()

@@ -31,8 +31,8 @@ from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
 __all__ = ["explain", "fit", "supported"]
 
 _FEW_DRAWS = {"draws": 250, "tune": 500}
-"""Draws of each chain, and steps before them, where nobody has asked for chains: minutes, and effective draws enough
-for means."""
+"""Draws and tuning steps of each chain where ``hyper="auto"`` chooses sampling: some minutes, and enough effective
+draws for means."""
 
 
 def fit(
@@ -65,10 +65,10 @@ def fit(
         By default that of the ``with`` block.
     latent : sequence of str, optional
         Variables to integrate out; by default the largest jointly Gaussian set in which every predictor is affine.
-        A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for what it is made of. All other free
-        variables are hyperparameters.
+        A Deterministic, such as the ``f`` of ``gp.prior("f")``, stands for the free variables that it depends on.
+        All other free variables are hyperparameters.
     hyper : {"auto", "integrate", "optimize", "sample", "fixed"}
-        Hyperparameters integrated over, by draws from an emulator of the evidence that exact fits teach and judge; at
+        Hyperparameters integrated over, by draws from an emulator of the evidence that is tested by exact fits; at
         the maximum of log evidence plus log prior, by EP with Gaussian draws about it on PyMC's unconstrained scale, by
         other methods as points; sampled, by `marginalize`, `pymc.sample` and `recover`; or held at `start` or the
         initial point. ``"auto"`` integrates where the method can and fits are cheap enough, samples more than 25
@@ -127,7 +127,7 @@ def fit(
     -----
     ConvergenceWarning
         Where the iteration stopped before its tolerance, or was interrupted: Ctrl-C returns the state reached, once
-        there is one. The result's status says how.
+        there is one. The status of the result holds the reason.
     """
     began = time.perf_counter()
     if isinstance(method, pm.Model):
@@ -157,8 +157,8 @@ def fit(
         return sample(model, form, chosen, start, arguments, options, "" if why is None else why.sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
-    of = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
-    saved = Checkpoint(checkpoint, of | {"set of data": digest(*form.observed())})
+    identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
+    saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:
         state, theta = resumed, resumed["theta"]
     compiled = time.perf_counter()
@@ -176,7 +176,7 @@ def fit(
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:
-    """Say what `fit` would make of a model: latent variables, sites, hyperparameters, ignored variables, solver.
+    """Describe how `fit` would treat a model: latent variables, sites, hyperparameters, ignored variables, solver.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
 
 def supported() -> str:
     """Return the table of distributions, links, sites, methods and treatments of hyperparameters, as text."""
-    # Forms share likelihoods, and a method that solves several forms is one method.
+    # Forms share likelihoods; a method that solves several forms has one row.
     table: dict[tuple[str, str, str], dict[str, str]] = {}
     for entry in forms():
         for distribution, link, name, site in entry.rows():

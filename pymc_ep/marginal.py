@@ -1,4 +1,4 @@
-"""The marginal model of the hyperparameters, and what was integrated out put back; nothing more is hyper="sample"."""
+"""The marginal model of the hyperparameters, and recovery of the latent variables: together, hyper="sample"."""
 
 import time
 import warnings
@@ -30,8 +30,10 @@ from pymc_ep.results import check_dims, fit_state, write_solution
 __all__ = ["marginalize", "recover", "sample"]
 
 _MOST_FITS = 500
-_APART, _TESTABLE = 1.05, 100
-"""Least R-hat at which chains are said to disagree, and least draws of a chain for which it is computed."""
+"""Default of `max_fits`: draws of the hyperparameters at which latent variables are recovered, a fit each."""
+_LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
+"""Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
+the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
 
 
 def sample(
@@ -43,7 +45,7 @@ def sample(
     options: dict[str, Any],
     why: str,
 ) -> Any:
-    """Marginalise, sample by `pymc.sample` with its own `arguments`, recover; `why` is told with the result."""
+    """Marginalise, sample by `pymc.sample` with `arguments`, and recover; `why` goes into the status of the result."""
     theta, initvals = form.start, None
     if start is not None:
         values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
@@ -63,9 +65,9 @@ def sample(
     if not compat.group(sampled, "posterior").sizes["draw"]:
         raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
     with blas_threads(form, arguments["blas_cores"]):
-        told = _Told(arguments["draws"], why)
+        requested = _ChainRequest(arguments["draws"], why)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]
-        return _recover(sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, told)
+        return _recover(sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, requested)
 
 
 def marginalize(
@@ -76,7 +78,7 @@ def marginalize(
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> pm.Model:
-    """Return the model of the hyperparameters alone, with the log evidence in place of what is integrated out.
+    """Return the model of the hyperparameters alone, with the log evidence in place of the latent variables.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ def marginalize(
         With the same hyperparameters, transforms, dims, coords and data, the Deterministics that follow from these, and
         the potential ``<method>_log_evidence``, the log density of the data given the hyperparameters, which has
         first derivatives. `pymc.sample` and other samplers take it; ``counts`` of the potential's Op
-        (``marginal["ep_log_evidence"].owner.op``) says how many evaluations there were, and how many failed.
+        (``marginal["ep_log_evidence"].owner.op``) holds the numbers of evaluations and of failed ones.
 
     Raises
     ------
@@ -107,7 +109,7 @@ def marginalize(
 
 
 def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, Any]) -> Method:
-    """Return a method whose evidence a sampler can take, or raise."""
+    """Return the method, or raise if it has no evidence to sample by."""
     found = get_method(method, form.form)
     if "sample" not in found.hyper:
         raise UnsupportedModelError(
@@ -140,12 +142,12 @@ def recover(
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Add what was integrated out to draws of the hyperparameters.
+    """Add draws of the latent variables to draws of the hyperparameters.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        What a sampler made of the model that `marginalize` returned.
+        Result of a sampler for the model that `marginalize` returned.
     model : pymc.Model, optional
         The full model, by default that of the ``with`` block. Its free variables that the posterior of `idata` lacks
         are the latent ones.
@@ -210,7 +212,7 @@ def _recover(
     random_seed: Any,
     progressbar: bool,
     options: dict[str, Any],
-    told: "_Told | None" = None,
+    requested: "_ChainRequest | None" = None,
 ) -> Any:
     """Fit at draws of the hyperparameters."""
     began = time.perf_counter()
@@ -224,10 +226,10 @@ def _recover(
     assert chosen.condition is not None, "a method that offers hyper='sample' fits at given hyperparameters"
     with progress(chosen.name, progressbar) as report:
         solution = chosen.condition(Call(form, form.start, options=options, report=report), thetas)
-    wrong = _apart(posterior, names)
-    if told is not None and length < told.draws:
-        wrong = [f"interrupted after {length} of {told.draws} draws a chain", *wrong]
-    why = [told.why] if told is not None and told.why else []
+    wrong = _chain_disagreement(posterior, names)
+    if requested is not None and length < requested.draws:
+        wrong = [f"interrupted after {length} of {requested.draws} draws a chain", *wrong]
+    why = [requested.why] if requested is not None and requested.why else []
     status = "; ".join([*wrong, *why, solution.status])
     solution = replace(solution, converged=solution.converged and not wrong, status=status)
     warn_unless_converged(chosen, solution)
@@ -247,20 +249,20 @@ def _recover(
     )
 
 
-class _Told(NamedTuple):
-    """What a fit knows of its chains: draws of each that were asked for, and why there are chains."""
+class _ChainRequest(NamedTuple):
+    """Chains requested by `fit`: draws of each, and the reason why hyperparameters are sampled; empty if asked for."""
 
     draws: int
     why: str
 
 
-def _apart(posterior: Any, names: Sequence[str]) -> list[str]:
-    """Say which hyperparameter's chains disagree most, if any do so clearly; of few draws nothing is said."""
-    if posterior.sizes["draw"] < _TESTABLE or posterior.sizes["chain"] < 2:
+def _chain_disagreement(posterior: Any, names: Sequence[str]) -> list[str]:
+    """Return a warning about the hyperparameter of the largest R-hat, if above `_LEAST_RHAT`; empty for few draws."""
+    if posterior.sizes["draw"] < _LEAST_DRAWS or posterior.sizes["chain"] < 2:
         return []
     worst = {name: compat.largest_rhat(posterior[name].transpose("chain", "draw", ...).to_numpy()) for name in names}
     name = max(worst, key=worst.__getitem__)
-    if worst[name] < _APART:
+    if worst[name] < _LEAST_RHAT:
         return []
     what = f"disagree (R-hat {worst[name]:.2f})" if np.isfinite(worst[name]) else "do not move"
     return [f"chains of {name} {what}: sample longer, with hyper='sample', draws= and sample_kwargs="]

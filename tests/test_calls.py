@@ -77,7 +77,7 @@ def test_blas_threads_by_size(rows, blas_cores, expected):
 @pytest.mark.parametrize(("blas_cores", "expected"), [("auto", {1}), (None, {2})])
 def test_a_fit_has_that_many_and_gives_them_back(blas_cores, expected, monkeypatch):
     seen = []
-    monkeypatch.setattr(calls._Shown, "__call__", lambda *_: seen.append(threads()))
+    monkeypatch.setattr(calls._ProgressBar, "__call__", lambda *_: seen.append(threads()))
     with threadpoolctl.threadpool_limits(2, user_api="blas"), pm.Model():
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
         pmep.fit(draws=0, blas_cores=blas_cores)

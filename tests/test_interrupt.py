@@ -63,7 +63,7 @@ def interrupt_at(monkeypatch, count):
         if len(calls_made) == count:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(calls._Shown, "__call__", report)
+    monkeypatch.setattr(calls._ProgressBar, "__call__", report)
     return calls_made
 
 
@@ -218,7 +218,7 @@ with pm.Model():
     ell, amp = pm.InverseGamma("ell", mu=1.0, sigma=0.5), pm.HalfNormal("amp", 1.0)
     f = pm.gp.Latent(cov_func=amp**2 * pm.gp.cov.Matern52(1, ls=ell)).prior("f", X=x, reparameterize=False)
     {likelihood}, observed=np.random.default_rng(0).poisson(2.0, n))
-    calls._Shown.__call__ = lambda *_: print("running", flush=True)
+    calls._ProgressBar.__call__ = lambda *_: print("running", flush=True)
     {before}
     idata = pmep.fit({options})
     print("ended", bool(idata["fit"]["converged"]), idata["fit"].attrs["status"], flush=True)

@@ -1,4 +1,4 @@
-"""Agreement of an approximation with Markov chains, with the chains' own error beside it."""
+"""Agreement of an approximation with Markov chains, next to the Monte Carlo error of the chains."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -18,6 +18,7 @@ __all__ = ["compare_to_mcmc", "flat_draws"]
 _R_HAT, _LEAST_ESS = 1.01, 400.0
 """Bounds within which chains count as converged (Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021)."""
 _SAMPLE = ("chain", "draw")
+"""Dims of draws."""
 
 
 def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None = None) -> pd.DataFrame:
@@ -43,7 +44,7 @@ def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None
         ``mean_difference``
             mean - mean_mcmc, over sd_mcmc.
         ``mean_mcse``
-            Monte Carlo standard error of mean_mcmc, over sd_mcmc: the size below which a difference says nothing.
+            Monte Carlo standard error of mean_mcmc, over sd_mcmc: a smaller difference is noise.
         ``sd_ratio``
             sd / sd_mcmc.
         ``sd_mcse``
@@ -55,7 +56,7 @@ def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None
             Of the chains.
         ``mcmc_converged``
             Whether r_hat is at most 1.01 and both effective sample sizes are at least 400; False also for a single
-            chain, for which r_hat is unknown. Where it is False, the row tells nothing about the fit.
+            chain, for which r_hat is unknown. Where it is False, the row does not test the fit.
 
     Raises
     ------
@@ -91,10 +92,11 @@ _COLUMNS = (
     *("mean", "mean_mcmc", "sd", "sd_mcmc", "mean_difference", "mean_mcse", "sd_ratio", "sd_mcse", "wasserstein"),
     *("r_hat", "ess_bulk", "ess_tail"),
 )
+"""Columns of the table, in order."""
 
 
 def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
-    """Return the names of variables that a fit and chains share; a ValueError for a wanted one that they do not."""
+    """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
     known = set(map(str, posterior_moments(idata, "mean")))
     if has_group(idata, "posterior"):
@@ -133,7 +135,7 @@ def _moments(idata: Any, draws: xr.Dataset | None, name: str) -> tuple[xr.DataAr
 def _rows(
     name: str, moments: tuple[xr.DataArray, xr.DataArray], draws: xr.DataArray | None, chains: xr.DataArray
 ) -> pd.DataFrame:
-    """Return what does not concern the chains' error."""
+    """Return the columns of moments and distances, without the chains' diagnostics."""
     mean, sd = (np.ravel(part.to_numpy()) for part in moments)
     sample = flat_draws(chains)
     mean_mcmc, sd_mcmc = sample.mean(axis=1), sample.std(axis=1, ddof=1)

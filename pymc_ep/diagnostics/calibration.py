@@ -19,15 +19,16 @@ from pymc_ep.sites import CompiledSite, check_finite
 
 __all__ = ["loo_pit", "predictive_pit"]
 
-_MOST = 10**7
-"""Most predictive probabilities of single counts that are added up."""
+_MOST_COUNTS = 10**7
+"""Most predictive probabilities of single counts that are summed: 80 MB an array, and seconds of work."""
 _EDGES = np.array([-1.0, -0.999, -0.99, -0.9, -0.5, 0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
+"""Edges of the panels on which a predictive density is integrated, in t: shorter towards the ends, for heavy tails."""
 _NODES = 12
-"""Edges of the panels on which a predictive density is integrated, and nodes in each."""
+"""Gauss-Legendre nodes in each panel; `_INTEGRAL_ERROR` tests that they are enough."""
 _FAR = 40.0
-"""Distance from the mean, in logarithms or logits, beyond which nothing is taken to be."""
-_TOTAL = 1e-3
-"""Most that an integral may be off."""
+"""Distance from the mean, in logarithms or logits, beyond which the density counts as zero: a factor of 2e17."""
+_INTEGRAL_ERROR = 1e-3
+"""Largest error of the integral of a density, which is one: invisible in a histogram of transforms."""
 
 
 def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
@@ -53,7 +54,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
         ``<y>_lower`` and ``<y>_upper``: P(Y_i < y_i) and P(Y_i <= y_i), equal for continuous observations.
         Hyperparameters are at their mode, or mixed over where the fit does so, by their weights without the
         observation. NaN, as ``<y>_loo`` is, where the others leave a predictor less certain than its own Gaussian
-        observation alone, so that there is no cavity. ``domain`` is an attribute, the site's.
+        observation alone, so that there is no cavity. The attribute ``domain`` is that of the site.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     y, site = posterior.form.observed()[k], posterior.form.sites[k]
     log_weights, scores, parts = [], [], []
     for weight, component in posterior.components():
-        found, score = _without_one(component, site, name, k)
+        found, score = _loo_transforms(component, site, name, k)
         log_weights.append(np.log(weight))
         scores.append(score)
         parts.append(found)
@@ -79,7 +80,7 @@ def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = No
     return _labelled(model, name, mixed.reshape(2, *y.shape), site.site.domain)
 
 
-def _without_one(posterior: SitePosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the transforms of the observations of group k, (2, n), and their log densities, under their cavities."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.observed()
@@ -109,7 +110,7 @@ def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
     -------
     xarray.Dataset
         ``<y>_lower`` and ``<y>_upper``: P(Y < y) and P(Y <= y) under the predictive distribution of each, equal for
-        continuous observations. What `loo_pit` says of them, and of its ``domain``, holds here as well.
+        continuous observations. Otherwise as in `loo_pit`, attribute ``domain`` included.
 
     Raises
     ------
@@ -159,12 +160,13 @@ def _transforms(
 def _counts(
     site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Add up the predictive probabilities of all counts to y."""
+    """Return P(Y < y) and P(Y <= y), (n,) each: sums of the predictive probabilities of counts."""
     sizes = y.astype(np.int64) + 1
-    if sizes.sum() > _MOST:
+    if sizes.sum() > _MOST_COUNTS:
         raise UnsupportedModelError(
-            f"The counts of {name!r} add up to {int(y.sum())}, and the probabilities of more than {_MOST:.0e} single "
-            f"counts are too many to add up; compare draws of pm.sample_posterior_predictive with the data instead."
+            f"The counts of {name!r} add up to {int(y.sum())}, and the probabilities of more than {_MOST_COUNTS:.0e} "
+            f"single counts are too many to add up; compare draws of "
+            f"pm.sample_posterior_predictive with the data instead."
         )
     row = np.repeat(np.arange(len(y)), sizes)
     first = np.cumsum(sizes) - sizes
@@ -177,18 +179,19 @@ def _counts(
 def _continuous(
     site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Integrate the predictive density below and above y, on a scale on which observations reach over the real line.
+    """Return P(Y <= y) twice, (n,) each: integrals of the predictive density on the real line, below and above y.
 
-    There the predictor is where they are centred. With w = mean + d t / (1 - t^2), where d is such that the density at
-    the mean is that of a normal with deviation d, the integrand is smooth on (-1, 1), power-law tails included. Panels
-    have an edge at t(y) and are shorter towards the ends. As both parts must add up to one, the rule checks itself.
+    Observations are mapped to the real line, where they are centred at the predictor. With w = mean + d t / (1 - t^2),
+    where d is such that the density at the mean is that of a normal with deviation d, the integrand is smooth on
+    (-1, 1), power-law tails included. Panels have an edge at t(y) and are shorter towards the ends. The two parts must
+    sum to one, which tests the rule.
     """
     to_line, from_line, log_slope = LINES[site.site.domain]
     rows = np.arange(len(y))
     log_peak = _log_predictive(site, name, from_line(mean), rows, mean, variance, parameters) + log_slope(mean)
     scale = np.exp(-log_peak) / np.sqrt(2 * np.pi)
     with np.errstate(divide="ignore"):
-        cut = _unit((to_line(y) - mean) / scale)
+        cut = _to_unit_interval((to_line(y) - mean) / scale)
     edges = np.sort(np.concatenate([np.broadcast_to(_EDGES, (len(y), len(_EDGES))), cut[:, None]], axis=1), axis=1)
     unit, weight = np.polynomial.legendre.leggauss(_NODES)
     width = np.diff(edges)[:, :, None]
@@ -197,7 +200,7 @@ def _continuous(
     weight = width * weight / 2 * scale[:, None, None] * (1 + t**2) / (1 - t**2) ** 2
     with np.errstate(over="ignore"):
         point = from_line(w)
-    # Panels without width hold nothing, nor do nodes so far out that a logarithm or logit could not be taken back.
+    # Panels of width zero have no mass; farther out the inverse of a logarithm or logit overflows.
     used = (width > 0) & np.isfinite(point)
     if site.site.domain != "real":
         with np.errstate(divide="ignore"):
@@ -210,7 +213,7 @@ def _continuous(
     is_below = t < cut[:, None, None]
     below, above = (np.where(side, mass, 0.0).sum(axis=(1, 2)) for side in (is_below, ~is_below))
     total = below + above
-    wrong = ~(np.abs(total - 1.0) <= _TOTAL)
+    wrong = ~(np.abs(total - 1.0) <= _INTEGRAL_ERROR)
     if wrong.any():
         index = int(np.argmax(wrong))
         raise UnsupportedModelError(
@@ -220,7 +223,7 @@ def _continuous(
     return below / total, below / total
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
+def _to_unit_interval(x: np.ndarray) -> np.ndarray:
     """Return the t in [-1, 1] with t / (1 - t^2) = x."""
     with np.errstate(invalid="ignore"):
         t = 2.0 * x / (1.0 + np.sqrt(1.0 + 4.0 * x**2))
@@ -243,3 +246,4 @@ def _log_predictive(
 
 
 _TRANSFORMS = dict.fromkeys(("count", "binary"), _counts) | dict.fromkeys(LINES, _continuous)
+"""Function that computes transforms, by the domain of a site."""

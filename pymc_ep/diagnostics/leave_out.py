@@ -21,10 +21,12 @@ from pymc_ep.results import fit_group
 __all__ = ["loo", "only_name", "weights_without"]
 
 _LOO = "_loo"
+"""Suffix of leave-one-out densities in the group ``fit``."""
 _MAX_ITER = 200
-"""Iterations of EP on the observations of one group."""
+"""Most iterations of EP on the observations of one group: the default of ``max_iter``."""
 _DETERMINED = 1e-9
-"""Ratio of variances with a group's sites and without, in one direction, at which the latter count as infinite."""
+"""Ratio of the variances with a group's sites and without, in one direction, below which the latter count as infinite:
+rounding of the difference of precisions."""
 
 
 def loo(idata: Any, model: pm.Model | None = None, *, var_name: str | None = None, groups: Any = None) -> Any:
@@ -64,14 +66,14 @@ def loo(idata: Any, model: pm.Model | None = None, *, var_name: str | None = Non
         With `groups`, for averages over translated grids and bilinear models.
     """
     fit = fit_group(idata)
-    name = only_name(_scored(fit), var_name)
+    name = only_name(_loo_names(fit), var_name)
     pointwise, in_sample, reached = fit[f"{name}{_LOO}"].rename(name), _draws_of_log_likelihood(idata, name), True
     if groups is not None:
         labels, which, dim = _grouped(idata, pointwise, groups)
         posterior = single_posterior_of(idata, pm.modelcontext(model))
-        values, reached = _of_groups(posterior, name, which, len(labels))
+        values, reached = _group_densities(posterior, name, which, len(labels))
         pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
-        in_sample = None if in_sample is None else _sums(in_sample, which, len(labels))
+        in_sample = None if in_sample is None else _group_sums(in_sample, which, len(labels))
     _require_predicted(pointwise, "an observation" if groups is None else "a group")
     draws = 0 if in_sample is None else len(in_sample)
     excess = np.nan
@@ -81,7 +83,7 @@ def loo(idata: Any, model: pm.Model | None = None, *, var_name: str | None = Non
 
 
 def only_name(names: Sequence[str], var_name: str | None) -> str:
-    """Return the observed variable that is meant; a ValueError lists those there are."""
+    """Return the name of the one observed variable, or `var_name` if it is one; otherwise raise."""
     if var_name is None and len(names) > 1:
         raise ValueError(f"The model has several observed variables; pass var_name= as one of {', '.join(names)}.")
     name = names[0] if var_name is None else var_name
@@ -91,9 +93,9 @@ def only_name(names: Sequence[str], var_name: str | None) -> str:
 
 
 def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
-    """Return the weights of k components given all data but one part, (k, n), for each of n parts.
+    """Return the weights of k components given all data but one of n parts, (k, n).
 
-    The part's likelihood is taken out: p(theta | y_-i) is proportional to p(theta | y) / p(y_i | y_-i, theta).
+    The likelihood of the part is divided out: p(theta | y_-i) is proportional to p(theta | y) / p(y_i | y_-i, theta).
 
     Parameters
     ----------
@@ -106,8 +108,8 @@ def weights_without(log_weights: np.ndarray, log_predictives: np.ndarray) -> np.
     return np.exp(ratio - logsumexp(ratio, axis=0))
 
 
-def _scored(fit: xr.Dataset) -> list[str]:
-    """Return the observed variables of which the fit has leave-one-out densities."""
+def _loo_names(fit: xr.Dataset) -> list[str]:
+    """Return the names of observed variables with leave-one-out densities in the fit."""
     names = [name.removesuffix(_LOO) for name in map(str, fit) if name.endswith(_LOO)]
     names = [name for name in names if f"{name}_site_shift" in fit]
     if not names:
@@ -118,7 +120,7 @@ def _scored(fit: xr.Dataset) -> list[str]:
 
 
 def _draws_of_log_likelihood(idata: Any, name: str) -> np.ndarray | None:
-    """Return the log likelihoods of all draws, (s, n), where the fit has kept them."""
+    """Return the log likelihoods of all draws, (s, n); None where the fit did not store them."""
     if not has_group(idata, "log_likelihood") or name not in (kept := group(idata, "log_likelihood")):
         return None
     values = kept[name].transpose("chain", "draw", ...).to_numpy()
@@ -126,7 +128,7 @@ def _draws_of_log_likelihood(idata: Any, name: str) -> np.ndarray | None:
 
 
 def _grouped(idata: Any, pointwise: xr.DataArray, groups: Any) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the groups' labels, the number of each observation's group, (n,), and the name of their dim."""
+    """Return the labels of the groups, the index of each observation's group, (n,), and the name of their dim."""
     name, shape = pointwise.name, pointwise.shape
     dim = groups if isinstance(groups, str) else f"{name}_group"
     if isinstance(groups, str) and groups in pointwise.dims:
@@ -154,14 +156,14 @@ def _grouped(idata: Any, pointwise: xr.DataArray, groups: Any) -> tuple[np.ndarr
     return found, which, dim
 
 
-def _sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
+def _group_sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
     """Return the sums over each group, (s, groups), of values (s, n)."""
     out = np.zeros((count, len(values)))
     np.add.at(out, which, values.T)
     return out.T
 
 
-def _of_groups(posterior: SitePosterior, name: str, which: np.ndarray, count: int) -> tuple[np.ndarray, bool]:
+def _group_densities(posterior: SitePosterior, name: str, which: np.ndarray, count: int) -> tuple[np.ndarray, bool]:
     """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
     found, weights, converged = [], [], True
     for weight, component in posterior.components():
@@ -175,7 +177,7 @@ def _of_groups(posterior: SitePosterior, name: str, which: np.ndarray, count: in
 def _given_hyperparameters(
     posterior: SitePosterior, name: str, which: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
-    """Return the same at one value of the hyperparameters."""
+    """Return `_group_densities` at one value of the hyperparameters."""
     _, prior, gaussian = posterior.mode
     observed = posterior.form.observed()
     k = [one.name for one in posterior.form.form.groups].index(name)
@@ -186,7 +188,7 @@ def _given_hyperparameters(
         own = np.flatnonzero(which == j)
         at = here[own]
         sites = posterior.shift[at], posterior.precision[at]
-        cavity = _without(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
+        cavity = _cavity(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
         if cavity is None:
             continue
         mean, covariance = cavity
@@ -198,10 +200,10 @@ def _given_hyperparameters(
     return out, converged
 
 
-def _without(
+def _cavity(
     mean: np.ndarray, covariance: np.ndarray, shift: np.ndarray, precision: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return mean and covariance of a Gaussian over its Gaussian sites, or None where no proper one is left.
+    """Return mean and covariance of a Gaussian divided by its Gaussian sites; None if that is improper.
 
     With V = L L^T, possibly singular, (V^-1 - Pi)^-1 = L (I - L^T Pi L)^-1 L^T.
     """
@@ -216,7 +218,7 @@ def _without(
 
 
 def _require_predicted(pointwise: xr.DataArray, what: str) -> None:
-    """Raise at the first value that is not known."""
+    """Raise at the first value that is not finite."""
     bad = ~np.isfinite(pointwise.to_numpy())
     if bad.any():
         index = first_index(bad)

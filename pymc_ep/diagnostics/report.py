@@ -1,4 +1,4 @@
-"""What a fit says about its own quality, gathered into one dataset."""
+"""Diagnostics of a fit in one dataset: importance weights, tilted cumulants, verdict."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,25 +20,27 @@ from pymc_ep.results import fit_group, labelled, settings
 __all__ = ["diagnose"]
 
 _WORST = 10
-_MOSTLY = 0.5
-"""Part of rectified counts without a rate above which there is a warning."""
+"""Least Gaussian sites that are listed."""
+_DARK_SHARE = 0.5
+"""Share of rectified counts with a predictor more likely below zero than above, beyond which there is a warning."""
 _DRAWS = 1000
-"""Draws made here where the fit stored no densities of its own."""
+"""Draws made here if the fit stored no densities: the default number of draws a chain."""
 _BUDGET = 5e10
-"""What their factorisations may come to: 368 values in one block, some five seconds."""
+"""Largest number of operations in the factorisations for them: 1000 draws of 368 values in one block, some five
+seconds."""
 _LIKELIHOODS = 5e7
-"""Log likelihoods of draws made here of cells of a matrix, 0.4 GB."""
+"""Most log likelihoods of draws made here for cells of a matrix, 0.4 GB."""
 
 Absent = dict[str, str]
-"""Names of results that there are none of, and why."""
+"""Maps names of absent results to the reason."""
 
 
 def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
-    """Say how far an approximation may be trusted.
+    """Return diagnostics of an approximation, with a verdict in words.
 
-    Two checks that know nothing of each other: importance weights between the exact joint density and the
-    approximation at its draws, which see everything and fail in high dimension; and the third and fourth cumulants of
-    each site's tilted distribution, which say where the posterior is not Gaussian, and correct the evidence.
+    Two independent checks. Importance weights between the exact joint density and the approximation, at its draws,
+    cover all of it but fail in high dimension. Third and fourth cumulants of each site's tilted distribution show where
+    the posterior is not Gaussian, and correct the evidence.
 
     Parameters
     ----------
@@ -88,11 +90,12 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
             The least Gaussian sites: observed variable (or that whose potential it is), position in it in C order,
             observation, and divergence.
 
-        Of bilinear models the weights alone: their predictors are no Gaussians, so that there are no cumulants.
+        For bilinear models the weights alone: their predictors are not Gaussian, so that there are no cumulants.
 
-        What cannot be computed, or means nothing, is absent, and the attribute ``absent`` says why. The attribute
-        ``verdict`` says in words what the numbers mean, a line each, the worst first, with cures; ``status`` is EP's
-        own sentence, and ``warning`` says of which variables the data tell next to nothing, if that was seen.
+        Results that cannot be computed, or would be meaningless, are absent; the attribute ``absent`` gives the
+        reasons. The attribute ``verdict`` interprets the numbers, one line each, the worst first, with cures;
+        ``status`` is EP's own sentence, and ``warning`` names variables about which the data are nearly uninformative,
+        if any.
 
     Raises
     ------
@@ -122,7 +125,7 @@ def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     sites, correction, absent_pairs = _sites(idata, model, fit, posterior)
     dark, warning = _dark(model, posterior)
     if "cumulant_correction" in fit:
-        # An integration over the hyperparameters has corrected its evidence at each of them.
+        # An integration over the hyperparameters has corrected the evidence at each fit.
         scalars |= {name: fit[name] for name in ("cumulant_correction", "cumulant_shift")}
         scalars["log_evidence_cumulant"] = fit["log_evidence"]
     elif correction is not None:
@@ -144,7 +147,7 @@ def _drawn(posterior: Posterior) -> JointDraws:
 
 
 def _sentence(absent: Mapping[str, str]) -> str:
-    """Say what is absent, each reason once."""
+    """Return one sentence of the absent results, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in absent.items():
         names.setdefault(reason, []).append(name)
@@ -154,9 +157,9 @@ def _sentence(absent: Mapping[str, str]) -> str:
 def _weights(
     fit: xr.Dataset, drawn: Callable[[], JointDraws], log_volume: float | None = None
 ) -> tuple[dict[str, xr.DataArray], Absent]:
-    """Return what the importance weights say: of the draws of the fit, or else of those that `drawn` makes.
+    """Return the summaries of importance weights, of the draws of the fit or else of `drawn()`, and the absent ones.
 
-    `log_volume` is that of the hyperparameters, where draws vary these.
+    `log_volume` is that of the hyperparameters if the draws vary them.
     """
     names = ("pareto_k", "weights_ess", "log_evidence_importance", "importance_correction")
     if "log_p" in fit and "log_q" in fit:
@@ -226,15 +229,15 @@ def _sites(
         for what, values in indicators.items()
     }
     factors = [factor.name for factor in posterior.form.form.factors]
-    worst = _worst(dict(zip(factors, observed)), indicators["non_gaussianity"])
+    worst = _worst_sites(dict(zip(factors, observed)), indicators["non_gaussianity"])
     absent = dict.fromkeys(("cumulant_correction", "log_evidence_cumulant"), reason) if reason else {}
     return xr.merge([labelled(model, variables), worst], combine_attrs="drop"), correction, absent
 
 
 def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
-    """Return where rectified counts probably see no rate at all, and say where that is most of them."""
+    """Return P(predictor < 0), where the rate of rectified counts is zero, and a warning if that is most of them."""
     form, (_, _, gaussian) = posterior.form, posterior.mode
-    # A predictor that is known has no variance, or one that rounding made negative.
+    # The variance of a known predictor is zero, or negative by rounding.
     sd = np.sqrt(np.maximum(np.asarray(gaussian.variance), KNOWN))
     below = ndtr(-np.asarray(gaussian.mean) / sd)
     observed = form.observed()
@@ -243,7 +246,7 @@ def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
         if group.options.get("zero_mass"):
             variables[f"{group.name}_dark"] = group.name, below[here].reshape(y.shape)
             count = int(np.count_nonzero(below[here] > 0.5))
-            if count > _MOSTLY * y.size:
+            if count > _DARK_SHARE * y.size:
                 sentences.append(
                     f"the predictor of {group.name!r} is more likely below zero than above at {count} of {y.size} "
                     f"observations, where any such value explains a count of zero: what is said of "
@@ -254,7 +257,7 @@ def _dark(model: pm.Model, posterior: SitePosterior) -> tuple[xr.Dataset, str]:
     return labelled(model, variables), "; ".join(sentences)
 
 
-def _worst(observed: Mapping[str, np.ndarray], values: np.ndarray) -> xr.Dataset:
+def _worst_sites(observed: Mapping[str, np.ndarray], values: np.ndarray) -> xr.Dataset:
     """Return the sites with the largest values, largest first."""
     names = np.repeat(list(observed), [y.size for y in observed.values()])
     index = np.concatenate([np.arange(y.size) for y in observed.values()])

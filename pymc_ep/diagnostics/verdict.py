@@ -1,4 +1,4 @@
-"""What the numbers of `diagnose` mean, in sentences, the worst first."""
+"""Sentences that interpret the numbers of `diagnose`, the worst first."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,27 +11,30 @@ from pymc_ep.hyper.integration.corrections import SHIFTED
 __all__ = ["Finding", "verdict"]
 
 _FINE, _NOTE, _DOUBT, _WRONG = range(4)
+"""Levels of a finding, the worst last."""
 _FIRST = {
     _FINE: "Nothing that was measured speaks against this fit.",
     _DOUBT: "Doubtful: check this fit before its numbers are used.",
     _WRONG: "Not to be trusted.",
 }
 _FIRST[_NOTE] = _FIRST[_FINE]
+"""Summary line by the worst level."""
 
 _HEAVY = 0.7
 """Pareto k above which weighted means are of no use (Vehtari et al. 2024)."""
 _FEW = 0.5
-"""Relative effective sample size above which the approximation is near whatever the shape of the tail."""
+"""Relative effective sample size above which the approximation counts as near at any Pareto k."""
 _LOW_DIMENSION = 30
-"""Unknowns up to which weights of a near approximation do not fail by their number alone: 30 directions in which its
-standard deviation is a tenth too small leave a relative effective sample size of one half."""
-_SEEN, _LARGE = 0.3, 1.0
-"""Corrections of the log evidence, in nats, above which EP's own error is seen, and above which EP is in doubt."""
-_MOVED = 0.1
-"""Standard deviations by which EP's own error moves a hyperparameter, above which it is seen."""
-_FLAT, _SPREAD = 0.9, 0.5
-"""Relative effective sample size of the hyperparameters' weights: above the first they are integrated as well as
-exactly, below the second the integral is in doubt."""
+"""Most unknowns for which uneven weights show a poor approximation rather than the dimension: standard deviations a
+tenth too small in 30 directions leave a relative effective sample size of one half."""
+_NOTED, _LARGE = 0.3, 1.0
+"""Corrections of the log evidence, in nats, above which EP's error is noted, and above which EP is doubtful: evidence
+off by a factor of 1.3, and of e."""
+_NOTED_SHIFT = 0.1
+"""Shift of a hyperparameter by EP's error, in standard deviations, above which it is noted."""
+_EXACT, _DOUBTFUL = 0.9, 0.5
+"""Relative effective sample sizes of the hyperparameters' weights: above the first the integral counts as exact, below
+the second it is doubtful."""
 
 
 class Finding(NamedTuple):
@@ -51,7 +54,7 @@ def verdict(
     held: bool,
     warning: str = "",
 ) -> str:
-    """Return lines: what all comes to, and then a sentence each, the worst first.
+    """Return a summary line, and then one line for each finding, the worst first.
 
     Parameters
     ----------
@@ -68,7 +71,7 @@ def verdict(
     held : bool
         Whether draws and moments leave the hyperparameters at one value.
     warning : str
-        What else speaks against the fit.
+        A further reason for doubt, or empty.
     """
     findings = [
         *_convergence(fit),
@@ -89,7 +92,7 @@ def _convergence(fit: xr.Dataset) -> list[Finding]:
 
 
 def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, held: bool) -> list[Finding]:
-    """Say what was done to the hyperparameters, and how well."""
+    """Judge the treatment of the hyperparameters."""
     if not names:
         return []
     which = f"Hyperparameters ({', '.join(map(repr, names))})"
@@ -126,25 +129,25 @@ def _hyperparameters(fit: xr.Dataset, hyper: str, names: tuple[str, ...], *, hel
 
 
 def _integral(fit: xr.Dataset, which: str) -> Finding:
-    """Judge the integration by how far exact weights of its points are from equal."""
+    """Judge the integration by the unevenness of the exact weights of its points."""
     numbers, ess = [], 1.0
     if "hyper_ess" in fit:
         ess = float(fit["hyper_ess"])
         numbers.append(f"relative effective sample size {ess:.2f}")
     if "hyper_log_weight_sd" in fit:
         sd = float(fit["hyper_log_weight_sd"])
-        # That of normal log weights.
+        # Relative effective sample size of log-normal weights.
         ess = min(ess, float(np.exp(-(sd**2))))
         numbers.append(f"standard deviation of log weights {sd:.2g}")
-    told = f"{which} are integrated over; exact weights have {', '.join(numbers)}"
-    if ess >= _FLAT:
-        return Finding(_FINE, f"{told}: as good as exact.")
-    if ess >= _SPREAD:
-        return Finding(_NOTE, f"{told}, which the weights correct.")
+    summary = f"{which} are integrated over; exact weights have {', '.join(numbers)}"
+    if ess >= _EXACT:
+        return Finding(_FINE, f"{summary}: as good as exact.")
+    if ess >= _DOUBTFUL:
+        return Finding(_NOTE, f"{summary}, which the weights correct.")
     return Finding(
         _DOUBT,
-        f"{told}: their posterior is not met well. Compare with hyper='sample', or give them priors that are not much "
-        f"wider than the data allow.",
+        f"{summary}: their posterior is not met well. Compare with hyper='sample', or give them priors that are not "
+        f"much wider than the data allow.",
     )
 
 
@@ -155,60 +158,62 @@ def _weights(
     if "weights_ess" not in found:
         return []
     relative = float(found["weights_ess"]) / np.size(found["log_weight"])
-    told = f"The draws' importance weights have the relative effective sample size {relative:.2g}"
+    summary = f"The draws' importance weights have the relative effective sample size {relative:.2g}"
     k = found.get("pareto_k")
     if k is None or relative >= _FEW:
         exact = "posterior given these hyperparameters" if given else "posterior"
-        return [Finding(_FINE, f"{told}: the approximation is near the exact {exact} wherever it has draws.")]
-    told += f" and Pareto k {float(k):.2f}"
+        return [Finding(_FINE, f"{summary}: the approximation is near the exact {exact} wherever it has draws.")]
+    summary += f" and Pareto k {float(k):.2f}"
     varied, heavy = bool(names) and hyper == "optimize", float(k) > _HEAVY
     if unknowns > _LOW_DIMENSION and not (varied and heavy):
         many = f"with {unknowns} unknowns small differences in each add up to that, so that it says little"
-        return [Finding(_NOTE, f"{told}; {many}.")]
+        return [Finding(_NOTE, f"{summary}; {many}.")]
     if not (varied or heavy):
-        return [Finding(_NOTE, f"{told}: the approximation covers the posterior, but differs from it visibly.")]
+        return [Finding(_NOTE, f"{summary}: the approximation covers the posterior, but differs from it visibly.")]
     if varied:
         which = ", ".join(map(repr, names))
         why = f"the Gaussian of {which} is likely far from their posterior; integrate over them by hyper='integrate'"
     else:
         why = f"with only {unknowns} unknowns the approximation is off; compare with pm.sample, started by "
         why += "pmep.start_point(idata)"
-    return [Finding(_DOUBT, f"{told}: {why}.")]
+    return [Finding(_DOUBT, f"{summary}: {why}.")]
 
 
 def _cumulants(found: Mapping[Any, Any]) -> list[Finding]:
-    """Judge what EP's evidence lacks."""
+    """Judge EP's error by the correction of its evidence."""
     if "cumulant_shift" in found:
         return [_shifted(float(found["cumulant_shift"]))]
     if "cumulant_correction" not in found:
         return []
     correction = float(found["cumulant_correction"])
-    told = f"Skewness and kurtosis of the sites move the log evidence by {correction:.2g} nats"
-    if abs(correction) < _SEEN:
-        return [Finding(_FINE, f"{told}: EP's own error is small.")]
+    summary = f"Skewness and kurtosis of the sites move the log evidence by {correction:.2g} nats"
+    if abs(correction) < _NOTED:
+        return [Finding(_FINE, f"{summary}: EP's own error is small.")]
     if abs(correction) < _LARGE:
-        return [Finding(_NOTE, f"{told}: EP's own error is seen, in scales that are learned first.")]
+        return [Finding(_NOTE, f"{summary}: EP's own error is seen, in scales that are learned first.")]
     worst = ""
     if "worst_variable" in found:
         worst = f", most at {found['worst_variable'].values[0]}[{int(found['worst_index'].values[0])}]"
     return [
         Finding(
             _DOUBT,
-            f"{told}{worst}: posteriors are not Gaussian, as of binary data in small groups, and scales that are "
+            f"{summary}{worst}: posteriors are not Gaussian, as of binary data in small groups, and scales that are "
             f"learned may be off. Compare with pm.sample, started by pmep.start_point(idata).",
         )
     ]
 
 
 def _shifted(shift: float) -> Finding:
-    """Judge EP's own error, corrected in the posterior of the hyperparameters, by how far that has moved one."""
-    told = f"Skewness and kurtosis of the sites have moved hyperparameters by {shift:.2g} standard deviations at most"
-    if shift < _MOVED:
-        return Finding(_FINE, f"{told}: EP's own error is small, and corrected.")
+    """Judge EP's error by the shift of the hyperparameters that its correction made."""
+    summary = (
+        f"Skewness and kurtosis of the sites have moved hyperparameters by {shift:.2g} standard deviations at most"
+    )
+    if shift < _NOTED_SHIFT:
+        return Finding(_FINE, f"{summary}: EP's own error is small, and corrected.")
     if shift < SHIFTED:
-        return Finding(_NOTE, f"{told}: EP's own error is seen, and corrected.")
+        return Finding(_NOTE, f"{summary}: EP's own error is seen, and corrected.")
     return Finding(
         _DOUBT,
-        f"{told}: EP's own error is large, as of binary data in small groups, and corrected but for about a sixth of "
-        f"it. Compare with pm.sample, started by pmep.start_point(idata).",
+        f"{summary}: EP's own error is large, as of binary data in small groups, and corrected but for about a sixth "
+        f"of it. Compare with pm.sample, started by pmep.start_point(idata).",
     )

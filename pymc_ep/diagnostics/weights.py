@@ -1,4 +1,4 @@
-"""Importance weights of draws from an approximation, and what they say of it."""
+"""Importance weights of draws from an approximation, and their summaries."""
 
 from typing import NamedTuple
 

@@ -8,13 +8,15 @@ from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 __all__ = ["STEP", "curvature", "scaled_curvature"]
 
 STEP = 1e-3
-"""Half-width of the differences of gradients on the unconstrained scale, where parameters mostly are of order 1."""
+"""Half-width of the central differences of gradients on the unconstrained scale. Most parameters are of order 1 there,
+so that truncation is of order 1e-6."""
 _STEP_OF_SD = 1e-2
-"""The same in units of a hyperparameter's standard deviation, where that is what is smaller."""
+"""Largest half-width in posterior standard deviations. It replaces `STEP` for hyperparameters known to less than
+0.1."""
 
 
 def scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Difference with steps that are short against the standard deviations that result, found in a few rounds."""
+    """Return `curvature` with half-widths short against the standard deviations that it implies, in three rounds."""
     steps = np.full(at.theta.size, STEP)
     for _ in range(3):
         found = curvature(evidence, at, steps)
@@ -28,7 +30,17 @@ def scaled_curvature(evidence: Evidence, at: EvidenceAt) -> tuple[np.ndarray, np
 
 
 def curvature(evidence: Evidence, at: EvidenceAt, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Difference gradients and sites at the mode: minus the Hessian, d sites / d theta, and whether all fits held."""
+    """Difference gradients and sites at a fit, with half-widths `steps`, (p,).
+
+    Returns
+    -------
+    hessian : ndarray, (p, p)
+        Minus the Hessian of the log density.
+    d_shift, d_precision : ndarray, (p, n)
+        Derivatives of the sites in theta.
+    clean : bool
+        Whether all fits converged and all elements are finite.
+    """
     p = at.theta.size
     hessian, d_shift, d_precision, clean = np.zeros((p, p)), [], [], True
     for i in range(p):
@@ -37,8 +49,8 @@ def curvature(evidence: Evidence, at: EvidenceAt, steps: np.ndarray) -> tuple[np
         try:
             low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
         except (NumericalError, InvalidDataError):
-            none = np.zeros((p, len(at.sites[0])))
-            return hessian, none, none, False
+            zeros = np.zeros((p, len(at.sites[0])))
+            return hessian, zeros, zeros, False
         clean &= low.run.status.converged and high.run.status.converged
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
         d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))

@@ -13,37 +13,45 @@ from pymc_ep.hyper.hessian import STEP, curvature
 __all__ = ["FAR", "WIDEST", "Objective", "Sites", "search"]
 
 WIDEST = 5.0
-"""Standard deviation of a logarithm or logit beyond which no Gaussian about a mode makes sense: a factor of 150."""
+"""Largest standard deviation of a logarithm or logit for a Gaussian about the mode: a factor of 150. With a wider one
+the data do not determine the hyperparameter."""
 FAR = 6.0
-"""Move of a logarithm or logit, a factor of 400, after which a value is said to run to a boundary."""
+"""Distance of a logarithm or logit from its start, a factor of 400, beyond which a rising density counts as running to
+a boundary."""
 
 _ROUND = 100
-"""Evaluations after which a search is continued in other coordinates."""
+"""Most evaluations of one round. After a longer one, hyperparameters are taken for coupled or badly scaled, and the
+search goes on in whitened coordinates; their Hessian costs two evaluations for each hyperparameter."""
 _EVALUATIONS = 1000
-"""Most evaluations of the evidence in a search."""
+"""Most evaluations of the evidence in one search, ten rounds: a bound on its time."""
 _REACH = 4.0
-"""How far a search may move a logarithm or logit before it starts anew: a factor of 50."""
+"""Half-width of the box of a logarithm or logit, a factor of 50. A first step along a steep slope would leave it."""
 _RETRIES = 6
-"""How often a search among points without evidence starts anew, each time within a quarter of the reach."""
-_LEAPS, _STEEP = (1.0, 2.0, 4.0, 8.0), 1.0
-"""Distances uphill at which a search that is stuck looks for a fit, and the least slope, in nats, where it is stuck."""
+"""Rounds in a row that may meet points without evidence. Each at least quarters the box, to 1e-3 of `_REACH` at the
+end."""
+_UPHILL_DISTANCES, _STEEP_SLOPE = (1.0, 2.0, 4.0, 8.0), 1.0
+"""Distances of the trial points uphill of a stuck search, and the slope, in nats, above which it counts as stuck. The
+largest distance, a factor of 3000, crosses a range of scales on which EP does not converge."""
 _FARTHEST = 16.0
-"""Move of a logarithm or logit, a factor of 9 million, after which a search that is still on its way is ended."""
-_LITTLE = 1e-3
-"""Gain of an iteration on the border of a box, relative to what another box promises, at which that is moved on."""
+"""Distance of a logarithm or logit from its start, a factor of 9 million, at which a search that still rises is ended.
+A larger one costs fits where the density has no mode; a smaller one misjudges a start that is far off."""
+_NEGLIGIBLE_GAIN = 1e-3
+"""Gain of an iteration on the border of its box, relative to slope times half-width, below which the box moves on."""
 _FAILED = 1e30
-"""What the optimiser is told of a point without a finite evidence: it turns back."""
+"""Objective at a point without a finite evidence, in nats: above any other, so that the line search turns back, and
+finite, so that its arithmetic goes on."""
 
 
 Sites = tuple[np.ndarray, np.ndarray] | None
+"""Shift and precision of all sites, (n,) each; None for the form's first ones."""
 
 
-class _Spent(Exception):
-    """Raised within a search in a box: it has little more to find there."""
+class _BoxExhausted(Exception):
+    """Ends a search in a box: iterations gain little against the slope at its border."""
 
 
 class Objective:
-    """Minus value and gradient, remembering the best fit and warm-starting from the last.
+    """Minus `EvidenceAt.value` and its gradient, (p,). Keeps the best fit; each fit starts from the sites of the last.
 
     Parameters
     ----------
@@ -51,8 +59,8 @@ class Objective:
     start : tuple of ndarray, optional
         Sites of the first fit.
     gain : float
-        Nats of an iteration below which the search ends; 0 takes it to rounding.
-    notice : callable, optional
+        Gain of an iteration, in nats, below which the search ends; with 0 it goes on to rounding.
+    on_fit : callable, optional
         Called with each converged fit and the gradient there.
     """
 
@@ -62,11 +70,11 @@ class Objective:
         start: Sites,
         *,
         gain: float = 0.0,
-        notice: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
+        on_fit: Callable[[EvidenceAt, np.ndarray], Any] | None = None,
     ):
         self.evidence = evidence
         self.gain = gain
-        self.notice = notice
+        self.on_fit = on_fit
         self.sites = start
         self.best: EvidenceAt | None = None
         self.latest: EvidenceAt | None = None
@@ -87,19 +95,19 @@ class Objective:
             )
         return self.best
 
-    def leave_if_spent(self, _: np.ndarray) -> None:
-        """End a search in a box that gains next to nothing against what lies beyond its border."""
+    def end_at_border(self, _: np.ndarray) -> None:
+        """End a search on the border of its box once the gain is below `_NEGLIGIBLE_GAIN` of slope times half-width."""
         gain, self._value_before = self.at.value - self._value_before, self.at.value
         if self.box is None:
             return
         centre, width = self.box
         moved = self.at.theta - centre
         outwards = (np.abs(moved) > 0.999 * width) & (self.slope * moved > 0)
-        if outwards.any() and gain < _LITTLE * np.max(np.abs(self.slope * width), where=outwards, initial=0.0):
-            raise _Spent
+        if outwards.any() and gain < _NEGLIGIBLE_GAIN * np.max(np.abs(self.slope * width), where=outwards, initial=0.0):
+            raise _BoxExhausted
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return minus value and gradient, of the last point without another fit."""
+        """Return minus value and gradient; a repeated point costs no fit."""
         if self._last is None or not np.array_equal(self._last[0], theta):
             self._last = theta.copy(), self._evaluated(theta)
         return self._last[1]
@@ -113,39 +121,38 @@ class Objective:
                 raise
             return self.failed(theta)
         if not at.run.status.converged and self.best is not None and self.best.run.status.converged:
-            # Its evidence is no evidence, and its gradient not that of the evidence.
+            # Away from a fixed point log Z is not the evidence, and the gradient is not its derivative.
             return self.failed(theta)
         gradient = self.evidence.gradient(at)
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
             return self.failed(theta)
         self.sites = at.sites
         self.trace.append(at.value)
-        if self.notice is not None and at.run.status.converged:
-            self.notice(at, gradient)
+        if self.on_fit is not None and at.run.status.converged:
+            self.on_fit(at, gradient)
         if self.best is None or _rank(at) > _rank(self.best):
             self.best, self.slope = at, gradient
         return -at.value, -gradient
 
     def failed(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Note a point without evidence, and return what turns the search back."""
+        """Record a point without evidence; return `_FAILED` and a zero gradient: the line search turns back."""
         self.failed_at = theta.copy()
         return _FAILED, np.zeros_like(theta)
 
 
 def _rank(at: EvidenceAt) -> tuple[bool, float]:
-    """Return what fits are compared by: the value of one that did not converge says nothing against one that did."""
+    """Return the key by which fits compare: convergence before value, since an unconverged value is not an evidence."""
     return at.run.status.converged, at.value
 
 
 def search(objective: Objective, theta: np.ndarray) -> bool:
-    """Search in rounds around the best point so far; `objective` remembers the best. Says whether there is no end.
+    """Search in rounds about the best point, kept by `objective`; return whether a hyperparameter runs to a boundary.
 
-    L-BFGS takes a point without evidence for the end of its search, and a first step along a steep slope (a noise
-    scale under data without noise) leads to such points. The first rounds are searches in a box, which bounds
-    logarithms and logits, whose scale is known. Where the search ends on its border the box moves on; it keeps well
-    within the distance of a point that failed, and grows again where none does. A box that takes more than `_ROUND`
-    evaluations says that hyperparameters are coupled, or differ by orders in their scales: the rounds that follow have
-    coordinates in which the curvature is one in all directions.
+    L-BFGS ends at a point without evidence. A first step along a steep slope leads to such points, as that of a noise
+    scale does under data without noise. So the first rounds search in a box, which bounds logarithms and logits, whose
+    scale is known. A search that ends on the border moves the box. A point that failed shrinks the box to a quarter of
+    its distance; a round without one lets the box grow again. More than `_ROUND` evaluations mean that hyperparameters
+    are coupled, or differ by orders in their scales. The rounds that follow use coordinates of unit curvature.
     """
     transformed = objective.evidence.form.transformed
     reach = np.where(transformed, _REACH, np.inf)
@@ -154,7 +161,11 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
     while retries and objective.evaluations < _EVALUATIONS:
         centre = theta if objective.best is None else objective.best.theta
         objective.failed_at = None
-        done = _in_box(objective, centre, width) if factor is None else _whitened(objective, centre, factor, reach)
+        done = (
+            _search_in_box(objective, centre, width)
+            if factor is None
+            else _search_whitened(objective, centre, factor, reach)
+        )
         best = objective.at
         border = np.abs(best.theta - centre) > 0.999 * (width if factor is None else reach)
         if objective.failed_at is not None:
@@ -162,12 +173,12 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
             width = np.where(distance > 0, np.minimum(width, distance) / 4, width)
             factor = None if factor is None else factor / 4
             retries -= 1
-            # Twice in a row: the best point is not at fault for having been left by too large a step.
-            if retries in (_RETRIES - 2, 0) and _leaps(objective, transformed):
+            # At the second failure in a row: one alone may come from too long a step.
+            if retries in (_RETRIES - 2, 0) and _better_fit_uphill(objective, transformed):
                 width, factor, retries = reach, None, _RETRIES
         elif done and not border.any():
             return False
-        elif transformed[border].any() and _is_endless(before, objective, theta, transformed & border):
+        elif transformed[border].any() and _runs_to_boundary(before, objective, theta, transformed & border):
             return True
         else:
             width = np.where(border, np.minimum(4 * width, reach), width)
@@ -179,11 +190,11 @@ def search(objective: Objective, theta: np.ndarray) -> bool:
     return False
 
 
-def _leaps(objective: Objective, transformed: np.ndarray) -> bool:
-    """Whether there is a better fit uphill, beyond points without evidence: EP stalls on a stretch of scales only."""
+def _better_fit_uphill(objective: Objective, transformed: np.ndarray) -> bool:
+    """Whether a fit uphill is better, beyond points without evidence: EP stalls on a bounded range of scales only."""
     at, slope = objective.at, np.where(transformed, objective.slope, 0.0)
     steepness = float(np.linalg.norm(slope))
-    for distance in _LEAPS if steepness > _STEEP else ():
+    for distance in _UPHILL_DISTANCES if steepness > _STEEP_SLOPE else ():
         objective.sites = None
         objective(at.theta + distance * slope / steepness)
         if objective.at is not at:
@@ -192,12 +203,13 @@ def _leaps(objective: Objective, transformed: np.ndarray) -> bool:
     return False
 
 
-def _is_endless(before: EvidenceAt | None, objective: Objective, start: np.ndarray, border: np.ndarray) -> bool:
-    """Whether hyperparameters that lie on the border of a round, and move away from one, will run on for ever.
+def _runs_to_boundary(before: EvidenceAt | None, objective: Objective, start: np.ndarray, border: np.ndarray) -> bool:
+    """Whether hyperparameters on the border of a round run to a boundary.
 
-    They are taken to beyond `_FARTHEST`. Long before that they do where the evidence stood still on the last stretch
-    and the prior rose at one rate, as that of a scale and the variables it scales does, all of them hyperparameters:
-    no scale of the data can be met on the way, then. A vague prior or a Jacobian alone rises at a rate of about one.
+    True at `_FARTHEST` from the start. True from `FAR` on if, in the last round, log evidence stayed constant and the
+    log prior rose at a constant rate above that of a vague prior or a Jacobian, which is about one. The joint prior of
+    a scale and the variables that it scales rises so where all of them are hyperparameters, of which the likelihood is
+    then independent.
     """
     at = objective.at
     moved = np.where(border & (np.abs(at.theta) > np.abs(start)), np.abs(at.theta - start), 0.0)
@@ -212,20 +224,20 @@ def _is_endless(before: EvidenceAt | None, objective: Objective, start: np.ndarr
     return bool(still and abs(ahead - rise) < 0.1 * rise and rise > 1.5 * np.abs(stretch).sum())
 
 
-def _in_box(objective: Objective, centre: np.ndarray, width: np.ndarray) -> bool:
-    """Search within a distance of the centre in each coordinate; whether that ended by itself."""
+def _search_in_box(objective: Objective, centre: np.ndarray, width: np.ndarray) -> bool:
+    """Search in the box centre +- width, (p,) each; return whether L-BFGS ended before its limit of evaluations."""
     objective.box = centre, width
     try:
         found = _lbfgs(objective, objective, centre, scipy.optimize.Bounds(centre - width, centre + width))
-    except _Spent:
+    except _BoxExhausted:
         return False
     finally:
         objective.box = None
     return found.status != 1
 
 
-def _whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reach: np.ndarray) -> bool:
-    """Search in coordinates u with theta = centre + factor u; whether that ended by itself."""
+def _search_whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reach: np.ndarray) -> bool:
+    """Search in u, theta = centre + factor u; return whether L-BFGS ended before its limit of evaluations."""
 
     def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
         theta = centre + factor @ u
@@ -238,15 +250,15 @@ def _whitened(objective: Objective, centre: np.ndarray, factor: np.ndarray, reac
 
 
 def _lbfgs(objective: Objective, function: Callable, start: np.ndarray, bounds: Any) -> Any:
-    # Between bounds L-BFGS-B takes the whole gradient for its first step, mostly to the border.
+    # The first step of L-BFGS-B between bounds is the whole gradient, which mostly ends on the border.
     first, steepness = function(start)
     scale = 1.0 / max(1.0, float(np.linalg.norm(steepness)))
     options = {
         "maxfun": min(_ROUND, _EVALUATIONS - objective.evaluations),
         "maxcor": _ROUND,
         "gtol": 1e-5 * scale,
-        # Relative to the value, or to one where that is larger; to the optimiser's one, after scaling, it would be
-        # many nats from a steep start.
+        # Relative to max(|value|, 1 nat). The optimiser's own max(|scaled value|, 1) would be many nats at a steep
+        # start.
         "ftol": max(1e-13 * min(1.0, size := scale * max(1.0, abs(first))), scale * objective.gain / max(1.0, size)),
         "maxls": 40,
     }
@@ -262,12 +274,15 @@ def _lbfgs(objective: Objective, function: Callable, start: np.ndarray, bounds: 
         method="L-BFGS-B",
         bounds=bounds,
         options=options,
-        callback=objective.leave_if_spent,
+        callback=objective.end_at_border,
     )
 
 
 def _whitening(objective: Objective) -> np.ndarray | None:
-    """Return the columns in which the curvature at the best point is one, flat and rising directions cut short."""
+    """Return the factor, (p, p), of coordinates with unit curvature at the best point; None without a curvature.
+
+    A column has length `WIDEST` at most, which bounds flat directions.
+    """
     at = objective.at
     if at.theta.size > _ROUND:
         return None

@@ -11,20 +11,23 @@ from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.hessian import scaled_curvature
 from pymc_ep.hyper.lbfgs_search import FAR, WIDEST, Objective, Sites, search
 
-__all__ = ["Hyper", "endless_directions", "hold", "maximise", "owners", "stay", "why_not_settled"]
+__all__ = ["Hyper", "endless_directions", "fit_fixed", "held_fixed", "hyper_names_of", "maximise", "why_not_settled"]
 
 _SETTLED = 1e-3
-"""Gradient, relative to the value, at which a search counts as settled."""
+"""Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
+slopes."""
 _NEAR_SD = 0.03
-"""Distance to the mode, in standard deviations by a Newton step, at which it counts as settled as well."""
+"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient: the standard
+error of a mean over 1000 draws."""
 _BEYOND = 15.0, 20.0
-"""Distances of a logarithm or logit, factors of 3e6 and 5e8, between which a proper density falls."""
+"""Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
+one falls between them."""
 _NO_FALL = 1e-3
-"""Nats by which the density must be lower at the farther of the two."""
+"""Least fall of the log density between the two, in nats: above the rounding of a density that is constant."""
 
 
 class Hyper(NamedTuple):
-    """Where the hyperparameters are, and what is known about them there.
+    """A fit at the mode of the hyperparameters, and their covariance there.
 
     Attributes
     ----------
@@ -33,13 +36,13 @@ class Hyper(NamedTuple):
     factor : ndarray, (p, p), optional
         L with L L^T their covariance on the unconstrained scale; None where they are held fixed.
     d_shift, d_precision : ndarray, (p, n)
-        Derivatives of the sites in the columns of `factor`'s directions: along L's column i.
+        Derivatives of the sites along the columns of L.
     trace : ndarray, (hyper_iteration,)
         Log evidence plus log prior at each evaluation of the optimiser.
     converged : bool
     sentence : str
     interrupted : bool
-        Whether the user ended the search.
+        Whether the user interrupted the search.
     """
 
     at: EvidenceAt
@@ -52,17 +55,17 @@ class Hyper(NamedTuple):
     interrupted: bool = False
 
 
-def stay(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
-    """Fit at `theta` and hold the hyperparameters there."""
+def fit_fixed(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Hyper:
+    """Fit at `theta`, (p,), with the hyperparameters fixed there."""
     try:
         at = evidence.at(theta, start)
     except INTERRUPTS as stop:
         at = reached(stop)
-    return hold(at, np.array([at.value]), True, "")
+    return held_fixed(at, np.array([at.value]), True, "")
 
 
-def hold(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
-    """Return the hyperparameters held at a fit."""
+def held_fixed(at: EvidenceAt, trace: np.ndarray, converged: bool, sentence: str) -> Hyper:
+    """Return a fit with its hyperparameters fixed: without a covariance."""
     none = np.zeros((0, len(at.sites[0])))
     return Hyper(at, None, none, none, trace, converged, sentence)
 
@@ -78,23 +81,25 @@ def maximise(evidence: Evidence, theta: np.ndarray, start: Sites = None, *, spre
     start : tuple of ndarray, optional
         Sites to start from.
     spread : bool
-        Whether curvature is wanted; without it the hyperparameters are held at the mode.
+        Whether the curvature is computed; without it the hyperparameters are fixed at the mode.
 
     Returns
     -------
     Hyper
-        With curvature from central differences of the exact gradient; without it (draws stay at the mode)
-        where the Hessian is indefinite, as at an optimum on the boundary. Interrupted, it is at the best so far.
+        Curvature is by central differences of the exact gradient. There is none where the Hessian is indefinite, as at
+        an optimum on the boundary: draws then stay at the mode. After an interruption, the best fit so far.
     """
     if theta.size == 0:
-        return stay(evidence, theta, start)
+        return fit_fixed(evidence, theta, start)
     objective = Objective(evidence, start)
     try:
         return _maximise(objective, theta, spread)
     except INTERRUPTS as stop:
         sentence = f"interrupted after {objective.evaluations} evaluations of the evidence"
-        # The first fit is not the best one before its gradient is there.
-        found = hold(reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence)
+        # A fit counts as the best only once its gradient is known.
+        found = held_fixed(
+            reached(stop, objective.best or objective.latest), np.array(objective.trace), False, sentence
+        )
         return found._replace(interrupted=True)
 
 
@@ -104,23 +109,23 @@ def _maximise(objective: Objective, theta: np.ndarray, spread: bool) -> Hyper:
     best = objective.at
     trace = np.array(objective.trace)
     if endless and (sentence := why_not_settled(objective, theta, 1.0)):
-        return hold(best, trace, False, f"{sentence}; the hyperparameters are held there")
+        return held_fixed(best, trace, False, f"{sentence}; the hyperparameters are held there")
     if not spread:
         sentence = why_not_settled(objective, theta, max(1.0, abs(best.value)))
-        return hold(best, trace, not sentence, sentence)
+        return held_fixed(best, trace, not sentence, sentence)
     hessian, d_shift, d_precision, clean = scaled_curvature(evidence, best)
     why = _why_no_spread(evidence, hessian, clean)
-    # Rounding in a large value hides a small slope.
+    # Rounding of a large value hides a small slope.
     size = max(1.0, abs(best.value))
     sentence = why_not_settled(objective, theta, size, None if why else hessian)
     if why:
-        return hold(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
+        return held_fixed(best, trace, not sentence, "; ".join(filter(None, [sentence, why])))
     factor = scipy.linalg.cholesky(np.linalg.inv(hessian), lower=True)
     return Hyper(best, factor, factor.T @ d_shift, factor.T @ d_precision, trace, not sentence, sentence)
 
 
 def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessian: np.ndarray | None = None) -> str:
-    """Say which hyperparameters are not at a maximum; an empty string where all are, for a value of that size."""
+    """Name the hyperparameters that are not at a maximum; empty if all are. `size` is the value's scale in nats."""
     evidence, at, gradient = objective.evidence, objective.at, objective.slope
     largest = float(np.max(np.abs(gradient)))
     if largest < _SETTLED * size:
@@ -131,32 +136,32 @@ def why_not_settled(objective: Objective, start: np.ndarray, size: float, hessia
     not_settled = f"hyperparameters not settled after {objective.evaluations} evaluations"
     away = evidence.form.transformed & (np.abs(at.theta - start) > FAR) & (gradient * (at.theta - start) > 0)
     if away.any():
-        running = [f"{name} (now {_shortest(values[name])})" for name in owners(evidence, away)]
+        running = [f"{name} (now {_abbreviated(values[name])})" for name in hyper_names_of(evidence, away)]
         return (
             f"{not_settled}: evidence times prior still rises as {', '.join(running)} runs to a boundary, as a noise "
             f"scale does under data without noise, or the scale of other hyperparameters; fix it, give it a prior that "
             f"keeps away from there, or use hyper='sample', which needs no mode"
         )
-    steepest = owners(evidence, np.abs(gradient) == largest)[0]
+    steepest = hyper_names_of(evidence, np.abs(gradient) == largest)[0]
     return (
-        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_shortest(values[steepest])}); start "
+        f"{not_settled}: gradient {largest:.2g} in {steepest} (now {_abbreviated(values[steepest])}); start "
         f"elsewhere with start={{...}}"
     )
 
 
-def owners(evidence: Evidence, which: np.ndarray) -> list[str]:
-    """Return the names of the hyperparameters that some of the unconstrained values belong to."""
+def hyper_names_of(evidence: Evidence, which: np.ndarray) -> list[str]:
+    """Return the names of the hyperparameters to which a selection, (p,) bool, of the unconstrained values belongs."""
     form = evidence.form
     sizes = [np.size(v) for v in form.unpack(np.zeros_like(form.start))]
     return sorted(set(np.repeat(form.form.hyper_names, sizes)[which]))
 
 
-def _shortest(value: np.ndarray) -> str:
+def _abbreviated(value: np.ndarray) -> str:
     return np.array2string(np.asarray(value), precision=3, threshold=4, edgeitems=2)
 
 
 def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
-    """Say why a Gaussian about the mode would be meaningless; an empty string where it is not."""
+    """Return the reason why there is no Gaussian about the mode; empty if there is one."""
     if not clean:
         return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
     eigenvalues = scipy.linalg.eigvalsh(hessian)
@@ -169,25 +174,25 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     flat = evidence.form.transformed & (spread > WIDEST)
     if flat.any():
         return (
-            f"the evidence hardly depends on {', '.join(owners(evidence, flat))} at the mode (an optimum at a "
+            f"the evidence hardly depends on {', '.join(hyper_names_of(evidence, flat))} at the mode (an optimum at a "
             f"boundary); the hyperparameters are held at the mode"
         )
     return ""
 
 
 def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray | None = None) -> list[str]:
-    """Return the hyperparameters in which the density does not fall far away, and the values it was looked at.
+    """Return the hyperparameters along which the density does not fall far out, each with the value compared.
 
-    Each is moved alone, where its prior does not fall by itself: logarithms and logits by what is far on their scale,
-    others from `theta` by many times a `scale`, (p,), where there is one. With the density on the unconstrained scale a
-    posterior is improper, or as good as that, where such a direction exists.
+    On the unconstrained scale such a direction makes the posterior improper, or as good as that. One hyperparameter
+    moves at a time, and only where its log prior does not fall by itself. Logarithms and logits move by `_BEYOND`;
+    others move from `theta` by `_BEYOND` times `scale`, (p,), if that is given.
     """
     found = []
     form = evidence.form
     for i in np.flatnonzero(form.transformed if scale is None else np.ones(theta.size, dtype=bool)):
         far = np.array(_BEYOND) * (1.0 if scale is None or form.transformed[i] else scale[i])
         for way in (-1.0, 1.0):
-            # Far from where the model starts, or from one: a user's start may lie far out itself.
+            # Measured from the model's own start, or from zero: a start that the user gave may lie far out itself.
             outer = np.where(form.transformed, way * np.maximum(way * form.start, 0.0), theta)
             base = np.where(here := np.arange(theta.size) == i, outer, theta)
             points = [base + way * distance * here for distance in far]
@@ -201,6 +206,6 @@ def endless_directions(evidence: Evidence, theta: np.ndarray, scale: np.ndarray 
                 continue
             trusted = near.run.status.converged and far_out.run.status.converged
             if trusted and np.isfinite(near.value) and far_out.value > near.value - _NO_FALL:
-                name = owners(evidence, here)[0]
-                found.append(f"{name} = {_shortest(form.constrained(far_out.theta)[name])}")
+                name = hyper_names_of(evidence, here)[0]
+                found.append(f"{name} = {_abbreviated(form.constrained(far_out.theta)[name])}")
     return found

@@ -1,4 +1,4 @@
-"""Pictures of fits and of what the diagnostics say. Matplotlib is imported when the first one is drawn."""
+"""Plots of fits and of their diagnostics. Matplotlib is imported when the first one is drawn."""
 
 from pymc_ep.plots.agreement import plot_compare
 from pymc_ep.plots.calibration import plot_calibration

@@ -16,8 +16,11 @@ __all__ = ["plot_compare"]
 _MANY = 12
 """Elements above which means and standard deviations are plotted rather than densities."""
 _REACH = 4.0
+"""Posterior standard deviations of the fit on either side of its mean, at least, on the axis of a density."""
 _POINTS = 201
+"""Points of the line of a density."""
 _BINS = 40
+"""Bins of a histogram of some 1000 draws."""
 
 
 def plot_compare(
@@ -41,7 +44,7 @@ def plot_compare(
         By default all variables that both have.
     kind : {"auto", "density", "scatter"}
         ``"density"``: one panel an element, the chains' histogram and the fit's density, a kernel estimate from its
-        draws or, where it has none, the normal with its moments. ``"scatter"``: one panel of the means, one of the
+        draws, or without draws the normal with its moments. ``"scatter"``: one panel of the means, one of the
         standard deviations. ``"auto"`` takes densities up to 12 elements.
     ax : sequence of matplotlib.axes.Axes, optional
         One for each panel.
@@ -92,7 +95,7 @@ def _density(panel: Any, row: pd.Series, own: np.ndarray | None, sample: np.ndar
     if own is None:
         density = norm(row["mean"], row["sd"]).pdf
     else:
-        # Beyond its draws a kernel estimate of a bounded variable would show what the fit does not say.
+        # Beyond the draws of a bounded variable a kernel estimate would show mass that the fit does not have.
         density, low, high = gaussian_kde(own), own.min(), own.max()
     at = np.linspace(low, high, _POINTS)
     panel.plot(at, density(at), color="C0", label="fit")
@@ -109,3 +112,4 @@ def _scatter(panel: Any, table: pd.DataFrame, column: str, error: pd.Series) -> 
 
 
 _TITLES = {"mean": "posterior mean", "sd": "posterior standard deviation"}
+"""Titles of the panels of a scatter plot, by moment."""

@@ -27,7 +27,7 @@ def axes_for(count: int, ax: Any, figsize: Sequence[float] | None, *, columns: i
     Raises
     ------
     ImportError
-        Without Matplotlib; says how to install it.
+        Without Matplotlib; the message tells how to install it.
     ValueError
         For too few axes.
     """

@@ -1,4 +1,4 @@
-"""Whether predictions are as certain as they should be."""
+"""Calibration of predictions: histograms of transforms, and reliability of probabilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +13,7 @@ from pymc_ep.plots.axes import axes_for
 __all__ = ["plot_calibration"]
 
 _BAND = 0.95
+"""Probability of the band of calibrated cases."""
 
 
 def plot_calibration(
@@ -73,7 +74,7 @@ def plot_calibration(
 def _histogram(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
     """Draw the share of transforms in each bin, and the band in which it lies if they are uniform."""
     n, bins = len(lower), len(edges) - 1
-    # An interval has the part of itself below each edge; where it is a point, all or nothing.
+    # The share of each interval below each edge; that of a point is zero or one.
     width = np.where(upper > lower, upper - lower, 1.0)
     part = np.where(upper > lower, np.clip((edges[:, None] - lower) / width, 0.0, 1.0), edges[:, None] >= upper)
     # All lie between the outer edges, to rounding.

@@ -1,4 +1,4 @@
-"""How a fit came to its end."""
+"""Convergence of a fit, and the search or integration over its hyperparameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from pymc_ep.results import fit_group, settings
 
 __all__ = ["plot_convergence"]
 
-_LEAST = 0.1
-"""Least height of a panel of objectives, in nats: less than that is no difference, and looks like none."""
-_WEIGHED = 3
-"""Hyperparameters whose fits are shown by their weights."""
+_LEAST_HEIGHT = 0.1
+"""Least height of a panel of objectives, in nats: smaller differences do not matter, and so look flat."""
+_MOST_POINT_PANELS = 3
+"""Most hyperparameters with a panel of log density against value: one row of panels."""
 
 
 def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
-    """Plot the objective and the largest change by iteration, and what was done to the hyperparameters.
+    """Plot the objective and the largest change by iteration, and the search or integration over hyperparameters.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         of the optimiser, if there was more than one; and where the hyperparameters were integrated over, for up to
         three elements, the log density of each fit against its value. Of the double loop, which learns hyperparameters
         on its way, the bound with their log prior, and where variances are not exact the objective of the inner loop in
-        its place. Of bilinear models the bound with their log prior, and what a step added to it; where all matrices
-        are points it is the log density of these and the data.
+        its place. For bilinear models the bound with their log prior, and its increase in each step; where all
+        matrices are points the bound is the log density of these and the data.
     """
     fit = fit_group(idata)
     searched = fit.sizes.get("hyper_iteration", 0) > 1
@@ -47,7 +47,7 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
     iteration = 1 + np.arange(fit.sizes["iteration"])
     axes[0].plot(iteration, fit["objective"], marker=".")
     axes[0].set(xlabel="iteration", ylabel=fit.attrs["objective_is"], title=fit.attrs["method"].upper())
-    _of_nats(axes[0])
+    _set_nats_axis(axes[0])
     axes[1].plot(iteration, fit["max_change"], marker=".")
     tolerance = settings(idata).get("tol")
     if tolerance is not None:
@@ -61,7 +61,7 @@ def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | N
         axes[2].plot(1 + np.arange(fit.sizes["hyper_iteration"]), fit["hyper_objective"], marker=".")
         axes[2].set(xlabel="evaluation", ylabel="log evidence + log prior", title="search of the hyperparameters")
         axes[2].xaxis.get_major_locator().set_params(integer=True)
-        _of_nats(axes[2])
+        _set_nats_axis(axes[2])
     for panel, (label, values) in zip(axes[2 + searched :], points.items()):
         panel.plot(values, fit["hyper_log_density"] - fit["hyper_log_density"].max(), marker=".", linestyle="none")
         panel.set(xlabel=label, ylabel="log density over its maximum", title=f"{len(values)} fits")
@@ -75,13 +75,13 @@ def _points(fit: xr.Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
         values = fit[f"hyper_point_{name}"]
         flat = values.to_numpy().reshape(len(values), -1)
         out |= dict(zip(labels_of(values[0], name), flat.T))
-    return dict(list(out.items())[:_WEIGHED])
+    return dict(list(out.items())[:_MOST_POINT_PANELS])
 
 
-def _of_nats(panel: Any) -> None:
-    """Let differences that are none look like none, and write values in full."""
+def _set_nats_axis(panel: Any) -> None:
+    """Set a y-axis of at least `_LEAST_HEIGHT` nats, with values in full."""
     low, high = panel.get_ylim()
-    if high - low < _LEAST:
+    if high - low < _LEAST_HEIGHT:
         middle = 0.5 * (low + high)
-        panel.set_ylim(middle - 0.5 * _LEAST, middle + 0.5 * _LEAST)
+        panel.set_ylim(middle - 0.5 * _LEAST_HEIGHT, middle + 0.5 * _LEAST_HEIGHT)
     panel.ticklabel_format(axis="y", useOffset=False)

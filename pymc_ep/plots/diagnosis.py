@@ -1,4 +1,4 @@
-"""Pictures of what `pymc_ep.diagnose` returns."""
+"""Plots of the result of `pymc_ep.diagnose`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,11 +12,13 @@ from pymc_ep.plots.axes import axes_for
 __all__ = ["plot_diagnose"]
 
 _INDICATOR = "_non_gaussianity"
+"""Suffix of the divergences in the dataset."""
 _NAMED = 3
-"""Sites that are named in the picture."""
+"""Sites that are named in the picture: more labels would overlap."""
 _BINS = 50
-_LIGHTEST = -100.0
-"""Log weight, over the mean weight, at which draws of less are counted: none of them weighs anything."""
+"""Bins of the histogram of weights."""
+_LEAST_LOG_WEIGHT = -100.0
+"""Least log weight over the mean weight on the axis; lower ones are counted there, as exp(-100) is zero in any mean."""
 
 
 def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
@@ -25,7 +27,7 @@ def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[floa
     Parameters
     ----------
     dataset : xarray.Dataset
-        What `pymc_ep.diagnose` returned.
+        Result of `pymc_ep.diagnose`.
     ax : sequence of matplotlib.axes.Axes, optional
         One each for sites and for weights, whichever the dataset has.
     figsize : (float, float), optional
@@ -72,7 +74,7 @@ def _weights(panel: Any, dataset: xr.Dataset, log_weight: np.ndarray) -> None:
     if finite.size:
         top = finite.max()
         relative = finite - top - np.log(np.exp(finite - top).sum() / log_weight.size)
-        panel.hist(np.maximum(relative, _LIGHTEST), bins=_BINS, color="C0", log=True)
+        panel.hist(np.maximum(relative, _LEAST_LOG_WEIGHT), bins=_BINS, color="C0", log=True)
     title = f"Pareto k = {float(dataset['pareto_k']):.2f}" if "pareto_k" in dataset else "importance weights"
     panel.axvline(0.0, color="gray", linestyle="--")
     panel.set(xlabel="log weight over mean weight", ylabel="draws", title=title)

@@ -12,7 +12,7 @@ from pymc_ep.results import settings
 __all__ = ["plot_forest"]
 
 _MOST = 60
-"""Elements that are named; more are drawn without their names."""
+"""Most elements with names on the axis; more would not fit a page."""
 _ROW = 0.22
 """Height of a row, in inches."""
 
@@ -29,7 +29,7 @@ def plot_forest(
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
-        Result of `pymc_ep.fit`, also one without draws, or what `pymc_ep.predict` returned.
+        Result of `pymc_ep.fit`, also one without draws, or of `pymc_ep.predict`.
     var_names : str or sequence of str, optional
         By default the variables that were integrated out.
     ax : matplotlib.axes.Axes, optional
@@ -39,8 +39,8 @@ def plot_forest(
     Returns
     -------
     matplotlib.axes.Axes
-        Intervals are those of the normal with the posterior's moments; of hyperparameters, and what is no affine
-        function of latent variables, those of the draws.
+        Intervals are those of the normal with the posterior's moments; for hyperparameters, and for variables that are
+        not affine in the latent ones, those of the draws.
     """
     names = settings(idata)["latent"] if var_names is None else var_names
     parts: list[Intervals] = []

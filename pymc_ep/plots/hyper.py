@@ -18,9 +18,11 @@ __all__ = ["plot_hyper"]
 _MOST = 12
 """Elements that have a panel each."""
 _BINS = 40
+"""Bins of a histogram of draws."""
 _POINTS = 200
-_ENDS = 0.002
-"""Share of the draws beyond either end of the axis: of a long tail the bulk is shown."""
+"""Points of the line of a prior density."""
+_CUT_SHARE = 0.002
+"""Share of the draws beyond either end of the axis: a long tail would squeeze the bulk."""
 
 
 def plot_hyper(
@@ -43,7 +45,7 @@ def plot_hyper(
     var_names : str or sequence of str, optional
         By default all hyperparameters.
     ax : sequence of matplotlib.axes.Axes, optional
-        One for each element, of which up to twelve are shown.
+        One for each element; at most twelve are shown.
     figsize : (float, float), optional
         Of a new figure, in inches.
 
@@ -71,7 +73,7 @@ def plot_hyper(
     axes = axes_for(len(elements), ax, figsize)
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     for panel, (label, name, k, draws) in zip(axes, elements):
-        low, high = np.quantile(draws, [_ENDS, 1.0 - _ENDS])
+        low, high = np.quantile(draws, [_CUT_SHARE, 1.0 - _CUT_SHARE])
         if low == high:
             panel.axvline(low, color="C0", label="value")
         else:

@@ -16,9 +16,10 @@ __all__ = ["plot_coverage", "plot_image"]
 
 _PANEL = (3.4, 2.9)
 """Width and height of one image with its colour bar, in inches."""
-_MISSING = "lightsteelblue"
-"""Where there are no data: no shade of gray."""
+_MISSING_COLOUR = "lightsteelblue"
+"""Colour of missing data: no shade of gray, which would be a value."""
 _BAND = 0.95
+"""Probability of the band of calibrated cases."""
 _LEVELS = np.linspace(0.01, 0.99, 99)
 """Nominal coverages at which intervals are counted."""
 
@@ -54,10 +55,9 @@ def plot_image(
     Returns
     -------
     ndarray of matplotlib.axes.Axes
-        Truth, data, mean (or mode) and standard deviation; what is not there has no panel. The first three share the
-        range of their colours, that of the truth or else of the mean, and its bar, on which an arrow says that values
-        lie beyond. The first row is on top, and the axes are in the variable's coordinates where these are evenly
-        spaced numbers.
+        Truth, data, mean (or mode) and standard deviation, as far as available. The first three share one range of
+        colours, that of the truth or else of the mean, and one colour bar, on which an arrow marks values beyond it.
+        The first row is on top, and the axes are in the variable's coordinates where these are evenly spaced numbers.
 
     Raises
     ------
@@ -77,19 +77,19 @@ def plot_image(
         panels.append(("posterior sd", _image(sds[var_name], var_name)))
     size = (_PANEL[0] * len(panels), _PANEL[1]) if figsize is None else figsize
     axes = axes_for(len(panels), ax, size, columns=len(panels))
-    # Noise would stretch the range of colours, and leave little of it to the image.
+    # The range of noisy data would leave few colours to the image.
     leading = panels[0 if truth is not None else shared - 1][1]
     low, high = np.nanmin(leading), np.nanmax(leading)
     bars = []
     for k, (panel, (title, image)) in enumerate(zip(axes, panels)):
-        # An image of other pixels, as data may be, is not in the variable's coordinates.
+        # Data with other pixels do not have the variable's coordinates.
         extent = _extent(mean) if image.shape == mean.shape else None
         colours = {"cmap": cmap, "vmin": low, "vmax": high} if k < shared else {"cmap": "viridis"}
         shown = panel.imshow(image, extent=extent, interpolation="nearest", **colours)
-        panel.set(title=title, facecolor=_MISSING)
+        panel.set(title=title, facecolor=_MISSING_COLOUR)
         bars.append(shown)
     scale = np.concatenate([image.ravel() for _, image in panels[:shared]])
-    axes[0].figure.colorbar(bars[0], ax=list(axes[:shared]), extend=_beyond(scale, low, high))
+    axes[0].figure.colorbar(bars[0], ax=list(axes[:shared]), extend=_colour_bar_extend(scale, low, high))
     if len(panels) > shared:
         axes[-1].figure.colorbar(bars[-1], ax=axes[-1])
     return axes
@@ -134,7 +134,7 @@ def plot_coverage(
     if not counted.any():
         raise ValueError("truth= holds no number; give at least one element that is not NaN.")
     distance, sd = np.abs(truth - mean)[counted], sd[counted]
-    # What is known exactly is in all intervals or in none.
+    # An element of standard deviation zero is in all intervals or in none.
     scaled = np.divide(distance, sd, out=np.where(distance > 0, np.inf, 0.0), where=sd > 0)
     least = np.sort(erf(scaled / np.sqrt(2.0)))
     share = np.searchsorted(least, _LEVELS, side="right") / least.size
@@ -179,15 +179,15 @@ def _image(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.n
     return image
 
 
-def _beyond(image: np.ndarray, low: float, high: float) -> str:
-    """Return at which ends of a colour bar there are values beyond, as Matplotlib calls them."""
+def _colour_bar_extend(image: np.ndarray, low: float, high: float) -> str:
+    """Return Matplotlib's ``extend`` of a colour bar: the ends beyond which there are values."""
     return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[
         bool(np.nanmin(image) < low), bool(np.nanmax(image) > high)
     ]
 
 
 def _extent(image: xr.DataArray) -> tuple[float, ...] | None:
-    """Return left, right, bottom and top edges of an image in its coordinates; None where these are no even numbers."""
+    """Return left, right, bottom and top edges of an image in its coordinates; None unless these are evenly spaced."""
     ends = []
     for dim in reversed(image.dims):
         at = np.asarray(image.coords[dim]) if dim in image.coords else np.arange(image.sizes[dim])

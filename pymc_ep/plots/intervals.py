@@ -13,7 +13,8 @@ __all__ = ["LEVELS", "Intervals", "hyper_names", "intervals_of", "labels_of"]
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Ends of the intervals of 90% and 50%, and the median."""
-_MODE = "hyper_mode_"
+_MODE_PREFIX = "hyper_mode_"
+"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 class Intervals(NamedTuple):
@@ -28,11 +29,11 @@ class Intervals(NamedTuple):
 
 def hyper_names(container: Any) -> list[str]:
     """Return the names of the hyperparameters of a fit."""
-    return [name.removeprefix(_MODE) for name in map(str, fit_group(container)) if name.startswith(_MODE)]
+    return [name.removeprefix(_MODE_PREFIX) for name in map(str, fit_group(container)) if name.startswith(_MODE_PREFIX)]
 
 
 def intervals_of(source: Any, name: str) -> Intervals:
-    """Return the intervals of a variable of a fit, or of what `pymc_ep.predict` returned.
+    """Return the intervals of a variable of a fit, or of a result of `pymc_ep.predict`.
 
     Where a posterior is Gaussian given the hyperparameters, they are those of the normal with its moments; otherwise,
     as of hyperparameters, of the draws.
@@ -40,7 +41,7 @@ def intervals_of(source: Any, name: str) -> Intervals:
     Raises
     ------
     ValueError
-        Where nothing is known of such a variable.
+        Where there are neither moments nor draws of the variable.
     """
     if isinstance(source, xr.Dataset):
         return _predicted(source, name)
@@ -48,7 +49,9 @@ def intervals_of(source: Any, name: str) -> Intervals:
     means, sds = (posterior_moments(source, what) for what in ("mean", "sd"))
     if drawn and (name not in sds or name in hyper_names(source)):
         draws = group(source, "posterior")[name].transpose("chain", "draw", ...)
-        return _at(np.quantile(draws.to_numpy(), LEVELS, axis=(0, 1)), draws.isel(chain=0, draw=0, drop=True))
+        return _from_quantiles(
+            np.quantile(draws.to_numpy(), LEVELS, axis=(0, 1)), draws.isel(chain=0, draw=0, drop=True)
+        )
     if name not in sds:
         raise ValueError(
             f"The fit has neither moments nor draws of {name!r}; it has moments of "
@@ -58,7 +61,7 @@ def intervals_of(source: Any, name: str) -> Intervals:
 
 
 def _predicted(found: xr.Dataset, name: str) -> Intervals:
-    """Return the intervals that predictions have, as quantiles or by their moments."""
+    """Return the intervals of predictions, by their quantiles or else their moments."""
     quantiles = found.get(f"{name}_quantile")
     if quantiles is not None:
         missing = [level for level in LEVELS if not np.isclose(quantiles["quantile"], level).any()]
@@ -75,7 +78,7 @@ def _normal(mean: xr.DataArray, sd: xr.DataArray) -> Intervals:
     return Intervals(*(mean + float(ndtri(level)) * sd for level in LEVELS))
 
 
-def _at(values: np.ndarray, like: xr.DataArray) -> Intervals:
+def _from_quantiles(values: np.ndarray, like: xr.DataArray) -> Intervals:
     return Intervals(*(like.copy(data=part) for part in values))
 
 
@@ -83,9 +86,9 @@ def labels_of(values: xr.DataArray, name: str) -> list[str]:
     """Return a label of each element in C order, with its coordinates."""
     if not values.ndim:
         return [name]
-    places = [[_short(label) for label in values[dim].to_numpy()] for dim in values.dims]
+    places = [[_short_label(label) for label in values[dim].to_numpy()] for dim in values.dims]
     return [f"{name}[{', '.join(place[i] for place, i in zip(places, index))}]" for index in np.ndindex(values.shape)]
 
 
-def _short(label: Any) -> str:
+def _short_label(label: Any) -> str:
     return f"{label:.6g}" if isinstance(label, float | np.floating) else str(label)

@@ -29,7 +29,7 @@ def plot_latent(
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
-        Result of `pymc_ep.fit`, or what `pymc_ep.predict` returned.
+        Result of `pymc_ep.fit` or of `pymc_ep.predict`.
     var_name : str
         A variable with one dim.
     x : array_like, optional
@@ -39,7 +39,7 @@ def plot_latent(
     transform : callable, optional
         Increasing function that is applied to the band, such as `numpy.exp` for the rate of log-linear counts.
     xlabel, ylabel : str, optional
-        With units, say; by default the name of the dim, and of the variable.
+        Labels, with units for instance; by default the names of the dim and of the variable.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -84,7 +84,7 @@ def plot_latent(
 
 
 def _points(idata: Any, data: Any) -> np.ndarray:
-    """Return data that are given, or those of an observed variable."""
+    """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return np.asarray(data)
     known = group(idata, "observed_data") if hasattr(idata, "groups") and has_group(idata, "observed_data") else {}

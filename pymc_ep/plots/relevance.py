@@ -1,4 +1,4 @@
-"""How much each factor of a bilinear model adds to its predictors."""
+"""Contribution of each factor of a bilinear model to its predictors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["plot_relevance"]
 
 
 def plot_relevance(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> Any:
-    """Plot the size of what each factor adds to the predictors of a bilinear model, the largest first.
+    """Plot the size of each factor's contribution to the predictors of a bilinear model, the largest first.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def plot_relevance(idata: Any, *, ax: Any = None, figsize: Sequence[float] | Non
     -------
     matplotlib.axes.Axes
         A full bar for each factor: the root mean square of the products of posterior means of its entries, over all
-        pairs of rows of the matrices. An outlined one is that of the products themselves under the posterior: what is
-        above the full bar is uncertainty. A factor that the data do not need has nearly no full bar.
+        pairs of rows of the matrices. An outlined one is that of the products themselves under the posterior: the
+        part above the full bar is uncertainty. The full bar of a factor that the data do not need is nearly zero.
 
     Raises
     ------

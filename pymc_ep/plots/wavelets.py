@@ -11,8 +11,10 @@ from pymc_ep.results import fit_group, posterior_moments
 __all__ = ["plot_coefficients", "plot_states"]
 
 _BINS = 40
+"""Bins of a histogram of coefficients."""
 _LEAST = 1e-6
-"""Size of a coefficient, relative to the largest, below which all are shown in one bin."""
+"""Modulus of a coefficient, relative to the largest, below which all are counted in one bin: the axis is
+logarithmic."""
 
 
 def plot_states(
@@ -45,7 +47,7 @@ def plot_states(
         Where the fit has no states of `var_name`.
     """
     (panel,) = axes_for(1, ax, figsize)
-    high, shape = _of_coefficients(idata, var_name, "indicator")
+    high, shape = _coefficient_values(idata, var_name, "indicator")
     mosaic = np.full(shape, np.nan)
     for (rows, columns), bands in _levels(high, shape):
         mosaic[rows : 2 * rows, :columns], mosaic[:rows, columns : 2 * columns] = bands[0], bands[1]
@@ -83,8 +85,8 @@ def plot_coefficients(
     ValueError
         Where the fit has no states of `var_name`.
     """
-    high, shape = _of_coefficients(idata, var_name, "indicator")
-    sizes = np.abs(_of_coefficients(idata, var_name, "coefficient_mean")[0])
+    high, shape = _coefficient_values(idata, var_name, "indicator")
+    sizes = np.abs(_coefficient_values(idata, var_name, "coefficient_mean")[0])
     sizes = np.log10(np.maximum(sizes, _LEAST * max(sizes.max(), np.finfo(float).tiny)))
     levels = list(zip(_levels(high, shape), _levels(sizes, shape)))
     axes = axes_for(len(levels), ax, figsize)
@@ -97,7 +99,7 @@ def plot_coefficients(
     return axes
 
 
-def _of_coefficients(idata: Any, name: str, what: str) -> tuple[np.ndarray, tuple[int, int]]:
+def _coefficient_values(idata: Any, name: str, what: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Return values by coefficient, and the shape of the image."""
     fit = fit_group(idata)
     if f"{name}_{what}" not in fit:

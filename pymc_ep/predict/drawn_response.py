@@ -1,4 +1,4 @@
-"""Observations on their own scale by draws, for likelihoods of which no site says mean and variance."""
+"""Predictions of observations by draws, for likelihoods whose site has no response function."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,11 @@ from pymc_ep.exceptions import UnsupportedModelError
 __all__ = ["drawn_response"]
 
 _SEED = 0
+"""Seed of the draws of new observations, so that predictions are reproducible."""
 
 
 def drawn_response(idata: Any, model: pm.Model, group: Likelihood, kind: str, quantiles: Sequence[float]) -> xr.Dataset:
-    """Return mean, sd and quantiles over the draws of a fit, of PyMC's own mean of a likelihood or of draws of it.
+    """Return mean, sd and quantiles, over the draws of a fit, of a likelihood's mean in PyMC or of draws from it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Data of a model that are no longer those of its fit, and the values that they had then."""
+"""Data of a model that have changed since its fit, and their values in the fit."""
 
 from typing import Any
 
@@ -13,29 +13,29 @@ __all__ = ["changed_data"]
 
 
 def changed_data(idata: Any, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
-    """Return shared variables of a model whose values are others than in a fit, with those of the fit.
+    """Return the shared variables whose values differ from those in a fit, mapped to the latter.
 
-    The container has them as ``constant_data``, as observations, and as lengths of dims; what was put into the model
-    after the fit is in none of these.
+    The container holds them as ``constant_data``, as observations, and as lengths of dims. Variables added to the model
+    after the fit are in none of these.
     """
     groups = ("fit", "constant_data", "observed_data")
     held = {name: group(idata, name) if has_group(idata, name) else xr.Dataset() for name in groups}
-    of_fit: dict[SharedVariable, np.ndarray] = {}
+    fitted_values: dict[SharedVariable, np.ndarray] = {}
     for name, values in held["constant_data"].items():
         if isinstance(variable := model.named_vars.get(str(name)), SharedVariable):
-            of_fit[variable] = values.to_numpy()
+            fitted_values[variable] = values.to_numpy()
     for variable in model.observed_RVs:
         values = model.rvs_to_values[variable]
         if values.owner is not None and len(values.owner.inputs) == 1:
             (values,) = values.owner.inputs  # a cast of the data
         if isinstance(values, SharedVariable) and variable.name in held["observed_data"]:
-            of_fit[values] = held["observed_data"][variable.name].to_numpy()
+            fitted_values[values] = held["observed_data"][variable.name].to_numpy()
     sizes = {str(dim): size for one in held.values() for dim, size in one.sizes.items()}
     for dim, length in model.dim_lengths.items():
         if isinstance(length, SharedVariable) and dim in sizes:
-            of_fit[length] = np.asarray(sizes[dim])
+            fitted_values[length] = np.asarray(sizes[dim])
     return {
         variable: values.astype(variable.dtype)
-        for variable, values in of_fit.items()
+        for variable, values in fitted_values.items()
         if not np.array_equal(variable.get_value(borrow=True), values, equal_nan=values.dtype.kind == "f")
     }

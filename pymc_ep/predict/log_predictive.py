@@ -63,7 +63,7 @@ def log_predictive(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) 
 
 
 def likelihoods(form: SiteForm, names: Sequence[str]) -> list[Likelihood]:
-    """Return the likelihoods of that name, of the fit or beside it."""
+    """Return the likelihoods of these names, fitted or added since."""
     groups = {g.name: g for g in (*form.groups, *form.predictions)}
     for name in names:
         if name not in groups:
@@ -85,7 +85,7 @@ def require_separate(form: SiteForm, names: Sequence[str]) -> None:
 
 
 class AtPredictor(NamedTuple):
-    """The site of a likelihood, the moments of its predictors, and parameters, each of the predictors' shape.
+    """Site of a likelihood, with moments of its predictors and parameters, all of the predictors' shape.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class AtPredictor(NamedTuple):
 
 
 def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
-    """Return what new observations of a likelihood are integrated against."""
+    """Return the site, the Gaussian of its predictors and the parameters for new observations of a likelihood."""
     name = group.name
     moments = posterior.predictor_moments(group)
     site, parameters = posterior.form.site_at(posterior.theta, group)
@@ -118,7 +118,7 @@ def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
 
 
 def require_observations(group: Likelihood, y: np.ndarray, at: AtPredictor) -> None:
-    """Raise where new observations are of another shape than their predictors, or outside of the domain."""
+    """Raise for new observations of another shape than their predictors, or outside the domain."""
     if y.shape != at.mean.shape:
         raise InvalidDataError(
             f"{group.name!r} has predictors of shape {at.mean.shape} but the given values have shape {y.shape}."

@@ -19,6 +19,7 @@ from pymc_ep.results import labelled
 __all__ = ["predict"]
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Default quantiles: the intervals of 90% and 50% that the plots draw, and the median."""
 
 
 def predict(
@@ -55,8 +56,8 @@ def predict(
     xarray.Dataset
         ``<name>_mean`` and ``<name>_sd`` with the model's dims and coords; with `response` also ``<name>_quantile``,
         whose first dim is ``quantile``. Uncertainty of the hyperparameters is included: to first order about their
-        mode, or by the mixture where the fit is one. All is by quadrature; only of likelihoods without a registered
-        site the response is that of the fit's draws, of which new observations have the seed 0.
+        mode, or by the mixture where the fit is one. Responses are computed by quadrature. For likelihoods without a
+        registered site they come from the fit's draws, with new observations drawn from seed 0.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def predict(
     posterior = posterior_of(idata, model, names)
     if response:
         parts = [
-            _of_response(model, posterior, group, kind, quantiles)
+            _response(model, posterior, group, kind, quantiles)
             if group.site.response is not None
             else drawn_response(idata, model, group, kind, quantiles)
             for group in likelihoods(posterior.form.form, names)
@@ -104,7 +105,7 @@ def predict(
     return labelled(model, variables)
 
 
-def _of_response(
+def _response(
     model: pm.Model,
     posterior: SitePosterior,
     group: Likelihood,
@@ -118,11 +119,11 @@ def _of_response(
         weights.append(weight)
         parts.append(at_predictor(component, group))
     own = np.array(weights)
-    mean, sd, of_observation = expected_response(own, parts)
+    mean, sd, observation_sd = expected_response(own, parts)
     if kind == "expectation":
         levels = predictor_quantiles(own, parts, np.array(quantiles))
     else:
-        sd, levels = of_observation, observation_quantiles(name, own, parts, np.array(quantiles))
+        sd, levels = observation_sd, observation_quantiles(name, own, parts, np.array(quantiles))
     out = labelled(model, {f"{name}_mean": (name, mean), f"{name}_sd": (name, sd)})
     each = [labelled(model, {f"{name}_quantile": (name, level)}) for level in levels]
     return out.merge(xr.concat(each, xr.IndexVariable("quantile", list(quantiles)), combine_attrs="drop_conflicts"))

@@ -1,4 +1,4 @@
-"""From a result back to its posterior."""
+"""Rebuild the posterior of a result."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,28 +20,28 @@ __all__ = ["own_predictions", "posterior_of", "single_posterior_of"]
 
 
 def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
-    """Rebuild the posterior of a fit, over a form that also knows the wanted variables.
+    """Rebuild the posterior of a fit, over a form that includes the wanted variables.
 
-    Where data of the model have changed since, by `pymc.set_data`, the posterior is that of the fitted data, which the
-    container holds, and the wanted variables are those of the present data.
+    After `pymc.set_data` the posterior is still that of the fitted data, which the container holds; the wanted
+    variables follow from the present data.
 
     Raises
     ------
     ValueError
-        Where `idata` is no result of `pymc_ep.fit`, or of another model, or where latent variables themselves are made
-        of what has changed.
+        Where `idata` is no result of `pymc_ep.fit`, or of another model, or where the latent variables themselves
+        depend on changed data.
     """
     changed = changed_data(idata, model)
     if not changed:
         return _posterior_at_present(idata, model, wanted)
     with exchanged(changed):
         form = _posterior_at_present(idata, model, wanted).form
-    behind, of_latent = form.form.made_of(settings(idata)["latent"])
-    changed = {variable: value for variable, value in changed.items() if variable in behind}
+    dependencies, latent_dependencies = form.form.made_of(settings(idata)["latent"])
+    changed = {variable: value for variable, value in changed.items() if variable in dependencies}
     fitted = form.fitted_to(changed) if changed else None
     if fitted is None:
         return _posterior_at_present(idata, model, wanted)
-    for name, own in of_latent.items():
+    for name, own in latent_dependencies.items():
         if touched := [str(variable.name) for variable in changed if variable in own]:
             raise ValueError(
                 f"Prior or shape of {name!r} depend on {touched[0]!r}, which has changed since the fit, so that it is "
@@ -86,19 +86,19 @@ def _why_not_gaussian(form: CompiledForm) -> str:
 
 
 def own_predictions(idata: Any, model: pm.Model) -> Predictions | None:
-    """Return what a form without Gaussian predictors answers in its own way; None for forms that have these."""
+    """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
     return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions
 
 
 def single_posterior_of(idata: Any, model: pm.Model) -> SitePosterior:
-    """Rebuild the posterior of a fit whose sites are looked at.
+    """Rebuild the posterior of a fit that has sites.
 
     Raises
     ------
     ValueError
         As `posterior_of`.
     UnsupportedModelError
-        Where it has none, as an average over translated grids.
+        Where it has no sites, as an average over translated grids.
     """
     posterior = _posterior_at_present(idata, model, [])
     if posterior.without_sites:

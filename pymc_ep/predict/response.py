@@ -22,17 +22,20 @@ from pymc_ep.sites import check_finite
 __all__ = ["LINES", "expected_response", "observation_quantiles", "predictor_quantiles"]
 
 _NODES = 801
+"""Nodes of the trapezoidal rule over 18 standard deviations of eta: a kink of a link errs by 1e-4 of one."""
 _REACH = 9.0
-"""Standard deviations of eta beyond which nothing is left but of exp(eta), which moves its mass by v."""
+"""Reach of the rule, in standard deviations of eta: exp(-9^2 / 2) is 3e-18. Twice the standard deviation is added,
+since exp(eta)^2 shifts the mass by 2 v."""
 _BLOCK = 2**20
-"""Numbers evaluated at a time."""
+"""Numbers evaluated at a time, 8 MB: bounds the memory."""
 _HALVINGS = 60
+"""Steps of bisection: more than the digits of a double."""
 _MOST_COUNTS = 10**5
-"""Largest count that is summed up to."""
+"""Largest count up to which probabilities are summed: seconds of work."""
 _COUNTS = 64
-"""Counts whose probabilities are evaluated at a time."""
+"""Counts whose probabilities are evaluated at a time: fewer cost calls, more are wasted on small counts."""
 _FAR = 40.0
-"""Distance from the centre, in logarithms or logits, beyond which nothing is taken to be."""
+"""Distance from the centre, in logarithms or logits, beyond which the density counts as zero: a factor of 2e17."""
 _EDGES = np.linspace(-1.0, 1.0, 201)
 """Edges, in t with y = centre + scale t / (1 - t^2), between which a predictive density is integrated by two nodes."""
 
@@ -41,7 +44,7 @@ LINES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any
     "positive": (np.log, np.exp, lambda w: w),
     "unit interval": (logit, expit, lambda w: -np.logaddexp(0.0, w) - np.logaddexp(0.0, -w)),
 }
-"""Of each continuous domain the map to the real line, its inverse, and the log of the inverse's slope."""
+"""For each continuous domain: the map to the real line, its inverse, and the log slope of the inverse."""
 LINES["non-negative"] = LINES["positive"]
 
 
@@ -84,13 +87,13 @@ def _moments(at: AtPredictor) -> np.ndarray:
 
 
 def predictor_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Return quantiles of the expected observation, (levels, *shape): it rises with eta, alike in all components."""
+    """Return quantiles of the expected observation, (levels, *shape): those of eta, through the increasing link."""
     response = parts[0].site.site.response
     assert response is not None, "the caller has looked"
-    return np.array([response.mean(eta, *parts[0].parameters) for eta in _of_mixture(weights, parts, levels)])
+    return np.array([response.mean(eta, *parts[0].parameters) for eta in _mixture_quantiles(weights, parts, levels)])
 
 
-def _of_mixture(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+def _mixture_quantiles(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
     """Return quantiles of a mixture of normals, (levels, *shape), by bisection between those of its components."""
     mean, sd = np.array([part.mean for part in parts]), np.sqrt([part.variance for part in parts])
     out = []
@@ -108,20 +111,20 @@ def _of_mixture(weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.nd
 def observation_quantiles(
     name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray
 ) -> np.ndarray:
-    """Return quantiles of new observations, (levels, *shape): of counts the least with that much at or below it."""
+    """Return quantiles of new observations, (levels, *shape); of a count, the least whose CDF reaches the level."""
     shape, domain = parts[0].mean.shape, parts[0].site.site.domain
     flat = [
         AtPredictor(part.site, part.mean.ravel(), part.variance.ravel(), [p.ravel() for p in part.parameters])
         for part in parts
     ]
-    find = _of_line if domain in LINES else _of_counts
+    find = _continuous_quantiles if domain in LINES else _count_quantiles
     return find(name, weights, flat, levels).reshape(len(levels), *shape)
 
 
 def _log_predictive(
     name: str, weights: np.ndarray, parts: Sequence[AtPredictor], y: np.ndarray, row: np.ndarray
 ) -> np.ndarray:
-    """Return log predictive densities of observations y, (m,), each of the predictor of its row."""
+    """Return log predictive densities of observations y, (m,), each under the predictor `row`, (m,)."""
     total = np.full(len(y), -np.inf)
     for weight, part in zip(weights, parts):
         mean, variance = part.mean[row], part.variance[row]
@@ -131,8 +134,8 @@ def _log_predictive(
     return total
 
 
-def _of_counts(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Add up predictive probabilities of counts from zero upwards, until all levels are reached."""
+def _count_quantiles(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
+    """Return quantiles of counts, (levels, n): sum predictive probabilities from zero until all levels are reached."""
     n, site = len(parts[0].mean), parts[0].site.site
     most = np.full(n, 1.0 if site.domain == "binary" else np.inf)
     if "n" in site.parameters:
@@ -151,7 +154,7 @@ def _of_counts(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], lev
         found = _log_predictive(name, weights, parts, y[possible].astype(float), row[possible])
         mass[possible] = np.exp(found)
         below = reached[active, None] + np.cumsum(mass.reshape(len(active), -1), axis=1)
-        # All that there is lies at or below the largest count.
+        # The CDF is one at the largest possible count.
         below = np.where(counts >= most[active, None], 1.0, below)
         for level, values in zip(levels, out):
             hit = (below >= level).any(axis=1) & np.isnan(values[active])
@@ -161,8 +164,10 @@ def _of_counts(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], lev
     return out
 
 
-def _of_line(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray) -> np.ndarray:
-    """Integrate the predictive density on the real line, and interpolate its integral."""
+def _continuous_quantiles(
+    name: str, weights: np.ndarray, parts: Sequence[AtPredictor], levels: np.ndarray
+) -> np.ndarray:
+    """Return quantiles on the real line, (levels, n): interpolate the integral of the predictive density."""
     _, from_line, log_slope = LINES[parts[0].site.site.domain]
     n, out = len(parts[0].mean), []
     centre = np.tensordot(weights, [part.mean for part in parts], axes=1)
@@ -175,7 +180,7 @@ def _of_line(name: str, weights: np.ndarray, parts: Sequence[AtPredictor], level
     for start in range(0, n, step):
         row = np.repeat(rows[start : start + step], len(t))
         w = centre[row] + scale[row] * np.tile(t / (1 - t**2), len(row) // len(t))
-        # So far out that a logarithm or logit could not be taken back.
+        # Farther out the inverse of a logarithm or logit overflows.
         used = np.abs(w - centre[row]) < _FAR if parts[0].site.site.domain != "real" else np.full(len(w), True)
         density = np.zeros(len(w))
         found = _log_predictive(name, weights, parts, from_line(w[used]), row[used]) + log_slope(w[used])

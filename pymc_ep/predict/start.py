@@ -8,7 +8,8 @@ from pymc_ep.results import fit_group, posterior_moments, settings
 
 __all__ = ["start_point"]
 
-_MODE = "hyper_mode_"
+_MODE_PREFIX = "hyper_mode_"
+"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 def start_point(idata: Any) -> dict[str, np.ndarray]:
@@ -28,7 +29,7 @@ def start_point(idata: Any) -> dict[str, np.ndarray]:
         Values by name.
     """
     fit = fit_group(idata)
-    modes = {n.removeprefix(_MODE): fit[n] for n in map(str, fit) if n.startswith(_MODE)}
+    modes = {n.removeprefix(_MODE_PREFIX): fit[n] for n in map(str, fit) if n.startswith(_MODE_PREFIX)}
     means = posterior_moments(idata, "mean")
     latent = {name: means[name] for name in settings(idata)["latent"]}
     return {name: np.asarray(value) for name, value in (modes | latent).items()}

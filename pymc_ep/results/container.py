@@ -19,7 +19,9 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
 
 _OWN_DIMS = ("iteration", "hyper_iteration", "hyper_point")
+"""Dims of the group ``fit``, which no model may use."""
 _SAMPLE_DIMS = ("chain", "draw")
+"""Leading dims of draws."""
 
 
 def build_container(
@@ -47,7 +49,7 @@ def build_container(
         Posterior means, standard deviations and modes by variable, each in a group of its own, such as
         ``posterior_mean``: in one group ``level_sd`` could be a variable, or the standard deviation of ``level``.
     fit : mapping of str to (dims, values)
-        Variables of the group ``fit``; `model_dims` gives the dims of what belongs to a model variable.
+        Variables of the group ``fit``; `model_dims` gives the dims of a model variable.
         Model coordinates are attached; scalars have no dims.
     fit_attrs : mapping
         Attributes of the group ``fit``: str, int or float, and ``settings``, a mapping that is stored as
@@ -70,11 +72,11 @@ def build_container(
     """
     check_dims(model)
     coords, dims = coords_and_dims_for_inferencedata(model)
-    shared = _library()
+    shared = _library_attrs()
 
     def labelled(variables: Mapping[str, np.ndarray], **options: Any) -> xr.Dataset:
         own = {"dims": dims, **options}
-        return to_dataset(variables, coords=_that_fit(coords, own["dims"], variables), attrs=shared, **own)
+        return to_dataset(variables, coords=_matching_coords(coords, own["dims"], variables), attrs=shared, **own)
 
     groups = {}
     if posterior is not None:
@@ -88,7 +90,7 @@ def build_container(
     groups["fit"] = labelled(
         {name: np.asarray(values) for name, (_, values) in fit.items()},
         dims={name: list(own) for name, (own, _) in fit.items()},
-    ).assign_attrs(_storable(fit_attrs))
+    ).assign_attrs(_netcdf_attrs(fit_attrs))
     groups["fit_state"] = xr.Dataset(
         {name: ([f"{name}_dim_{i}" for i in range(np.ndim(field))], field) for name, field in fit_state.items()},
         attrs=shared,
@@ -112,13 +114,13 @@ def labelled(
     coords = coords_and_dims_for_inferencedata(model)[0] | dict(new or {})
     dims = {name: list(model_dims(model, of)) for name, (of, _) in variables.items()}
     arrays = {name: values for name, (_, values) in variables.items()}
-    return to_dataset(arrays, coords=_that_fit(coords, dims, arrays), dims=dims, attrs=_library())
+    return to_dataset(arrays, coords=_matching_coords(coords, dims, arrays), dims=dims, attrs=_library_attrs())
 
 
-def _that_fit(
+def _matching_coords(
     coords: Mapping[str, Any], dims: Mapping[str, Sequence[str | None]], variables: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the coordinates without those of dims that an array has at another length, as `pymc.sample` does.
+    """Return the coordinates whose length agrees with every array, as `pymc.sample` does.
 
     PyMC does not compare the length of a Deterministic with that of its dims.
     """
@@ -167,14 +169,14 @@ def check_dims(model: pm.Model) -> None:
 
 
 def _known_shape(value: Variable) -> tuple[int, ...]:
-    """Return the shape of data; none where they are made of others."""
+    """Return the shape of data; empty where they are computed from other data."""
     if isinstance(value, Constant):
         return np.shape(value.data)
     return value.get_value(borrow=True).shape if isinstance(value, SharedVariable) else ()
 
 
-def _library() -> dict[str, str]:
-    """Return the attributes that say who made a group."""
+def _library_attrs() -> dict[str, str]:
+    """Return the attributes that name the library and its version."""
     try:
         installed = version("pymc_ep")
     except PackageNotFoundError:  # run from a source tree that is not installed
@@ -182,14 +184,14 @@ def _library() -> dict[str, str]:
     return {"inference_library": "pymc_ep", "inference_library_version": installed}
 
 
-def _storable(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
+def _netcdf_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Return attributes that netCDF takes, with ``settings`` as JSON."""
     stored: dict[str, str | int | float] = {}
     for name, value in attrs.items():
         if name == "settings":
-            stored[name] = json.dumps(value, default=_plain)
+            stored[name] = json.dumps(value, default=_to_python)
             continue
-        value = _plain(value) if isinstance(value, np.generic) else value
+        value = _to_python(value) if isinstance(value, np.generic) else value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise TypeError(
                 f"The attribute {name!r} is a {type(value).__name__}, but attributes are str, int or float; "
@@ -199,6 +201,6 @@ def _storable(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
     return stored
 
 
-def _plain(value: Any) -> Any:
-    """Return NumPy values as Python's own and everything else that JSON does not know as text."""
+def _to_python(value: Any) -> Any:
+    """Return NumPy values as Python's own, and all else that JSON does not know as text."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

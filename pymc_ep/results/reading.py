@@ -1,4 +1,4 @@
-"""Read what a fit has put into its container, fresh or loaded from disk."""
+"""Read the groups of a result, fresh or loaded from disk."""
 
 import json
 from typing import Any
@@ -30,13 +30,13 @@ def fit_state(container: Any) -> dict[str, np.ndarray]:
     ValueError
         When the container has no such group.
     TypeError
-        For what is no container.
+        For an object that is not a container.
     """
     return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
 
 
 def posterior_moments(container: Any, what: str) -> xr.Dataset:
-    """Return the posterior ``"mean"``, ``"sd"`` or ``"mode"`` of each variable of which a fit has it.
+    """Return the posterior ``"mean"``, ``"sd"`` or ``"mode"`` of each variable for which a fit stored it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether the data of a model are still those of a fit."""
+"""Check that the data of a model are still those of a fit."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ __all__ = ["require_unchanged"]
 
 
 def require_unchanged(state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> None:
-    """Raise where numbers that a fit has kept are not those of the model as it is now."""
+    """Raise where an array stored by a fit differs from that of the present model."""
     for name, now in present.items():
         held, scale = state[name], np.max(np.abs(now.astype(float)), initial=1e-300)
         if held.shape != now.shape or not np.allclose(held, now, rtol=1e-6, atol=1e-9 * scale):

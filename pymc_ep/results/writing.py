@@ -18,11 +18,13 @@ from pymc_ep.results.container import build_container, model_dims
 __all__ = ["drawn_forward", "layout_of", "write_solution"]
 
 _STORED_NUMBERS = 5e7
+"""Most numbers in the draws of a fit by default, 0.4 GB: a bound on memory and on the size of a saved result."""
 _STORED_LOG_LIKELIHOODS = 1e7
+"""Most log likelihoods stored with the draws, 80 MB: a bound on memory and on the size of a saved result."""
 
 
 def layout_of(draws: int | None, chains: int, solution: Any) -> tuple[int, int, str]:
-    """Return chains, draws a chain (the solution's for None, or fewer that can be stored), and what to say of these."""
+    """Return chains, draws a chain (for None the most that can be stored, up to the default), and a remark on them."""
     if solution.draws is None:
         return chains, 0, ""
     if draws is not None:
@@ -64,7 +66,7 @@ def write_solution(
     random_seed
         Of the draws.
     given : mapping of str to ndarray, shape (chain, draw, *shape), optional
-        Draws that are there already and take the place of the solution's.
+        Draws that replace those of the solution.
     others : mapping of str to xarray.Dataset, optional
         Further groups.
     """
@@ -83,7 +85,7 @@ def write_solution(
         log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
         for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):
             if density is not None:
-                _put(variables, name, ("chain", "draw"), _by_chain(density, chains))
+                _add(variables, name, ("chain", "draw"), _by_chain(density, chains))
         left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
         if not keep:
             left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
@@ -120,26 +122,26 @@ def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[s
     """Lay out the ``fit`` group: names and dims."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
     for name, value in solution.hyper_modes.items():
-        _put(out, f"hyper_mode_{name}", model_dims(model, name), value)
+        _add(out, f"hyper_mode_{name}", model_dims(model, name), value)
     for name, values in solution.design.items():
-        _put(out, f"hyper_point_{name}", ("hyper_point", *model_dims(model, name)), values)
+        _add(out, f"hyper_point_{name}", ("hyper_point", *model_dims(model, name)), values)
     for name, results in solution.sites.items():
         for what, value in results.items():
-            _put(out, f"{name}_{what}", model_dims(model, name), value)
+            _add(out, f"{name}_{what}", model_dims(model, name), value)
     for name, results in solution.coefficients.items():
         for what, value in results.items():
-            _put(out, f"{name}_{what}", (f"{name}_coefficient",) * np.ndim(value), value)
+            _add(out, f"{name}_{what}", (f"{name}_coefficient",) * np.ndim(value), value)
     for name, values in solution.hyper_traces.items():
-        _put(out, f"hyper_trace_{name}", ("iteration", *model_dims(model, name)), values)
+        _add(out, f"hyper_trace_{name}", ("iteration", *model_dims(model, name)), values)
     for name, (dim, values) in solution.traces.items():
-        _put(out, name, (dim,), values)
+        _add(out, name, (dim,), values)
     for name, value in solution.scalars.items():
-        _put(out, name, (), value)
-    _put(out, "converged", (), solution.converged)
+        _add(out, name, (), value)
+    _add(out, "converged", (), solution.converged)
     return out
 
 
-def _put(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
+def _add(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
     if name in variables:
         raise UnsupportedModelError(
             f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that leads to "
@@ -149,10 +151,10 @@ def _put(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Seque
 
 
 def drawn_forward(model: pm.Model, draws: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return draws, (s, *shape), of what the fit knows nothing of, given its own draws of all else.
+    """Return draws, (s, *shape), of variables that the fit does not cover, by forward sampling given its own draws.
 
-    Multivariate variables, such as new values of a process, are left to `predict`: each draw of them would be a
-    factorisation. So is what follows from them.
+    Multivariate variables, such as new values of a process, and their descendants are left to `predict`: each draw
+    would be a factorisation.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ def test_a_large_correction_is_announced():
 
 def test_a_series_that_diverges_is_announced(monkeypatch):
     model, *_ = groups_of_bits(10, 3, 1.0, seed=2)
-    monkeypatch.setattr("pymc_ep.hyper.evidence.cumulants._MOST_OF_ONE", 0.0)
+    monkeypatch.setattr("pymc_ep.hyper.evidence.cumulants._MOST_OF_ONE_SITE", 0.0)
     with pytest.warns(pmep.ConvergenceWarning, match="the series that tells it diverges at .* of the fits"):
         fit = pmep.fit(model=model, draws=0, progressbar=False)
     assert "cumulant_correction" not in fit["fit"] and not bool(fit["fit"]["converged"])

@@ -20,7 +20,7 @@ def test_moments_of_a_gaussian():
     z = np.concatenate(walkers.move(gaussian(sd), everywhere, 40))
     np.testing.assert_allclose(z.mean(axis=0) / sd, 0.0, atol=0.06)
     np.testing.assert_allclose(z.std(axis=0) / sd, 1.0, rtol=0.04)
-    assert walkers.met_wall == 0.0
+    assert walkers.refused_share == 0.0
 
 
 def test_no_chain_passes_the_wall():
@@ -31,7 +31,7 @@ def test_no_chain_passes_the_wall():
     z = np.concatenate(walkers.move(gaussian(1.0), known, 60))
     assert z.min() > 0
     np.testing.assert_allclose(z.mean(), np.sqrt(2 / np.pi), atol=0.03)
-    assert 0.1 < walkers.met_wall < 0.7
+    assert 0.1 < walkers.refused_share < 0.7
     assert np.all(walkers.refused[:, 0] <= 0)
 
 

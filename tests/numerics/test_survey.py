@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from pymc_ep.numerics.quadrature.multimodal import defined
-from pymc_ep.numerics.quadrature.peak_search import Peak, has_one_peak, is_near, left_out, surveyed
+from pymc_ep.numerics.quadrature.peak_search import Peak, has_one_peak, is_near, share_outside, surveyed
 
 
 def logistic(f, y):
@@ -53,6 +53,6 @@ def test_what_is_left_out_is_bounded(ends):
     seen, *_ = surveyed(defined(flat_until(np.inf)), np.zeros(1), np.zeros(1), np.ones(1), np.ones(1), also=np.zeros(1))
     ends = np.array(ends)[:, None]
     density = scipy.stats.norm.pdf(ends)
-    bound = left_out(seen, Peak(np.zeros(1), np.ones(1)), ends, density, np.full(1, 0.5 * np.log(2 * np.pi)))
+    bound = share_outside(seen, Peak(np.zeros(1), np.ones(1)), ends, density, np.full(1, 0.5 * np.log(2 * np.pi)))
     true = (2 * scipy.stats.norm.sf(np.abs(ends)) + np.abs(ends) * density).sum()
     assert true < bound < 10 * true

@@ -1,4 +1,4 @@
-"""Fits at many draws of the hyperparameters, each from the sites of a near one."""
+"""Fits at many draws of the hyperparameters, each started from the sites of a near one."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class ManyFits(NamedTuple):
     stalled : int
         Fits that did not converge.
     unfitted : int
-        Draws without a fit, since the user interrupted; they have the sites of a near one.
+        Draws without a fit after an interruption; their sites are those of the nearest fit.
     """
 
     thetas: np.ndarray
@@ -40,9 +40,9 @@ class ManyFits(NamedTuple):
 def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
     """Fit at each row of `thetas`, (k, p).
 
-    In the order of a minimum spanning tree (Prim 1957) from the middle: next comes what is nearest to any fit made, and
-    it starts from the sites of that one. Distances are in standard deviations of the draws. After an interruption the
-    rest have the sites of the nearest fit made.
+    The order is that of a minimum spanning tree (Prim 1957) from the mean of the draws: the next draw is the one
+    nearest to any fit, and starts from its sites. Distances are in standard deviations of the draws. After an
+    interruption the remaining draws take the sites of the nearest fit.
     """
     k, n = len(thetas), sum(len(y) for y in evidence.observed)
     spread = thetas.std(axis=0)
@@ -68,7 +68,7 @@ def fit_many(evidence: Evidence, thetas: np.ndarray) -> ManyFits:
         if i == first:
             centre = at
         stalled += not at.run.status.converged
-        (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.left_out(at)
+        (shifts[i], precisions[i]), predictives[i] = at.sites, evidence.leave_one_out(at)
         waiting[i] = False
         evidence.report.advance()
         here = cdist(scaled[i : i + 1], scaled)[0]

@@ -1,4 +1,4 @@
-"""How far tilted distributions are from the Gaussians that replace them, and what that does to the evidence.
+"""Non-Gaussianity of tilted distributions, and the second-order correction of EP's evidence.
 
 At a fixed point of EP the posterior q and each site's tilted distribution q_i share the mean and the variance of
 eta_i, and the exact evidence is (Opper, Paquet and Winther 2013, section 3)
@@ -37,25 +37,25 @@ __all__ = [
 ]
 
 _STEP = 0.03
-"""Step of the differences, in units of one over the tilted standard deviation: what is cut off, step^4 / 30 times the
+"""Step of the differences, in units of one over the tilted standard deviation. Truncation, step^4 / 30 times the
 seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 _LARGEST = 10_000
 """Most predictors for which all pairs are formed, in a second or two."""
-_MOST_OF_ONE = 1.0
-"""Nats that one site may move the evidence by: beyond, higher terms of the series are larger still."""
+_MOST_OF_ONE_SITE = 1.0
+"""Largest share of one site, in nats: the shares are a series in the cumulants, whose higher terms then are larger."""
 _NEGLIGIBLE = 0.01
-"""Nats that a correction which cannot exceed them is not computed for."""
+"""Bound on a correction, in nats, below which it counts as zero: the pairs of sites need not be formed."""
 _BLOCK = 2**22
-"""Most numbers in a block of rows of the posterior covariance."""
+"""Most numbers in a block of rows of the posterior covariance: 32 MB."""
 
 
 class Correction(NamedTuple):
-    """What pairs of sites add to the log evidence.
+    """Second-order correction of the log evidence, by pairs of sites.
 
     Attributes
     ----------
     shares : ndarray, (n,)
-        Each site's half of its pair terms.
+        Half of the pair terms of each site, in nats.
     """
 
     shares: np.ndarray
@@ -67,9 +67,9 @@ class Correction(NamedTuple):
 
     @property
     def diverges(self) -> str:
-        """Say that higher terms of the series are larger still; empty where they are not."""
+        """The reason why the series diverges; empty where it does not."""
         largest = float(np.max(np.abs(self.shares), initial=0.0))
-        if largest <= _MOST_OF_ONE:
+        if largest <= _MOST_OF_ONE_SITE:
             return ""
         return f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
 
@@ -84,8 +84,8 @@ def tilted_cumulants(
     """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of tilted distributions.
 
     Moving the cavity mean by v s multiplies the tilted density by exp(s eta), so that the cumulants are derivatives of
-    log Z in s, and the third and fourth are those of the tilted variance: differences of five closed forms or
-    quadratures, whichever the site has, with an error of order step^4.
+    log Z in s: the third and fourth are the first and second derivatives of the tilted variance. These are differences
+    of five evaluations, closed forms or quadratures as the site has them, with an error of order step^4.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ def tilted_cumulants(
 def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
     """Return the divergence KL(q_i | q), in nats, to leading order in the cumulants: h_3^2 / 12 + h_4^2 / 48.
 
-    A site that says little next to its cavity leaves it Gaussian, so this weighs each site by its part in the
-    posterior (the expansion is that of negentropy: Jones and Sibson 1987, What is projection pursuit?).
+    A site with little information next to its cavity leaves it Gaussian, so that its divergence is small. The expansion
+    is that of negentropy (Jones and Sibson 1987, What is projection pursuit?).
     """
     return skewness**2 / 12.0 + kurtosis**2 / 48.0
 
@@ -141,7 +141,7 @@ def all_cumulants(
 
 
 def why_no_correction(form: CompiledSiteForm, power: float) -> str:
-    """Say why the evidence of a form is not corrected; empty where it may be."""
+    """Return the reason why a form's evidence has no correction; empty where it has one."""
     if power != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
@@ -155,7 +155,7 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     found = at.run.state.sweep
     mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
     skewness, kurtosis = all_cumulants(evidence.form, evidence.observed, at.problem.parameters, mean, variance)
-    # With all correlations one. It spares the pairs of many observations of few coefficients.
+    # A bound, with all correlations equal to one. Many observations of few coefficients need no pairs then.
     most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
     if most < _NEGLIGIBLE:
         return Correction(np.zeros(len(mean)))
@@ -176,7 +176,7 @@ def evidence_correction(
         Returns the rows of the predictors' posterior covariance in a slice, (rows, n).
     """
     n = len(skewness)
-    # A predictor that is known (variance 0, up to rounding) has no part in the sum.
+    # A predictor of variance zero, up to rounding, adds zero to the sum.
     inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
     shares = np.empty(n)
     rows = max(1, _BLOCK // n)

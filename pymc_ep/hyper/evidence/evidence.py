@@ -19,7 +19,7 @@ from pymc_ep.exceptions import InvalidDataError, NumericalError
 __all__ = ["Evidence", "EvidenceAt", "evidence_of"]
 
 _NAMED = 6
-"""Most coefficients that a message names."""
+"""Most coefficients named in one message, so that it stays readable."""
 
 
 class EvidenceAt(NamedTuple):
@@ -50,7 +50,7 @@ class EvidenceAt(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Log evidence plus what `Evidence` was told to count of the hyperparameters' prior."""
+        """Log evidence plus the log prior of the hyperparameters, by the `density` option of `Evidence`."""
         return self.log_z + self.prior.log_prior
 
 
@@ -73,15 +73,15 @@ class Evidence:
     report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
-        Receives hyperparameters and sites of each fit.
+        Stores hyperparameters and sites of each fit.
     density : {"natural", "unconstrained", "none"}
-        What `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without Jacobian
-        terms, their log density on the unconstrained scale, or nothing.
+        Term that `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without
+        Jacobian terms, their log density on the unconstrained scale, or nothing.
 
     Raises
     ------
     InvalidDataError
-        Where an observation lies outside what its site takes, or lengths do not agree.
+        Where an observation lies outside the domain of its site, or lengths do not agree.
     UnsupportedModelError
         Where sites that depend on each other are to be updated one after another.
     """
@@ -112,12 +112,12 @@ class Evidence:
             group.site.validate(y, group.name)
 
     def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
-        """Fit at unconstrained hyperparameters `theta`, (p,), from given sites or from none.
+        """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
 
         Raises
         ------
         Interrupted
-            Where the user interrupts the fit; it has what was reached.
+            Where the user interrupts the fit; holds the state reached.
         """
         prior = self._prior(theta)
         self._check_prior(theta, prior)
@@ -135,14 +135,14 @@ class Evidence:
         return at
 
     def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
-        """Return what reports the evidence as `EvidenceAt.log_z` has it."""
+        """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
         return lambda value, change: self.report(value + prior.log_excess, change)
 
     def settled(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at `theta` so that the result does not depend on `start` beyond the tolerance.
 
-        Log-concave sites have one fixed point in practice, so that a warm start only saves sweeps; where it does not
-        converge, and for other sites, which may have several fixed points, the fit starts from none.
+        Log-concave sites have one fixed point in practice: a warm start only saves sweeps. Other sites may have several
+        fixed points. For these, and where a warm start does not converge, the fit starts from the form's first sites.
         """
         if start is not None and self.engine.log_concave:
             try:
@@ -154,10 +154,10 @@ class Evidence:
         return self.at(theta)
 
     def _explained(self, found: Run) -> Run:
-        """Say of a fit that did not settle under flat priors what is likely the matter."""
+        """Name the likely cause where a fit did not converge under flat priors: an improper posterior."""
         flat = [b.name for b in self.form.form.blocks if b.flat]
         if found.status.converged or not flat or all(group.site.gaussian for group in self.form.form.groups):
-            # Gaussian noise leaves a posterior proper that it determines, and what it does not is refused before.
+            # Under Gaussian noise a posterior is improper only where `require_covariance` has already raised.
             return found
         more = (
             f"; the flat prior of {', '.join(map(repr, flat))} may leave the posterior improper, as where a predictor "
@@ -180,12 +180,12 @@ class Evidence:
         unconstrained = self.density == "unconstrained"
         return prior._replace(log_prior=float(self.form.rows.log_prior(theta[None])[0]) if unconstrained else 0.0)
 
-    def left_out(self, at: EvidenceAt) -> np.ndarray:
+    def leave_one_out(self, at: EvidenceAt) -> np.ndarray:
         """Return the log predictive density of each observation given the others, (n,).
 
-        EP's cavity is the posterior without the observation, so log Zhat is its predictive density; with a fractional
-        power the whole site is removed for this. NaN where a Gaussian observation is all that holds a predictor, whose
-        cavity is then not proper.
+        EP's cavity is the posterior without the observation, so log Zhat is its predictive density. With a fractional
+        power the whole site is removed first. NaN where the cavity is improper, since one Gaussian observation alone
+        determines its predictor.
         """
         found = at.run.state.sweep
         if self.engine.power != 1.0:
@@ -212,7 +212,7 @@ class Evidence:
             self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
         ):
             if not varies:
-                # The function that differentiates may take seconds to compile.
+                # Compiling the parameter gradient may take seconds.
                 out.append(tuple(np.zeros(len(y)) for _ in parameters))
                 continue
             cavity = found.cavity_mean[here], found.cavity_variance[here]
@@ -242,14 +242,14 @@ class Evidence:
         )
 
     def _observation(self, predictor: int) -> str:
-        """Name the observation that belongs to one of all predictors."""
+        """Return the name of the observation of one predictor, by its index among all."""
         group, here = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop
         )
         return f"observation {predictor - here.start} of {group.name!r}"
 
     def require_covariance(self, theta: np.ndarray, prior: Prior) -> None:
-        """Raise where the prior covariance has a negative eigenvalue beyond rounding, or a flat prior no data.
+        """Raise for a prior covariance with a negative eigenvalue beyond rounding, or a flat prior without data.
 
         Checked at the first hyperparameters and at those of the result; each check is a factorisation.
         """
@@ -273,7 +273,7 @@ class Evidence:
             )
 
     def _gaussians(self) -> str:
-        """Return the names of what has a covariance, observed vectors among them."""
+        """Return the names of the variables with a covariance, correlated observed vectors included."""
         return ", ".join(block.name for block in self.form.form.blocks)
 
     def describe(self, theta: np.ndarray) -> str:

@@ -49,8 +49,8 @@ class EvidenceOp(Op):
 
     Log Z is that of the latent variables and the observations under PyMC's densities; the prior of the hyperparameters
     is not in it. Where there is no finite, converged log evidence, as next to a boundary of the hyperparameters, log Z
-    is minus infinity and the gradient zero: a sampler turns back from there. `counts` says how often that was so, and
-    the first such point is logged.
+    is minus infinity and the gradient zero: a sampler turns back from there. `counts` holds the number of such
+    points, and the first one is logged.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class EvidenceOp(Op):
 
     @property
     def counts(self) -> Counts:
-        """Evaluations so far, and those that failed."""
+        """Number of evaluations so far, and of failed ones."""
         return Counts(*(int(count) for count in self._counts))
 
     def make_node(self, theta: Any) -> Apply:
@@ -122,18 +122,18 @@ class EvidenceOp(Op):
             return at.log_z, gradient
 
     def endless_directions(self, theta: np.ndarray) -> list[str]:
-        """Return where the density of the hyperparameters about theta, (p,), does not fall; empty if it does.
+        """Return the hyperparameters along which the density about theta, (p,), does not fall; empty if it falls.
 
-        Sites whose quadrature searches for peaks are not asked: so far out each may take minutes.
+        Empty also for sites whose quadrature searches for peaks: so far out each fit may take minutes.
         """
         if any(group.site.scanned for group in self.form.form.factors):
             return []
-        # Fits that far out either converge at once or say nothing.
+        # Fits that far out converge within a few iterations or not at all.
         settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
         return endless_directions(evidence_of(self.form, settings, density="unconstrained"), theta)
 
     def _present(self) -> Evidence:
-        """Return the evidence of the data as they are now."""
+        """Return the evidence for the present values of the data, rebuilt where these have changed."""
         observed = [y.ravel() for y in self.form.observed()]
         known = self._evidence
         if known is None or not all(np.array_equal(x, y) for x, y in zip(known.observed, observed)):
@@ -149,7 +149,7 @@ class EvidenceOp(Op):
         return -np.inf, np.zeros_like(theta)
 
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        """Return the cotangent of theta; second derivatives are not there."""
+        """Return the cotangent of theta, (p,); there are no second derivatives."""
         if not isinstance(cotangents[1].type, DisconnectedType):
             raise NotImplementedError(
                 "The gradient of the log evidence cannot be differentiated again: methods that need second derivatives "

@@ -1,4 +1,4 @@
-"""Many places that stand for a density of few dimensions, and its integral."""
+"""Weighted points that represent a density of few dimensions, (m, p), and its integral."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,19 +10,21 @@ from scipy.stats import qmc
 
 __all__ = ["Cloud", "bridged", "weighted"]
 
-_LOG_PLACES = 14
-"""Binary logarithm of the number of places with weights."""
+_LOG2_POINTS = 14
+"""Binary logarithm of the number of weighted points, 16384: at the least efficiency accepted, a tenth, 1600 count."""
 _FREEDOM, _WIDER = 5.0, 1.2
-"""Degrees of freedom of what these are drawn from, and its scale in standard deviations: tails heavier than those of
-most densities."""
+"""Degrees of freedom and scale, in standard deviations, of the Student-t proposal: tails heavier than those of most
+densities keep the importance weights bounded."""
 _ITERATIONS, _SETTLED = 100, 1e-8
+"""Most iterations of bridge sampling, and the change of the log integral, in nats, at which they end: far below its
+Monte Carlo error."""
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
 """Maps rows, (m, p), to log densities, (m,), not normalised."""
 
 
 class Cloud(NamedTuple):
-    """Places with weights.
+    """Weighted points.
 
     Attributes
     ----------
@@ -44,13 +46,13 @@ class Cloud(NamedTuple):
 
 
 def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
-    """Return points of a quasi-random sequence with importance weights, by the moments of draws, (m, p).
+    """Return points of a Sobol sequence with importance weights, from the moments of draws, (m, p).
 
-    They follow a multivariate Student-t distribution with these moments, but wider (Geweke 1989).
+    The proposal is a multivariate Student-t distribution with these moments, widened by `_WIDER` (Geweke 1989).
     """
     p = draws.shape[1]
     centre, factor = _moments(draws)
-    uniform = np.clip(qmc.Sobol(p + 1, seed=0).random_base2(_LOG_PLACES), 1e-12, 1.0 - 1e-12)
+    uniform = np.clip(qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS), 1e-12, 1.0 - 1e-12)
     chi_square = 2.0 * gammaincinv(_FREEDOM / 2.0, uniform[:, p])
     white = _WIDER * ndtri(uniform[:, :p]) / np.sqrt(chi_square / _FREEDOM)[:, None]
     z = centre + white @ factor.T
@@ -67,7 +69,7 @@ def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
 
 
 def bridged(log_density: LogDensity, draws: np.ndarray, rng: np.random.Generator) -> Cloud:
-    """Return draws of the density, (m, p), as they are, and its integral by bridge sampling.
+    """Return draws of the density, (m, p), unchanged, with its integral by bridge sampling.
 
     A Gaussian with the moments of one half of the draws is bridged to the other half by the iteration of Meng and Wong
     (1996, equation 4.1), whose error is that of the Gaussian's overlap with the density.

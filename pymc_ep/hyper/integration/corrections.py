@@ -1,4 +1,4 @@
-"""EP's own error in the evidence, and what it does to the posterior of the hyperparameters."""
+"""Correction of EP's evidence at many hyperparameters, and the shift of their posterior that follows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,16 +7,17 @@ import numpy as np
 
 from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.explore import DesignPoint
-from pymc_ep.hyper.maximise import owners
+from pymc_ep.hyper.maximise import hyper_names_of
 from pymc_ep.numerics.interpolation.spline import Spline
 
-__all__ = ["SHIFTED", "Corrected", "corrected_weights", "doubt"]
+__all__ = ["SHIFTED", "Corrected", "corrected_weights", "correction_warning"]
 
 SHIFTED = 0.7
-"""Standard deviations by which EP's own error may move a hyperparameter: about a sixth of it is left (0.16 of 1.04 in
-seven binary observations each of 294 patients, whose scale is 4; 0.04 of 0.38 and 0.06 of 0.24 in others)."""
+"""Largest shift of a hyperparameter by the correction, in standard deviations, without a warning. About a sixth of the
+error remains after it: 0.16 of 1.04 was measured with seven binary observations for each of 294 patients, whose scale
+is 4, and 0.04 of 0.38 and 0.06 of 0.24 for others. At the limit that is a tenth of a standard deviation."""
 _DIVERGED = 0.1
-"""Share of fits at which the series may diverge."""
+"""Largest share of fits at which the series diverges: the spline bridges the corrections missing there."""
 
 
 class Corrected(NamedTuple):
@@ -48,7 +49,7 @@ class Corrected(NamedTuple):
 def corrected_weights(
     points: Sequence[DesignPoint], made: Sequence[DesignPoint], thetas: np.ndarray, weights: np.ndarray
 ) -> Corrected:
-    """Weigh hyperparameters by exp of the correction of the log evidence, a spline between fits within their values.
+    """Reweight hyperparameters by exp(correction), a spline between the fits that is clipped to their range.
 
     Parameters
     ----------
@@ -75,8 +76,8 @@ def corrected_weights(
     return Corrected(moved, float(largest + np.log(factor)), shift, diverged)
 
 
-def doubt(corrected: Corrected | None, evidence: Evidence) -> str:
-    """Say where EP itself is in doubt; empty where it is not, or where nothing can be known of it."""
+def correction_warning(corrected: Corrected | None, evidence: Evidence) -> str:
+    """Return a warning where the correction is large or diverges; empty otherwise, or without a correction."""
     if corrected is None:
         return ""
     if not corrected.known:
@@ -87,7 +88,7 @@ def doubt(corrected: Corrected | None, evidence: Evidence) -> str:
     most = np.abs(corrected.shift).max()
     if most < SHIFTED:
         return ""
-    name = owners(evidence, np.abs(corrected.shift) == most)[0]
+    name = hyper_names_of(evidence, np.abs(corrected.shift) == most)[0]
     return (
         f"skewness and kurtosis of the sites move the mean of {name} by {most:.1f} standard deviations, as binary data "
         f"in small groups do; that is corrected, but about a sixth of it may be left: compare with pm.sample, started "

@@ -21,19 +21,22 @@ __all__ = ["FIRST_KERNEL", "Emulator", "Kernel"]
 
 _LENGTHS = np.array([0.7, 1.0, 1.4, 2.0, 3.0, 4.2, 6.0, 8.5, 12.0])
 _WEIGHTS = np.array([0.0, 1.0, 10.0, 100.0, 1000.0])
-"""What lengths l and a, in units of the coordinates, and the weight w are chosen from."""
+"""Candidates of the lengths l and a, in units of the coordinates and by factors of about sqrt(2), and of the weight w,
+by factors of ten: a coarse grid keeps the search to a few factorisations."""
 _JITTER = 1e-9
-"""Variance of the noise that keeps the matrix positive definite, in units of s^2; more where rounding asks for it."""
-_COMPARED = 600
-"""Most observations on which kernels are compared."""
-_GRID = 20
-"""Knots for a length, of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
+"""Noise variance on the diagonal, in units of s^2 (1 + w), which keeps the matrix positive definite. The emulator then
+misses its own points by 3e-5 s. It is multiplied by ten until the factorisation succeeds."""
+_COMPARED_ROWS = 600
+"""Most rows, values and gradients together, on which kernels are compared: 7e7 operations each."""
+_KNOTS = 20
+"""Knots in one length a of the functions of one coordinate: cubic interpolation is then exact to 1e-7."""
 _REACH = 4.0
-"""Lengths beyond the outermost observation at which these functions are constant."""
+"""Distance from the outermost observation, in lengths a, beyond which these functions are constant: the kernel is below
+exp(-8) there."""
 
 
 class Kernel(NamedTuple):
-    """Shape of the covariance, as indices of what it is chosen from: lengths l and a, weight w."""
+    """Shape of the covariance: indices of the lengths l and a and of the weight w among their candidates."""
 
     joint: int
     single: int
@@ -52,7 +55,7 @@ class Kernel(NamedTuple):
 
 
 FIRST_KERNEL = Kernel(joint=4, single=3, weight=2)
-"""Where the choice of a kernel starts."""
+"""First kernel of the search: l = 3, a = 2, w = 10, in the middle of the candidates."""
 
 
 class Emulator:
@@ -70,7 +73,7 @@ class Emulator:
     def __init__(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray, kernel: Kernel = FIRST_KERNEL):
         self.points = points
         self.level = float(values.min())
-        """Prior mean: an unexplored place is taken for as unlikely as the least likely one seen."""
+        """Prior mean: the least value observed, so that an unexplored point counts as unlikely."""
         self.kernel = self._best_kernel(values - self.level, gradients, kernel)
         observed = np.concatenate([values - self.level, gradients.ravel()])
         self._factor = _factor(points, self.kernel)
@@ -81,8 +84,8 @@ class Emulator:
         self._weights, self._slopes = weights[:n], weights[n:].reshape(n, -1)
 
     def _best_kernel(self, values: np.ndarray, gradients: np.ndarray, start: Kernel) -> Kernel:
-        """Climb the marginal likelihood of the last points from one kernel to the next."""
-        last = slice(max(0, len(values) - _COMPARED // (self.points.shape[1] + 1)), None)
+        """Maximise the marginal likelihood of the last points over kernels, by steps to the best neighbour."""
+        last = slice(max(0, len(values) - _COMPARED_ROWS // (self.points.shape[1] + 1)), None)
         observed = np.concatenate([values[last], gradients[last].ravel()])
         known: dict[Kernel, float] = {}
 
@@ -112,12 +115,12 @@ class Emulator:
 
     @cached_property
     def _curves(self) -> list[CubicHermiteSpline]:
-        """The functions of one coordinate, tabulated."""
+        """Posterior means of the functions of one coordinate, tabulated."""
         _, length, weight = self.kernel.values
         curves = []
         for places, slopes in zip(self.points.T, self._slopes.T) if weight else ():
             ends = places.min() - _REACH * length, places.max() + _REACH * length
-            knots = np.linspace(*ends, int(np.ceil((ends[1] - ends[0]) / length * _GRID)))
+            knots = np.linspace(*ends, int(np.ceil((ends[1] - ends[0]) / length * _KNOTS)))
             u = (knots[:, None] - places) / length
             k = weight * np.exp(-0.5 * u**2)
             inner = self._weights + u * slopes / length

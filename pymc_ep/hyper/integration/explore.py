@@ -1,4 +1,4 @@
-"""Fits at many values of the hyperparameters, kept as the points of a design."""
+"""Fits at many values of the hyperparameters, stored as design points of the emulator."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ class DesignPoint(NamedTuple):
     log_predictive : ndarray, (n,)
         Of each observation given the others.
     correction : float
-        What the cumulants of the sites add to `log_z`; NaN where that was not asked for, or the series diverges.
+        Correction of `log_z` by the cumulants of the sites, in nats; NaN where not computed, or where the series
+        diverges.
     """
 
     theta: np.ndarray
@@ -49,15 +50,15 @@ class DesignPoint(NamedTuple):
 
 
 class Explorer:
-    """Fits at points, each from the sites of the nearest before it.
+    """Fits at points, each started from the sites of the nearest earlier one.
 
     Attributes
     ----------
     points : list of DesignPoint
     failed : list of ndarray, (p,)
-        Where there was no converged fit.
+        Points without a converged fit.
     correct : bool
-        Whether the evidence of the fits that follow is to be corrected.
+        Whether to compute the correction at the fits that follow.
     evaluations : int
     """
 
@@ -69,11 +70,11 @@ class Explorer:
 
     @property
     def evaluations(self) -> int:
-        """Fits made."""
+        """Number of fits, failed ones included."""
         return len(self.points) + len(self.failed)
 
-    def notice(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
-        """Keep a converged fit, given the gradient of its value."""
+    def record(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
+        """Store a converged fit, given the gradient of its value, (p,)."""
         posterior = at.run.state.sweep.posterior
         prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
         point = DesignPoint(
@@ -84,7 +85,7 @@ class Explorer:
             at.sites,
             np.asarray(posterior.mean),
             np.asarray(posterior.variance),
-            self.evidence.left_out(at),
+            self.evidence.leave_one_out(at),
             self._correction(at),
         )
         self.points.append(point)
@@ -109,4 +110,4 @@ class Explorer:
         if not (np.isfinite(at.value) and np.all(np.isfinite(gradient))):
             self.failed.append(theta)
             return None
-        return self.notice(at, gradient)
+        return self.record(at, gradient)

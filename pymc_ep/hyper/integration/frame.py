@@ -11,17 +11,19 @@ from pymc_ep.hyper.integration.explore import Explorer
 __all__ = ["Frame", "first_frame"]
 
 _FIRST_STEP = 0.5
-"""First distance from the mode along a logarithm or logit, whose scale is known; one along other coordinates."""
+"""First step from the mode along a logarithm or logit, whose scale is known to be of order 1; the step along other
+coordinates is 1."""
 _DROP = 0.05, 4.0
-"""Fall of the log density, in nats, between which a step from the mode says what its curvature is."""
+"""Least and most fall of the log density, in nats, over a step that measures the curvature. Less is a matter of
+rounding and of the tolerance of EP, more of the tails."""
 _TRIES, _STRETCH = 4, (0.01, 10.0)
-"""Steps along an axis until one is found, and bounds of the factor from one to the next."""
+"""Most steps tried along an axis, and bounds of the factor from one to the next."""
 _FLAT = 0.05
-"""Least curvature, in units of the steps, that a direction is given."""
+"""Least curvature, in units of the steps, of a direction: a flat one has a standard deviation of 4.5 steps."""
 
 
 class Frame(NamedTuple):
-    """Coordinates z in which the density is about standard normal: theta = centre + z axes."""
+    """Coordinates z, (m, p), in which the density is about standard normal: theta = centre + z axes."""
 
     centre: np.ndarray
     axes: np.ndarray
@@ -36,9 +38,9 @@ class Frame(NamedTuple):
 
 
 def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray]:
-    """Step from the mode along each axis, as far as the density falls by about a nat, and difference gradients.
+    """Standardise by the curvature at the mode: differences of gradients over steps of about one nat along each axis.
 
-    Say also, (p,), along which there is no fit at any distance.
+    Also returned, (p,) bool: axes along which no step has a converged fit.
     """
     form, theta = explorer.evidence.form, mode.theta
     steps = np.where(form.transformed, _FIRST_STEP, 1.0)
@@ -49,7 +51,7 @@ def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray
             fall = max(np.inf if end is None else mode.value - end.value for end in (low, high))
             if _DROP[0] <= fall <= _DROP[1]:
                 break
-            # A parabola would have fallen by one at this distance.
+            # Over this step a parabola falls by one nat.
             steps[i] *= np.clip(1.0 / np.sqrt(max(fall, 0.0) + 1e-300), *_STRETCH)
         edge[i] = np.isinf(fall)
         if low is None or high is None:

@@ -2,9 +2,9 @@
 
 The density that is integrated is Z(theta) p(theta) on the unconstrained scale, Jacobian terms included. Its prior is
 known exactly and carries the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process emulates
-log Z alone, from values and exact gradients. Chains move under emulator times prior, but not to where the emulator does
-not know log Z to a nat; fits at some of their positions judge the emulator, fits where it knows least teach it. Fits at
-representatives of the draws weigh these at the end.
+log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the emulator's
+standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard deviation
+is largest extend it. At the end, fits at representatives of the draws give these importance weights.
 """
 
 from typing import NamedTuple
@@ -18,48 +18,54 @@ from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.hyper.evidence.cumulants import why_no_correction
 from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.cloud import Cloud, bridged, weighted
-from pymc_ep.hyper.integration.corrections import Corrected, corrected_weights, doubt
+from pymc_ep.hyper.integration.corrections import Corrected, corrected_weights, correction_warning
 from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
 from pymc_ep.hyper.integration.interpolated_sites import error_between
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
-from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, hold, owners, why_not_settled
+from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, hyper_names_of, why_not_settled
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 
 __all__ = ["Integral", "integrate"]
 
-_GAIN = 1e-3
-"""Nats for which the search for the mode takes another step: all that is needed is a centre."""
+_MODE_GAIN = 1e-3
+"""Least gain of an iteration of the search for the mode, in nats. The mode is a centre only, and need not be exact."""
 _WALKERS = 200
+"""Chains, moved as one array: enough for a covariance of 25 hyperparameters."""
 _MOVES = 10
-"""Moves of the chains after each change of the emulator: to forget the last one, and again to be looked at."""
+"""Moves of the chains after each change of the emulator: so many to forget the old one, and so many that are kept."""
 _KNOWN = 1.0
-"""Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown."""
-_BEYOND = 3.0
-"""The same for the places beyond that a fit may teach of; farther out it would teach of nothing else."""
+"""Standard deviation of the emulated log Z, in nats, beyond which it counts as unknown: an error by a factor of e."""
+_EXTENDED = 3.0
+"""The same for refused positions at which a fit extends the emulator: farther out it informs no other position."""
 _FAR = 10.0, 2.0
-"""Nats below the largest log density, in all and for each hyperparameter, at which a fit teaches nothing."""
-_SPREAD, _WORST, _WALL = 0.15, 0.3, 0.01
-"""The emulator is right where log(exact / emulated) has this standard deviation at most at draws, is this at most where
-it knows least, and this share of moves meets the wall at most."""
-_EFFECTIVE, _MOST_WALL = 0.9, 0.1
-"""Relative effective sample size of the weights exact / emulated that a result needs, and most moves that may meet the
-wall at its end."""
+"""Drop (a, b) below the largest log density, a + b p nats, beyond which a fit is left out of the emulator. The mass of
+a Gaussian out there is negligible, and the drop grows with p as its typical drop p / 2 does."""
+_SPREAD, _WORST, _REFUSED = 0.15, 0.3, 0.01
+"""Limits of an accurate emulator: standard deviation of log(exact / emulated) at draws, its largest value where the
+emulator is least certain, and the share of refused moves. With a spread of 0.15 the weights have a relative effective
+sample size of exp(-0.15^2) = 0.98."""
+_EFFECTIVE, _MOST_REFUSED = 0.9, 0.1
+"""Limits of a converged result: least relative effective sample size of the weights exact / emulated, and largest share
+of refused moves."""
 _LEAST_VARIANCE = 1e-6
-"""Variance of chains that have not moved, in that of the frame before."""
+"""Least variance of the chains, relative to the frame before: keeps the covariance positive definite where chains have
+not moved."""
 _CHECKS = 15, 10, 5
-"""Fits at representatives of the draws, in all and for each of so many hyperparameters at most."""
-_BETWEEN, _FITTED = 0.03, 250
-"""Error of predictors by sites between fits, in standard deviations, from which on fits are made at so many draws:
-sites of outliers under heavy tails jump (0.10 for two groups under Student-t noise; counts have 0.01)."""
-_PAIRS = 2000
-"""Sites up to which each fit is corrected; beyond, only those at representatives of the draws are."""
+"""Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
+_INTERPOLATION_ERROR, _MOST_AT_DRAWS = 0.03, 250
+"""Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at the draws
+instead, and the most such fits. Sites of outliers under heavy tails jump: 0.10 was measured for two groups under
+Student-t noise, and 0.01 for counts."""
+_MOST_CORRECTED = 2000
+"""Most sites with a correction at every fit, since it costs a term for each pair of sites; beyond, only fits at
+representatives of the draws have one."""
 _CANDIDATES = 6000
-"""Positions of chains from which draws are taken."""
-_IMPORTANCE, _EVEN = 4, 0.1
-"""Dimensions up to which importance weights take the place of chains, where that share of them is effective."""
+"""Chain positions from which draws are taken: six for each of at most 1000 draws."""
+_IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
+"""Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
 
 class Integral(NamedTuple):
@@ -68,23 +74,23 @@ class Integral(NamedTuple):
     Attributes
     ----------
     mode : Hyper
-    places : ndarray, (m, p)
-    place_weights : ndarray, (m,)
-        Many hyperparameters with weights, for moments.
+    thetas : ndarray, (m, p)
+    theta_weights : ndarray, (m,)
+        Weighted hyperparameters, for moments.
     draws : ndarray, (s, p)
-        Of the hyperparameters, equally weighted; none where those of `points` are the draws.
+        Of the hyperparameters, equally weighted; empty where the points themselves are the draws.
     points : list of DesignPoint
-        None where there was nothing to integrate.
+        Empty where nothing was integrated.
     weights : ndarray, (k,)
         Share of the draws nearest to each fit.
     log_evidence : float
         Log of the integral of Z(theta) p(theta).
     corrected : Corrected, optional
-        What EP's own error in log Z does, as far as it can be known.
+        Correction for EP's own error in log Z, where there is one.
     effective : float
         Relative effective sample size of the weights exact / emulated at the fits made last.
     spread : float
-        Standard deviation of their logarithms.
+        Standard deviation of their logarithms, in nats.
     evaluations : int
         Fits, the search for the mode included.
     converged : bool
@@ -92,8 +98,8 @@ class Integral(NamedTuple):
     """
 
     mode: Hyper
-    places: np.ndarray
-    place_weights: np.ndarray
+    thetas: np.ndarray
+    theta_weights: np.ndarray
     draws: np.ndarray
     points: list[DesignPoint]
     weights: np.ndarray
@@ -121,7 +127,7 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
     Returns
     -------
     Integral
-        Without draws where the density has no mode, or does not fall on some side; the sentence says why.
+        Without draws where the density has no mode, or does not fall in some direction; `sentence` holds the reason.
 
     Raises
     ------
@@ -135,21 +141,21 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         )
     explorer = Explorer(evidence)
     evidence.report.phase("searching for the mode of the hyperparameters")
-    objective = Objective(evidence, start, gain=_GAIN, notice=explorer.notice)
+    objective = Objective(evidence, start, gain=_MODE_GAIN, on_fit=explorer.record)
     try:
         endless = search(objective, theta)
         sentence = why_not_settled(objective, theta, 1.0) if endless else ""
-        mode = hold(objective.at, np.array(objective.trace), not sentence, sentence)
-        return _nothing(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
+        mode = held_fixed(objective.at, np.array(objective.trace), not sentence, sentence)
+        return _not_integrated(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
     except INTERRUPTS as stop:
         at = reached(stop, objective.best or objective.latest)
         sentence = f"interrupted after {explorer.evaluations} fits, and hyperparameters not integrated over but held"
-        mode = hold(at, np.array(objective.trace), False, sentence)
-        return _nothing(mode._replace(interrupted=True), explorer, sentence)
+        mode = held_fixed(at, np.array(objective.trace), False, sentence)
+        return _not_integrated(mode._replace(interrupted=True), explorer, sentence)
 
 
-def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
-    """Return what there is where the density cannot be integrated: the mode."""
+def _not_integrated(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
+    """Return the mode in place of an integral, for the reason in `sentence`."""
     mode = mode._replace(converged=False, sentence=sentence)
     none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
     return Integral(
@@ -158,7 +164,7 @@ def _nothing(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
 
 
 class _Integration:
-    """The rounds: emulate, move, judge, teach; then draw, and weigh the draws."""
+    """Rounds of fits, emulator and chains until the emulator is accurate; then weighted draws."""
 
     def __init__(self, explorer: Explorer, mode: Hyper):
         self.explorer, self.mode = explorer, mode
@@ -168,24 +174,24 @@ class _Integration:
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
         self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power)
-        explorer.correct = self.corrects and sum(map(len, explorer.evidence.observed)) <= _PAIRS
+        explorer.correct = self.corrects and sum(map(len, explorer.evidence.observed)) <= _MOST_CORRECTED
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:
-        """Go round until the emulator is right, or until the fits that are allowed are made."""
+        """Repeat rounds until the emulator is accurate, or the fits are used up."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         self.frame, edge = first_frame(self.explorer, self.mode.at)
         if edge.any():
-            return _nothing(
+            return _not_integrated(
                 self.mode,
                 self.explorer,
                 f"the search for the mode of the hyperparameters ended where fits do not converge beyond, in "
-                f"{', '.join(owners(self.explorer.evidence, edge))}, and they were not integrated over but held; start "
-                f"elsewhere, with start={{...}}, or use power=0.5",
+                f"{', '.join(hyper_names_of(self.explorer.evidence, edge))}, and they were not integrated over but "
+                f"held; start elsewhere, with start={{...}}, or use power=0.5",
             )
         scale = np.sqrt((self.frame.axes**2).sum(axis=0))
         if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
-            return _nothing(
+            return _not_integrated(
                 self.mode,
                 self.explorer,
                 f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "
@@ -193,12 +199,12 @@ class _Integration:
                 f"proper priors that are not much wider than the data allow",
             )
         self._emulate()
-        walkers = Walkers(self._seats(), self.rng)
+        walkers = Walkers(self._chain_starts(), self.rng)
         try:
             return self._rounds(walkers)
         except INTERRUPTS as stop:
             reached(stop, self.mode.at)
-            return self._so_far()
+            return self._interrupted()
 
     def _rounds(self, walkers: Walkers) -> Integral:
         last = self.explorer.evaluations + self.most
@@ -206,35 +212,35 @@ class _Integration:
             right = self._round(walkers)
             spent = self.explorer.evaluations >= last
             if right or spent:
-                found = self._weighed(walkers)
+                found = self._reweighted(walkers)
                 if spent or found.effective > _EFFECTIVE:
-                    return self._told(self._fitted(found), walkers)
+                    return self._with_sentence(self._fitted_at_draws(found), walkers)
                 self._emulate()
 
-    def _so_far(self) -> Integral:
-        """Return draws from the emulator as it is, which no fits have judged."""
+    def _interrupted(self) -> Integral:
+        """Return draws from the present emulator, untested by fits, after an interruption."""
         self._emulate()
-        cloud = self._cloud(Walkers(self._seats(), self.rng))
+        cloud = self._cloud(Walkers(self._chain_starts(), self.rng))
         found = self._integral(cloud, cloud.weights, 0.0)
         sentence = f"interrupted after {found.evaluations} fits: hyperparameters integrated over as far as these tell"
         return found._replace(mode=self.mode._replace(interrupted=True), converged=False, sentence=sentence)
 
     def _round(self, walkers: Walkers) -> bool:
-        """Move the chains, judge and teach the emulator by fits, and say whether it was right."""
+        """Move the chains, test and extend the emulator by fits, and return whether it was accurate."""
         walkers.move(self._target, self._known, _MOVES)
         kept = np.concatenate(walkers.move(self._target, self._known, _MOVES))
-        spread, worst = self._judge(kept, walkers.refused, 4 + 2 * self.p)
-        self.met_wall = walkers.met_wall
-        self._reframe(kept, walkers)
-        return spread < _SPREAD and worst < _WORST and self.met_wall < _WALL
+        spread, worst = self._emulator_error(kept, walkers.refused, 4 + 2 * self.p)
+        self.refused_share = walkers.refused_share
+        self._standardise(kept, walkers)
+        return spread < _SPREAD and worst < _WORST and self.refused_share < _REFUSED
 
-    def _taught(self) -> list[DesignPoint]:
-        """Return the fits that teach: those not too far below the best."""
+    def _design_points(self) -> list[DesignPoint]:
+        """Return the fits that the emulator interpolates: those within the limit `_FAR` of the best."""
         least = max(point.value for point in self.explorer.points) - _FAR[0] - _FAR[1] * self.p
         return [point for point in self.explorer.points if point.value > least]
 
     def _emulate(self) -> None:
-        points = self._taught()
+        points = self._design_points()
         self.places = self.frame.z(np.array([point.theta for point in points]))
         gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
         self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
@@ -249,46 +255,46 @@ class _Integration:
         return value + log_prior, gradient + prior_gradient @ self.frame.axes.T
 
     def _known(self, z: np.ndarray) -> np.ndarray:
-        """Whether log Z is known at rows of z, and fits converge there as far as one can tell."""
+        """Whether log Z is known at rows of z, (m,): the emulator is certain, and the nearest fit converged."""
         return self._known_where(z, self._target(z)[0])
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Do the same where the emulated density, (m,), is computed already."""
-        # No density exceeds that of the mode: where the emulator says so it invents.
+        """`_known`, given the emulated log density, (m,)."""
+        # A density above that of the mode is an error of the emulator.
         highest = max(point.value for point in self.explorer.points) + _KNOWN
         known = (self.emulator.sd(z) < _KNOWN) & (value < highest)
         if len(self.failed) and known.any():
             known &= cdist(z, self.failed).min(axis=1) > cdist(z, self.places).min(axis=1)
         return known
 
-    def _seats(self) -> np.ndarray:
-        """Return positions to start the chains from: fits, by their density."""
-        values = np.array([point.value for point in self._taught()])
+    def _chain_starts(self) -> np.ndarray:
+        """Return starting positions of the chains, (walkers, p): fits, drawn by their density."""
+        values = np.array([point.value for point in self._design_points()])
         weights = np.exp(np.maximum(values - values.max(), -4.0))
         return self.places[self.rng.choice(len(values), _WALKERS, p=weights / weights.sum())]
 
-    def _reframe(self, kept: np.ndarray, walkers: Walkers) -> None:
-        """Standardise by the chains' positions, emulate anew, and seat chains that stand where nothing is known."""
+    def _standardise(self, kept: np.ndarray, walkers: Walkers) -> None:
+        """Standardise by the chains' moments, emulate anew, and restart chains where log Z is now unknown."""
         theta, moved = self.frame.theta(kept), self.frame.theta(walkers.positions)
         covariance = np.atleast_2d(np.cov(theta, rowvar=False))
         floor = _LEAST_VARIANCE * np.diag((self.frame.axes**2).sum(axis=0))
-        # The Cholesky factor leaves a hyperparameter and its residuals given those before it on axes of their own.
+        # By the Cholesky factor each axis is one hyperparameter, less its regression on those before it.
         self.frame = Frame(theta.mean(axis=0), np.linalg.cholesky(covariance + floor).T)
         self._emulate()
         walkers.positions = self.frame.z(moved)
         lost = ~self._known(walkers.positions)
-        walkers.positions = np.where(lost[:, None], self._seats(), walkers.positions)
+        walkers.positions = np.where(lost[:, None], self._chain_starts(), walkers.positions)
 
-    def _judge(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
-        """Fit at some draws and where least is known; return the spread of log(exact / emulated), and the worst."""
+    def _emulator_error(self, kept: np.ndarray, refused: np.ndarray, batch: int) -> tuple[float, float]:
+        """Return spread at draws, and largest value where least certain, of log(exact / emulated), from new fits."""
         random = self.rng.choice(kept, batch, replace=False)
         pool = self.rng.choice(kept, min(len(kept), 400), replace=False)
         if len(refused):
             beyond = self.rng.choice(refused, min(len(refused), 200), replace=False)
-            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _BEYOND]])
+            pool = np.concatenate([pool, beyond[self.emulator.sd(beyond) < _EXTENDED]])
         far = _least_known(self.emulator, pool, batch // 2)
         errors = self._errors(random)
-        # Places beyond the wall are looked at to learn, not to judge.
+        # Fits at unknown positions extend the emulator and do not count in its test.
         worst = self._errors(far)[self.emulator.sd(far) < _KNOWN]
         spread = errors.std() if np.all(np.isfinite(errors)) else np.inf
         return float(spread), float(np.max(np.abs(worst[np.isfinite(worst)]), initial=0.0))
@@ -299,13 +305,13 @@ class _Integration:
         found = [self.explorer(theta) for theta in self.frame.theta(z)]
         return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
 
-    def _weighed(self, walkers: Walkers) -> Integral:
-        """Draw, fit at representatives of the draws, and choose draws by the weights exact / emulated."""
-        cloud, taught, before = self._cloud(walkers), self._taught(), len(self.explorer.points)
+    def _reweighted(self, walkers: Walkers) -> Integral:
+        """Draw, fit at representatives of the draws, and resample by the weights exact / emulated."""
+        cloud, design, before = self._cloud(walkers), self._design_points(), len(self.explorer.points)
         self.explorer.correct = self.corrects
         places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, self.checks, self.rng))]
         logs = self._errors(places)
-        self.between = error_between(self.form, taught, self.explorer.points[before:])
+        self.interpolation_error = error_between(self.form, design, self.explorer.points[before:])
         cell = nearest(cloud.z, places)
         share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
         fitted = np.isfinite(logs) & (share > np.finfo(float).tiny)
@@ -318,16 +324,16 @@ class _Integration:
         corrected = None
         if self.corrects:
             made, thetas = self.explorer.points[before:], self.frame.theta(cloud.z)
-            corrected = corrected_weights(self._taught(), made, thetas, weights)
+            corrected = corrected_weights(self._design_points(), made, thetas, weights)
             weights = corrected.weights
         log_factor = float(total) + (corrected.log_factor if corrected else 0.0)
         found = self._integral(cloud, weights, log_factor)
         return found._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:
-        """Return draws of a cloud with weights, whose integral is larger by a factor, and the fits between these."""
+        """Return draws from a reweighted cloud, its log integral plus `log_factor`, and the fits for their sites."""
         draws = cloud.z[self.rng.permutation(stratified(cloud.z, weights, most_draws(self.form), self.rng))]
-        points = self._taught()
+        points = self._design_points()
         near = nearest(draws, self.frame.z(np.array([point.theta for point in points])))
         return Integral(
             self.mode,
@@ -345,18 +351,18 @@ class _Integration:
             "",
         )
 
-    def _fitted(self, found: Integral) -> Integral:
-        """Fit at draws themselves where sites between the fits are not those of fits there."""
-        if self.between < _BETWEEN:
+    def _fitted_at_draws(self, found: Integral) -> Integral:
+        """Fit at the draws themselves where interpolated sites are inaccurate."""
+        if self.interpolation_error < _INTERPOLATION_ERROR:
             return found
-        # Their hyperparameters are drawn by the corrected density already.
+        # The draws follow the corrected density already.
         self.explorer.correct = False
-        points = [point for point in map(self.explorer, found.draws[:_FITTED]) if point is not None]
+        points = [point for point in map(self.explorer, found.draws[:_MOST_AT_DRAWS]) if point is not None]
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
 
     def _cloud(self, walkers: Walkers) -> Cloud:
-        """Return many places that stand for emulator times prior where that is known."""
+        """Return points that represent emulator times prior, restricted to where log Z is known."""
 
         def log_density(z: np.ndarray) -> np.ndarray:
             value = self._target(z)[0]
@@ -364,35 +370,35 @@ class _Integration:
 
         walkers.move(self._target, self._known, _MOVES)
         z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
-        if self.p <= _IMPORTANCE and (cloud := weighted(log_density, z)).effective > _EVEN:
+        if self.p <= _IMPORTANCE and (cloud := weighted(log_density, z)).effective > _LEAST_EFFECTIVE:
             return cloud
         return bridged(log_density, z, self.rng)
 
-    def _told(self, found: Integral, walkers: Walkers) -> Integral:
-        """Say how many fits there were, and where they were spent before the emulator was right."""
-        if found.effective > _EFFECTIVE and self.met_wall < _MOST_WALL:
-            why = doubt(found.corrected, self.explorer.evidence)
-            told = [f"hyperparameters integrated over by {found.evaluations} fits", *([why] if why else [])]
-            return found._replace(converged=not why, sentence="; ".join(told))
+    def _with_sentence(self, found: Integral, walkers: Walkers) -> Integral:
+        """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
+        if found.effective > _EFFECTIVE and self.refused_share < _MOST_REFUSED:
+            why = correction_warning(found.corrected, self.explorer.evidence)
+            remarks = [f"hyperparameters integrated over by {found.evaluations} fits", *([why] if why else [])]
+            return found._replace(converged=not why, sentence="; ".join(remarks))
         least = _least_known(self.emulator, walkers.positions, 1)[0]
         which = np.abs(least @ self.frame.axes / self.frame.theta(walkers.positions).std(axis=0)).argmax()
-        name = owners(self.explorer.evidence, np.arange(self.p) == which)[0]
+        name = hyper_names_of(self.explorer.evidence, np.arange(self.p) == which)[0]
         sentence = (
             f"hyperparameters not settled after {found.evaluations} fits: weights of their draws have a "
-            f"relative effective sample size of {found.effective:.2f}, and {self.met_wall:.0%} of moves lead to where "
-            f"the evidence is unknown, mostly in {name}; give it a prior that keeps it from there, or use "
+            f"relative effective sample size of {found.effective:.2f}, and {self.refused_share:.0%} of moves lead to "
+            f"where the evidence is unknown, mostly in {name}; give it a prior that keeps it from there, or use "
             f"hyper='sample'"
         )
         return found._replace(converged=False, sentence=sentence)
 
 
 def _least_known(emulator: Emulator, pool: np.ndarray, count: int) -> np.ndarray:
-    """Return the points of a pool that the emulator knows least, apart from each other."""
+    """Return `count` points of a pool, (m, p), with the largest emulator sd, and apart from each other."""
     sd = emulator.sd(pool)
     chosen: list[int] = []
     for _ in range(count):
         chosen.append(k := int(np.argmax(sd)))
-        # What a fit there would teach of its surroundings.
+        # Shrink the sd of the surroundings as a fit there would.
         close = np.exp(-(cdist(pool, pool[k : k + 1])[:, 0] ** 2) / emulator.kernel.values[0] ** 2)
         sd = sd * np.sqrt(np.maximum(1.0 - close, 0.0))
     return pool[chosen]

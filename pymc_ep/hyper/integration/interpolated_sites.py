@@ -1,4 +1,4 @@
-"""Sites between fits at several values of the hyperparameters."""
+"""Interpolation of the sites between fits at several hyperparameters."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["InterpolatedSites", "error_between"]
 
 _SAME = 1e-9
-"""Relative difference of means that counts as rounding."""
+"""Relative difference of site means that counts as rounding: Gaussian sites have one mean in all fits."""
 
 
 class InterpolatedSites:
@@ -45,14 +45,15 @@ class InterpolatedSites:
         return np.where(self._gaussian, first * precision, first), precision
 
 
-_MOST_OFF = 5.0
-"""Most standard deviations that a fit counts for in the average."""
+_MOST_ERROR = 5.0
+"""Largest error of one fit in the average, in standard deviations: one failed interpolation must not decide."""
 
 
 def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
-    """Return how far predictors by sites between `points` are from those of the fits `made`, on average over these.
+    """Return the mean error, over the fits `made`, of predictors from sites interpolated between `points`.
 
-    Of each fit it counts the worst predictor, by mean in standard deviations and by the log of the standard deviation.
+    The error of a fit is that of its worst predictor: of the mean, in standard deviations, or of the log of the
+    standard deviation.
     """
     sites = InterpolatedSites(
         np.array([point.theta for point in points]),
@@ -65,6 +66,6 @@ def error_between(form: CompiledSiteForm, points: Sequence[DesignPoint], made: S
         found = form.prior(point.theta).posterior(*sites(point.theta), log_concave=log_concave)
         sd = np.sqrt(point.variance)
         with np.errstate(all="ignore"):
-            off = [np.abs(found.mean - point.mean) / sd, np.abs(np.log(np.sqrt(found.variance) / sd))]
-        errors.append(min(float(np.nan_to_num(np.max(off), nan=np.inf)), _MOST_OFF))
+            error = [np.abs(found.mean - point.mean) / sd, np.abs(np.log(np.sqrt(found.variance) / sd))]
+        errors.append(min(float(np.nan_to_num(np.max(error), nan=np.inf)), _MOST_ERROR))
     return float(np.mean(errors)) if errors else 0.0

@@ -1,4 +1,4 @@
-"""Many short Hamiltonian Monte Carlo chains at once, a row each."""
+"""Many short chains of Hamiltonian Monte Carlo at once, one in each row."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,16 @@ Target = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Maps positions (m, p) to log densities (m,) and their gradients (m, p)."""
 _FIRST_STEP = 0.5
 """Leapfrog step, times p^(-1/4), in coordinates in which the density is about standard normal (Beskos et al. 2013)."""
-_WANTED = 0.8
-"""Acceptance rate at which steps stay as long as they are."""
-_TURN = 1.6
-"""Length of a trajectory, about a quarter of a turn of a standard normal's."""
-_MOST_LEAPS = 12
+_TARGET_ACCEPTANCE = 0.8
+"""Acceptance rate to which the step adapts: the default of NUTS in PyMC."""
+_TRAJECTORY = 1.6
+"""Mean length of a trajectory: a quarter of the period 2 pi of the motion under a standard normal."""
+_MOST_LEAPFROG_STEPS = 12
+"""Most leapfrog steps of a trajectory: bounds its cost where the step has become short."""
 
 
 class Walkers:
-    """Positions of chains that move under one density after another.
+    """Positions of m chains, (m, p), that move under one target density after another.
 
     Parameters
     ----------
@@ -31,9 +32,9 @@ class Walkers:
         self.rng = rng
         self.step = _FIRST_STEP * positions.shape[1] ** -0.25
         self.refused = np.zeros((0, positions.shape[1]))
-        """Ends of the last move that met the wall."""
-        self.met_wall = 0.0
-        """Share of the last moves that would have been accepted but for the wall."""
+        """Ends of the last moves that were refused, as the density is not known there."""
+        self.refused_share = 0.0
+        """Share of the last moves refused for that reason alone."""
 
     def move(self, target: Target, known: Callable[[np.ndarray], np.ndarray], times: int) -> list[np.ndarray]:
         """Move all chains `times` times; return the positions after each.
@@ -42,7 +43,7 @@ class Walkers:
         ----------
         target : callable
         known : callable
-            Says of positions (m, p) whether the density is known there; moves to elsewhere are refused.
+            Maps positions (m, p) to whether the density is known there, (m,); moves to elsewhere are refused.
         times : int
         """
         kept, refused, met = [], [], []
@@ -56,9 +57,9 @@ class Walkers:
             met.append(beyond.mean())
             self.positions = np.where(inside[:, None], end, self.positions)
             value, gradient = np.where(inside, end_value, value), np.where(inside[:, None], end_gradient, gradient)
-            self.step *= np.exp(0.5 * (rate - _WANTED))
+            self.step *= np.exp(0.5 * (rate - _TARGET_ACCEPTANCE))
             kept.append(self.positions)
-        self.refused, self.met_wall = np.concatenate(refused), float(np.mean(met))
+        self.refused, self.refused_share = np.concatenate(refused), float(np.mean(met))
         return kept
 
     def _trajectory(
@@ -66,14 +67,14 @@ class Walkers:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
         """Return ends of trajectories, the density there, which of them Metropolis accepts, and the mean rate."""
         rng = self.rng
-        # Each step's length and the number of steps vary, so that no period of the motion is hit.
+        # Step length and number of steps are random, so that no trajectory is a full period of the motion.
         step = self.step * rng.uniform(0.7, 1.3)
-        leaps = int(np.clip(np.ceil(_TURN * rng.uniform(0.5, 1.5) / step), 1, _MOST_LEAPS))
+        leapfrog_steps = int(np.clip(np.ceil(_TRAJECTORY * rng.uniform(0.5, 1.5) / step), 1, _MOST_LEAPFROG_STEPS))
         momentum = rng.standard_normal(self.positions.shape)
         energy = value - 0.5 * (momentum**2).sum(axis=1)
         end, end_gradient = self.positions, gradient
         with np.errstate(over="ignore", invalid="ignore"):
-            for _ in range(leaps):
+            for _ in range(leapfrog_steps):
                 momentum = momentum + 0.5 * step * end_gradient
                 end = end + step * momentum
                 end_value, end_gradient = target(end)

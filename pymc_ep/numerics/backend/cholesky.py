@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 counts = {"factorizations": 0}
-"""How often a cubic factorisation has been called, for tests that hold the cost of a sweep."""
+"""Number of cubic factorisations so far, for tests of the cost of a sweep."""
 
 
 def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
@@ -65,8 +65,8 @@ def cholesky(matrix: Any) -> tuple[Any, Any]:
 def factor_lower(matrix: np.ndarray, *, clean: bool = False, block: int = 4096) -> tuple[np.ndarray, int]:
     """Factor a symmetric matrix in place; only its lower triangle is read.
 
-    By columns of blocks: on two threads and more, OpenBLAS's own factor of 16,000 unknowns ends the process. Beside the
-    matrix it takes room for one column of blocks.
+    Works by columns of blocks: with two threads or more, OpenBLAS's own factorisation of 16,000 unknowns ends the
+    process. Needs memory for one column of blocks beside the matrix.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def solve(whitener: Any, vector: Any) -> Any:
 def times(matrix: Any, vector: Any) -> Any:
     """Return matrix @ vector.
 
-    By SciPy's BLAS, as the factors: NumPy's is another one, and the threads of either, while they wait, keep the
-    processors from the other (1.6 times slower with 1000 points on two processors).
+    Uses SciPy's BLAS, as the factorisations do. NumPy's is another library, and the waiting threads of either occupy
+    the processors (1.6 times slower with 1000 points on two processors).
     """
     if is_jax(matrix):
         return matrix @ vector

@@ -1,4 +1,4 @@
-"""One text of mathematics for NumPy and JAX: which of the two an array belongs to."""
+"""Dispatch between NumPy and JAX by the type of an array, so that formulas are written once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,13 @@ __all__ = ["is_jax", "namespace", "on_host", "to_jax", "while_loop"]
 
 
 def namespace(*arrays: Any) -> Any:
-    """Return the module of array functions that the arguments call for.
+    """Return the module of array functions for the arguments.
 
     Parameters
     ----------
     *arrays
-        Arrays or numbers. A JAX array or tracer among them decides for ``jax.numpy``; its presence is the only
-        thing that ever makes this package import JAX here.
+        Arrays or numbers. ``jax.numpy`` if a JAX array or tracer is among them. JAX is imported here in that case
+        only.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def namespace(*arrays: Any) -> Any:
 
 
 def is_jax(array: Any) -> bool:
-    """Whether `array` is a JAX array or tracer, told from the module of its type without importing JAX."""
+    """Whether `array` is a JAX array or tracer, by the module of its type, without importing JAX."""
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 

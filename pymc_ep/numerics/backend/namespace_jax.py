@@ -15,5 +15,5 @@ def jax_numpy() -> Any:
 
 
 def while_loop_jax(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple], state: tuple) -> tuple:
-    """`jax.lax.while_loop` with the argument order and the tuple state of `while_loop.while_loop`."""
+    """`jax.lax.while_loop` with the argument order and the tuple state of `namespace.while_loop`."""
     return jax.lax.while_loop(cond, body, state)

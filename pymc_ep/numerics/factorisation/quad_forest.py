@@ -27,7 +27,7 @@ class TreePosterior(NamedTuple):
     Attributes
     ----------
     log_normaliser : array
-        What adds up to the log normaliser relative to all emissions of the low state.
+        Terms whose sum is the log normaliser relative to all emissions of the low state.
     high : array
         Probability of the high state.
     parent : array
@@ -88,7 +88,7 @@ class Forest(NamedTuple):
         xp = namespace(log_odds, low, high)
         found: list[TreePosterior] = []
         for shape, own in reversed(list(zip(self.shapes, self._upwards(log_odds, low, high, xp)))):
-            parent = _spread(found[-1].high, xp) if found else xp.zeros(shape)
+            parent = _at_children(found[-1].high, xp) if found else xp.zeros(shape)
             below_low, below_high = (xp.exp(x - softplus) for x, softplus in own.below)
             reached = below_low + parent * (below_high - below_low)
             found.append(TreePosterior(own.message, reached, parent, below_low, below_high))
@@ -98,23 +98,23 @@ class Forest(NamedTuple):
         """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
         found: list[Any] = []
         for own, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
-            probability = xp.where(_spread(found[-1], xp), below_high, below_low) if found else below_low
+            probability = xp.where(_at_children(found[-1], xp), below_high, below_low) if found else below_low
             found.append(own < probability)
         return xp.concatenate([level.ravel() for level in found[::-1]])
 
     def _upwards(self, log_odds: Any, low: Any, high: Any, xp: Any) -> list["_Level"]:
-        """Return what each level knows from below."""
+        """Return the upward messages of each level."""
         out = []
         below: Any = 0.0
         for level, (odds, *given) in enumerate(zip(*map(self.levels, (log_odds, low, high)))):
             belief = odds + below
             if xp is np:
-                given = [_common(p) for p in given]
-            softened = [_softened(p, belief, xp) for p in given]
-            messages = [against + softplus for _, softplus, against in softened]
-            out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in softened]))
+                given = [_shared(p) for p in given]
+            terms = [_log_odds_terms(p, belief, xp) for p in given]
+            messages = [log_complement + softplus for _, softplus, log_complement in terms]
+            out.append(_Level(messages[0], [(x, softplus) for x, softplus, _ in terms]))
             if level + 1 < len(self.shapes):
-                below = _gathered(messages[1] - messages[0], self.shapes[level + 1])
+                below = _sum_of_children(messages[1] - messages[0], self.shapes[level + 1])
         return out
 
 
@@ -130,18 +130,18 @@ def quad_forest(trees: int, rows: int, columns: int, levels: int) -> Forest:
     return Forest(tuple((trees, rows >> level, columns >> level) for level in range(levels)))
 
 
-def _common(probability: np.ndarray) -> np.ndarray:
-    """Return the one probability of a level whose nodes share it, as those of trees do that are tied; else all."""
+def _shared(probability: np.ndarray) -> np.ndarray:
+    """Return the probability of a level as one number, (1, 1, 1), if its nodes share it, as in tied trees; else all."""
     first = probability[:1, :1, :1]
     return first if (probability == first).all() else probability
 
 
-def _softened(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, Any]:
+def _log_odds_terms(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, Any]:
     """Return logit p + b, its softplus and log(1 - p)."""
-    against = xp.log1p(-probability)
-    odds = xp.log(probability) - against + belief
+    log_complement = xp.log1p(-probability)
+    odds = xp.log(probability) - log_complement + belief
     softplus: Callable[[Any], Any] = getattr(xp, "softplus", None) or _softplus
-    return odds, softplus(odds), against
+    return odds, softplus(odds), log_complement
 
 
 def _softplus(x: Any) -> Any:
@@ -149,14 +149,14 @@ def _softplus(x: Any) -> Any:
     return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def _gathered(children: Any, shape: tuple[int, ...]) -> Any:
-    """Add up each parent's children: by slices, as NumPy's sum over axes of two takes thirty times as long."""
+def _sum_of_children(children: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum over each parent's children, by slices: NumPy's sum over axes of two is 30 times slower."""
     trees, rows, columns = shape
     apart = children.reshape((trees, rows, 2, columns, 2))
     pairs = apart[:, :, 0] + apart[:, :, 1]
     return pairs[..., 0] + pairs[..., 1]
 
 
-def _spread(parents: Any, xp: Any) -> Any:
-    """Give each child its parent's value."""
+def _at_children(parents: Any, xp: Any) -> Any:
+    """Return each parent's value at its four children."""
     return xp.repeat(xp.repeat(parents, 2, axis=2), 2, axis=1)

@@ -63,13 +63,13 @@ def shrink(singular: np.ndarray, shape: tuple[int, int], noise: float, left: np.
 def best_variances(
     norms: tuple[np.ndarray, np.ndarray], shape: tuple[int, int], noise: float, left: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variances, (K,) each, that suit columns with means of given norms; see `shrink`.
+    """Return the optimal variances, (K,) each, of columns with means of given norms; see `shrink`.
 
     They are the roots of 1 / v = 1 / left + (right norm^2 + n w) / s2 and 1 / w = 1 / right + (left norm^2 + m v) / s2,
-    and less than the prior's where there are no means as well.
+    and below the prior's also where the means are zero.
     """
-    (m, n), (of_left, of_right) = shape, norms
-    a, b = noise / left + of_right**2, noise / right + of_left**2
+    (m, n), (left_norm, right_norm) = shape, norms
+    a, b = noise / left + right_norm**2, noise / right + left_norm**2
     return (
         2 * noise * b / _plus_root(a * b + noise * (n - m), 4 * a * b * m * noise),
         2 * noise * a / _plus_root(a * b + noise * (m - n), 4 * a * b * n * noise),
@@ -77,13 +77,13 @@ def best_variances(
 
 
 def shrink_empirically(singular: np.ndarray, shape: tuple[int, int], noise: float) -> Shrunk:
-    """Return the variational posterior at the prior variances that suit it best, which are equal on both sides.
+    """Return the variational posterior at the optimal prior variances, which are equal on both sides.
 
-    Columns that are better off without any variance have none. The arguments are those of `shrink`.
+    A column whose optimal prior variance is zero is pruned. The arguments are those of `shrink`.
     """
     m, n = shape
     q = singular**2 / noise - (m + n)
-    # lambda gamma / s2, of which c is a multiple, and twice what it takes off the free energy.
+    # x = lambda gamma / s2; a column is kept if its free energy is below that of a pruned one.
     x = np.where(q > 0, (q + np.sqrt(np.maximum(q**2 - 4 * m * n, 0.0))) / 2, 0.0)
     kept = (q**2 >= 4 * m * n) & (m * np.log1p(x / m) + n * np.log1p(x / n) < x)
     prior = np.sqrt(x[kept] * noise / (m * n))
@@ -99,11 +99,11 @@ def shrink_to_points(singular: np.ndarray, noise: float, left: np.ndarray, right
     At a given product g of norms, |l|^2 / (2 a) + |r|^2 / (2 b) is at least g / sqrt(a b): a nuclear norm.
     """
     gamma = np.maximum(singular - noise / np.sqrt(left * right), 0.0)
-    ratio, none = np.sqrt(left / right), np.zeros(singular.shape)
-    return Shrunk(np.sqrt(gamma * ratio), np.sqrt(gamma / ratio), none, none)
+    ratio, zeros = np.sqrt(left / right), np.zeros(singular.shape)
+    return Shrunk(np.sqrt(gamma * ratio), np.sqrt(gamma / ratio), zeros, zeros)
 
 
 def _plus_root(a: np.ndarray | float, b: np.ndarray) -> np.ndarray:
-    """Return a + sqrt(a^2 + b) for b > 0, which does not cancel for a < 0."""
+    """Return a + sqrt(a^2 + b) for b > 0, without cancellation for a < 0."""
     root = np.sqrt(a**2 + b)
     return np.where(a > 0, a + root, b / (root - np.minimum(a, 0.0)))

@@ -1,4 +1,4 @@
-"""Leading singular vectors of a sparse matrix plus a product of two thin ones, which is never written out."""
+"""Leading singular vectors of a sparse matrix plus a product of two thin ones, which is never formed."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class LeadingPairs(NamedTuple):
     left, right : ndarray, (m, k) and (n, k)
         Orthonormal columns; left.T @ matrix @ right is diagonal.
     values : ndarray, (k,)
-        In decreasing order, none above the exact one.
+        In decreasing order, each at most the exact one.
     """
 
     left: np.ndarray
@@ -48,7 +48,7 @@ class SparsePlusLowRank:
         """Return the best pairs whose left vectors lie in the image of a basis, (n, k).
 
         This is one step of a subspace iteration. No product of thin matrices with the right one in the span of the
-        basis lies nearer to the matrix than what is made of these pairs, whatever norms the columns are to have.
+        basis approximates the matrix better than these pairs do.
         """
         left = _orthonormal(self.sparse @ basis + self.left @ (self.right.T @ basis))
         image = self.transposed @ left + self.right @ (self.left.T @ left)
@@ -57,7 +57,7 @@ class SparsePlusLowRank:
         return LeadingPairs(left @ turn, values, right @ rest.T)
 
     def leading(self, basis: np.ndarray, wanted: int, *, tol: float = 1e-6, max_iter: int = 50) -> LeadingPairs:
-        """Return pairs the first values of which, as many as are wanted, have settled up to a part of the first."""
+        """Return pairs whose first `wanted` values have converged to `tol`, relative to the largest."""
         pairs = self.improved(basis)
         for _ in range(max_iter):
             before, pairs = pairs.values, self.improved(pairs.right)

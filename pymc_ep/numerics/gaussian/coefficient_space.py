@@ -23,11 +23,13 @@ from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
 
 _PART = 2**20
-"""Numbers of R that are worked on at a time."""
+"""Numbers of R in one block, 8 MB: bounds the copies of R."""
 _WIDE = 10.0
-"""Standard deviation, over the predictors, that stands for a flat prior in a first iterate."""
+"""Standard deviation of the predictors under the Gaussian that replaces a flat prior in a first iterate: wide on the
+scale of a log or logit link."""
 _DEPENDENT = 1e-11
-"""Pivot of the correlations of flat coefficients' effects at which they are linearly dependent."""
+"""Pivot of the correlation matrix of the effects of flat coefficients below which they are linearly dependent: above
+its rounding, 1e-16 times their number, and below the pivots of nearly collinear designs."""
 
 
 class CoefficientPosterior(NamedTuple):
@@ -62,7 +64,7 @@ class CoefficientPosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
-        """The coefficients are drawn by themselves."""
+        """The coefficients are drawn directly."""
         return False
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
@@ -98,25 +100,25 @@ class FactorPrior(NamedTuple):
 
     def variances(self) -> Any:
         """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
-        return _squares(self.rows)
+        return _column_squares(self.rows)
 
     def covariance_matrix(self) -> Any:
         """Return K, (n, n), with flat coefficients counted as standard normal."""
         return self.rows.T @ self.rows
 
     def is_positive_semidefinite(self) -> bool:
-        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        """Return True: the covariance is a Gram matrix R^T R."""
         return True
 
     def regular(self) -> "FactorPrior":
-        """Return this prior with wide Gaussians in place of what is flat, for a first iterate."""
+        """Return this prior with wide Gaussians in place of flat priors, for a first iterate."""
         if np.asarray(self.precision).all():
             return self
-        sd = widened(_squares(self.rows.T), self.rows.shape[1], self.precision)
+        sd = widened(_column_squares(self.rows.T), self.rows.shape[1], self.precision)
         return FactorPrior(self.rows * sd[:, None], namespace(self.rows).ones_like(sd))
 
     def undetermined(self) -> np.ndarray:
-        """Return which coefficients are flat and follow from other flat ones, whatever the sites."""
+        """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
         flat = np.flatnonzero(np.asarray(self.precision) == 0)
         rows = np.asarray(self.rows)[flat]
         return flat[dependent(rows @ rows.T)]
@@ -129,9 +131,9 @@ class FactorPrior(NamedTuple):
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
-        gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._parts())
+        gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._blocks())
         whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
-        pieces = [_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._parts()]
+        pieces = [_column_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._blocks()]
         variance = xp.concatenate(pieces)
         zero = xp.zeros_like(shift)
         prior = CoefficientPosterior(
@@ -144,7 +146,7 @@ class FactorPrior(NamedTuple):
         return shifted_posterior(self.rows.T, self.precision, posterior, mean, shift, precision)
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
-        """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
+        """Return the rounding of a posterior mean, in standard deviations: under vague priors no digits cancel here."""
         return ROUNDING
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
@@ -156,12 +158,12 @@ class FactorPrior(NamedTuple):
         """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
         inverse = posterior.whitener.T @ posterior.whitener
         out = np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights))
-        for part in self._parts():
+        for part in self._blocks():
             out[:, part] -= np.asarray(inverse @ self.rows[:, part]) * precision[part]
         return out
 
-    def _parts(self) -> list[slice]:
-        """Cut the predictors into pieces, so that no copy of all rows is made."""
+    def _blocks(self) -> list[slice]:
+        """Return slices that partition the predictors, so that no full copy of R is made."""
         p, n = self.rows.shape
         step = n if is_jax(self.rows) else max(1, _PART // max(p, 1))
         return [slice(start, start + step) for start in range(0, n, step)]
@@ -172,7 +174,8 @@ def shifted_posterior(
 ) -> CoefficientPosterior:
     """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
 
-    Starts at the coefficients of the given posterior; a second step takes off what the first has lost to rounding.
+    Iterative refinement from the coefficients of the given posterior: the second step removes the rounding of the
+    first.
     """
     whitener, coordinates = posterior.whitener, posterior.coordinates
     for _ in range(2):
@@ -184,9 +187,9 @@ def shifted_posterior(
 
 
 def widened(squares: Any, n: int, precision: Any) -> Any:
-    """Return factors for the coefficients, (p,), that stand for wide priors where the precision is 0, else 1.
+    """Return the standard deviations, (p,), of wide priors where the precision is zero, and 1 elsewhere.
 
-    `squares`, (p,), are the sums of squares of their effects on n predictors.
+    `squares`, (p,), are the sums of squares of the effects on n predictors.
     """
     xp = namespace(squares)
     sizes = xp.sqrt(squares / n)
@@ -194,7 +197,7 @@ def widened(squares: Any, n: int, precision: Any) -> Any:
 
 
 def dependent(gram: np.ndarray) -> np.ndarray:
-    """Return which vectors, of which `gram` holds the products, are zero or combinations of the others."""
+    """Return the indices of vectors, with Gram matrix `gram`, that are zero or combinations of the others."""
     length = np.sqrt(gram.diagonal())
     length = np.where(length > 0, length, 1.0)
     _, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram / np.multiply.outer(length, length), lower=1, tol=_DEPENDENT)
@@ -207,5 +210,5 @@ def _triangular_product(whitener: Any, rows: Any) -> Any:
     return scipy.linalg.blas.dtrmm(1.0, whitener, np.asfortranarray(rows), lower=1)
 
 
-def _squares(rows: Any) -> Any:
+def _column_squares(rows: Any) -> Any:
     return (rows**2).sum(axis=0) if is_jax(rows) else np.einsum("ij,ij->j", rows, rows)

@@ -1,11 +1,11 @@
-"""Gaussian posteriors of many unknowns x under a flat prior: all that is known of them are sites on m0 + D x.
+"""Gaussian posteriors of N unknowns x under a flat prior, with Gaussian sites on the n predictors m0 + D x.
 
 With sites exp(b f - pi f^2 / 2) the posterior of x has precision A = D^T diag(pi) D, and
 
     E x = A^{-1} D^T (b - pi m0),      V_i = d_i^T A^{-1} d_i,
 
 where d_i is a row of D: `coefficient_space` with every coefficient flat, D sparse and A factored by
-`pymc_ep.numerics.precision`. Potentials of the model, sparse ones say, are sites as observations are.
+`pymc_ep.numerics.precision`. Potentials of the model, such as sparse ones, are sites like the observations.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,18 @@ from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 __all__ = ["FlatPosterior", "FlatPrior", "null_unknowns"]
 
 _CLEAN = 1e-12
-"""Residual of the normal equations, relative to their right-hand side, above which a solution is refined."""
+"""Residual of the normal equations, relative to their right-hand side, above which a solution is refined once: rounding
+of a well-conditioned solution is below it."""
 _FLAT = 1e-9
-"""Part of a precision that is left without a site, below which it counts as this: what others know of a predictor is
-then nothing beside the site, and the difference that says how little has no digits. The evidence and the moments of a
-site depend on so wide a cavity only in the order of this number; where the site is Gaussian, not at all."""
+"""Least remainder 1 - pi V, the share of a predictor's precision that is not its own site's. A smaller one has no
+digits left, and the cavity counts as flat: its variance is 1e9 times that of the posterior. Evidence and moments of a
+site depend on so wide a cavity to the order of this number; those of a Gaussian site do not."""
 _DRAWS = 200
-"""Draws from which variances are estimated where rows are not known."""
+"""Draws from which variances are estimated where rows are not known: a relative standard error of sqrt(2 / 200) =
+0.1."""
 _RIDGE = 1e-10
-"""Precision added to each unknown, relative to that of its own sites, to look for what these leave open."""
+"""Ridge added to each unknown, relative to its own diagonal element, to find the null space: the shares of null
+directions are then right to about this number."""
 
 
 class FlatPosterior(NamedTuple):
@@ -50,7 +53,7 @@ class FlatPosterior(NamedTuple):
     coordinates : ndarray, (N,)
         E x.
     precision : ndarray, (n,)
-        pi, with what the prior adds to it.
+        pi + w, sites and prior together.
     design : csr_array or LinearOperator, (n, N)
         D.
     factor : PrecisionFactor
@@ -70,13 +73,13 @@ class FlatPosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
-        """The unknowns are drawn by themselves."""
+        """The unknowns are drawn directly."""
         return False
 
     def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.
 
-        Those of a LinearOperator, whose rows are not known, are estimated from draws, always the same: with a relative
+        For a LinearOperator, whose rows are not known, they are estimated from draws with a fixed seed: with a relative
         standard error of 0.1 (0.05 of a standard deviation).
         """
         if isinstance(cross, LinearOperator):
@@ -101,7 +104,7 @@ class FlatPrior(NamedTuple):
     Attributes
     ----------
     start : ndarray, (n,)
-        Precisions of sites that `regular` adds to make a proper prior to start from.
+        Precisions w of the proper prior that `regular` returns for a first iterate.
     algebra : Algebra
         Of D.
     added : ndarray, (n,)
@@ -119,7 +122,7 @@ class FlatPrior(NamedTuple):
 
     @property
     def precision(self) -> np.ndarray:
-        """The precisions of independent priors of the unknowns, (N,): none."""
+        """Precisions of independent priors of the unknowns, (N,): zero."""
         return np.zeros(self.algebra.design.shape[1])
 
     def variances(self) -> np.ndarray:
@@ -132,22 +135,22 @@ class FlatPrior(NamedTuple):
         return design @ (design.T @ np.eye(design.shape[0]))
 
     def is_positive_semidefinite(self) -> bool:
-        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        """Return True: the covariance of a Gram precision D^T diag(w) D has no negative eigenvalue."""
         return True
 
     def regular(self) -> "FlatPrior":
-        """Return the proper prior to start from, of precision D^T diag(start) D."""
+        """Return the proper prior of precision D^T diag(start) D, for a first iterate."""
         return self._replace(added=self.start)
 
     def undetermined(self) -> np.ndarray:
-        """Return unknowns that no predictor depends on, or only together with others in a way that cancels."""
+        """Return one unknown for each null direction of D."""
         return null_unknowns(self.algebra)
 
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first number of D that is not finite, its unknown and its predictor."""
         design = self.algebra.design
         if isinstance(design, LinearOperator):
-            # Its parts have been looked at when it was found to have this algebra.
+            # Its parts were tested when this algebra was chosen.
             return None
         bad = np.flatnonzero(~np.isfinite(design.data))
         if not bad.size:
@@ -159,18 +162,20 @@ class FlatPrior(NamedTuple):
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         design, total = self.algebra.design, self.added + precision
         factor = self.algebra.factor(total)
-        nothing, unknown = np.zeros(design.shape[1]), np.full(len(total), np.nan)
+        zeros, undefined = np.zeros(design.shape[1]), np.full(len(total), np.nan)
         if not factor.proper:
-            return FlatPosterior(unknown, unknown, unknown, unknown, np.nan, False, nothing, total, design, factor)
+            return FlatPosterior(
+                undefined, undefined, undefined, undefined, np.nan, False, zeros, total, design, factor
+            )
         variance = factor.predictor_variances()
         zero = FlatPosterior(
             mean,
             variance,
             _remainder(precision * variance),
-            nothing,
+            zeros,
             factor.log_det,
             True,
-            nothing,
+            zeros,
             total,
             design,
             factor,
@@ -180,24 +185,24 @@ class FlatPrior(NamedTuple):
     def shifted(self, posterior: FlatPosterior, mean: Any, shift: Any, precision: Any) -> FlatPosterior:
         """Return the posterior for another `shift` of the same `precision`: solutions with the factor only.
 
-        Starts at the unknowns of the given posterior; a second step takes off what the first has lost to rounding.
+        Iterative refinement from the unknowns of the given posterior: a second step removes the rounding of the first.
         """
         if not posterior.proper:
             return posterior
-        design, factor, unknowns = posterior.design, posterior.factor, posterior.coordinates
+        design, factor, coordinates = posterior.design, posterior.factor, posterior.coordinates
         scale = np.abs(design.T @ (shift - precision * mean)).max(initial=0.0)
-        effect = design @ unknowns
+        effect = design @ coordinates
         for attempt in range(2):
             residual = design.T @ (shift - precision * (mean + effect) - self.added * effect)
             if attempt and np.abs(residual).max(initial=0.0) <= _CLEAN * scale:
                 break
-            unknowns = unknowns + factor.solve(residual)
-            effect = design @ unknowns
+            coordinates = coordinates + factor.solve(residual)
+            effect = design @ coordinates
         fitted = mean + effect
-        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=unknowns)
+        return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 
     def rounding(self, posterior: FlatPosterior) -> float:
-        """Return to how much of a posterior standard deviation rounding may come: there is no prior to cancel with."""
+        """Return the rounding of a posterior mean, in standard deviations: without a proper prior no digits cancel."""
         return ROUNDING
 
     def posterior_rows(self, posterior: FlatPosterior) -> Callable[..., np.ndarray]:
@@ -211,21 +216,21 @@ class FlatPrior(NamedTuple):
         return block
 
     def cotangent(self, posterior: FlatPosterior, precision: Any) -> None:
-        """Return nothing: D is constant."""
+        """Return None: D is constant."""
         return
 
 
 def _remainder(explained: np.ndarray) -> np.ndarray:
-    """Return 1 - pi V, where that is rounding of a positive number as small as it can be told."""
+    """Return 1 - pi V, (n,), at least `_FLAT` unless it is negative beyond rounding."""
     left = 1.0 - explained
     return np.where(left > -_FLAT, np.maximum(left, _FLAT), left)
 
 
 def null_unknowns(algebra: Algebra) -> np.ndarray:
-    """Return one unknown for each direction that D maps to zero; none where D has full column rank.
+    """Return one unknown for each direction that D maps to zero; empty if D has full column rank.
 
-    With a small ridge R added, the diagonal of R (D^T D + R)^{-1} holds, for each unknown, how much of it lies in the
-    null space: the sum is the dimension, and the largest elements are the unknowns that are named.
+    With a small diagonal ridge R, the diagonal of R (D^T D + R)^{-1} is the share of each unknown in the null space.
+    Its sum is the dimension of that space, and the unknowns of the largest shares are returned.
     """
     design = algebra.design
     ones = np.ones(design.shape[0])

@@ -45,11 +45,13 @@ _SMALL = 1e-7
 """Below this value of pi_i V_i the marginal variance is computed row by row; above it the difference
 1 - [B^{-1}]_ii was measured to be right to 4e-9 of V_i."""
 _WEAK = 1e-6
-"""Value of pi_i K_ii below which a site is too weak to divide by its precision."""
+"""Value of pi_i K_ii below which the root of a site's precision is not divided by, since the quotient loses digits."""
 _WEAK_PAIR = 1e-5
-"""Value of pi_i V_i below which covariances with site i are not read off the inverse of B."""
+"""Value of pi_i V_i below which covariances with site i are not read off the inverse of B: the difference I - B^{-1}
+has lost five digits there."""
 _CLEAN = 1e-11
-"""Residual of the weights, relative to the largest, above which they are refined."""
+"""Residual of the weights, relative to the largest weight, above which they are refined once: a refinement costs two
+products, and leaves it at rounding."""
 
 
 class DensePosterior(NamedTuple):
@@ -87,7 +89,7 @@ class DensePosterior(NamedTuple):
 
     @property
     def drawn_from_prior(self) -> Literal[True]:
-        """Draws are draws of the prior, moved by `draw_coordinates`."""
+        """Draws are draws of the prior, shifted by `draw_coordinates`."""
         return True
 
     @property
@@ -98,7 +100,7 @@ class DensePosterior(NamedTuple):
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, eta) = `cross`, (d, n), less diag(C E C^T).
 
-        As a sum of squares of W s C^T, that is accurate where it nearly equals the prior variance.
+        The explained variance is a sum of squares of W s C^T, accurate also where it nearly equals the prior variance.
         """
         columns = np.asfortranarray((cross * np.asarray(self.root)).T)
         reduced = scipy.linalg.blas.dtrmm(1.0, np.asarray(self.whitener), columns, lower=1)
@@ -107,7 +109,7 @@ class DensePosterior(NamedTuple):
         return prior_variance - explained
 
     def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Turn prior draws of the predictors into the weights that make them posterior draws (Matheron's rule).
+        """Return the weights, (s, n), that turn prior draws of the predictors into posterior draws (Matheron's rule).
 
         Anything jointly Gaussian with eta is updated by the same weights: if (x, eta) are a prior draw about their
         means, then x + Cov(x, eta) r is a posterior draw about the prior mean of x.
@@ -169,11 +171,11 @@ class DensePrior(NamedTuple):
         return factor_lower(shifted.T)[1] == 0
 
     def regular(self) -> "DensePrior":
-        """Return a proper prior to start from: this one."""
+        """Return this prior, which is proper."""
         return self
 
     def undetermined(self) -> np.ndarray:
-        """Return the coordinates that nothing can determine: the prior is proper."""
+        """Return an empty array: the prior is proper."""
         return np.zeros(0, dtype=int)
 
     def not_finite(self) -> tuple[float, int, int] | None:
@@ -227,14 +229,14 @@ class DensePrior(NamedTuple):
             residual = shift - precision * fitted - weights
             if attempt and not is_jax(residual) and np.abs(residual).max() <= _CLEAN * np.abs(weights).max():
                 break
-            weights = weights + _respond(posterior, self.covariance, residual)
+            weights = weights + _solved_weights(posterior, self.covariance, residual)
             fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
     def rounding(self, posterior: DensePosterior) -> Any:
-        """Return to how much of a posterior standard deviation or variance rounding may come.
+        """Return the rounding error of posterior means and variances, in posterior standard deviations or relative.
 
-        Mean and variance are differences of terms as large as prior variances: under vague priors, digits cancel.
+        Both are differences of terms as large as prior variances, so that digits cancel under vague priors.
         """
         xp = namespace(self.covariance)
         variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
@@ -275,7 +277,7 @@ class DensePrior(NamedTuple):
         return out
 
 
-def _respond(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
+def _solved_weights(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
     """Return (I - E K) gain = (I + Pi K)^{-1} gain.
 
     With gain = s h this is s B^{-1} h, which does not cancel where pi K is large. Where s is too small to divide
@@ -339,7 +341,7 @@ def _negative_sites(covariance: Any, root: Any, whitener: Any, precision: Any) -
     Returns
     -------
     downdate, (n, m) : C L^{-T} with M = L L^T
-    extra, (n,) : what the variances gain
+    extra, (n,) : increase of the variances
     log_det, proper : of M
     """
     xp = namespace(covariance)

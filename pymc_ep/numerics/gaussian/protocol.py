@@ -1,7 +1,7 @@
-"""What engines and results need of a Gaussian prior on predictors, whichever way its algebra is done.
+"""Protocol of a Gaussian prior on n predictors and of its posterior under Gaussian sites.
 
-`observation_space`, `coefficient_space`, `sparse_coefficient_space` and `flat_prior` are those there are. A posterior
-is handed back to the prior that made it; both are NamedTuples of arrays, so that JAX can trace them.
+Implementations: `observation_space`, `coefficient_space`, `sparse_coefficient_space` and `flat_prior`. Methods of a
+prior take the posterior that it returned. Both are NamedTuples of arrays, so that JAX can trace them.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from pymc_ep.exceptions import first_index
 __all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
 
 ROUNDING = 4 * np.finfo(float).eps
-"""What rounding may make of a number, relative to the largest it is computed from."""
+"""Rounding error of a number, relative to the largest number that it is computed from: a few operations of half a unit
+each."""
 
 
 class _Posterior(Protocol):
@@ -42,7 +43,7 @@ class _Posterior(Protocol):
 
     @property
     def proper(self) -> Any:
-        """Whether the posterior is a proper Gaussian; the rest is meaningless where it is not."""
+        """Whether the posterior is a proper Gaussian; the other members are meaningless where it is not."""
 
     @property
     def coordinates(self) -> Any:
@@ -56,18 +57,18 @@ class _Posterior(Protocol):
 
 
 class _DrawnFromPrior(_Posterior, Protocol):
-    """A posterior whose draws are draws of the prior that are moved."""
+    """A posterior whose draws are shifted draws of the prior (Matheron's rule)."""
 
     @property
     def drawn_from_prior(self) -> Literal[True]:
         """Tells this kind from the other."""
 
     def draw_coordinates(self, prior_draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return by how much to move each coordinate, (s, c), for prior draws of the predictors about m0, (s, n)."""
+        """Return the shift of each coordinate, (s, c), for prior draws of the predictors about m0, (s, n)."""
 
 
 class _DrawnByItself(_Posterior, Protocol):
-    """A posterior whose coordinates are drawn by themselves."""
+    """A posterior whose coordinates are drawn directly."""
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
@@ -81,11 +82,11 @@ class _DrawnByItself(_Posterior, Protocol):
 
 
 GaussianPosterior = _DrawnFromPrior | _DrawnByItself
-"""Either kind of posterior, which `drawn_from_prior` tells apart."""
+"""Either kind of posterior; `drawn_from_prior` discriminates them."""
 
 
 class GaussianPrior(Protocol):
-    """N(m0, K) on n predictors; the mean is passed in, as it changes without the rest."""
+    """N(m0, K) on n predictors. The mean is an argument of the methods, since it changes while K does not."""
 
     def variances(self) -> Any:
         """Return the prior variances, (n,)."""
@@ -97,22 +98,22 @@ class GaussianPrior(Protocol):
         """Whether K has no negative eigenvalue beyond rounding."""
 
     def regular(self) -> Any:
-        """Return a proper prior to start from: itself, or one near it."""
+        """Return a proper prior for a first iterate: itself, or one near it."""
 
     def undetermined(self) -> np.ndarray:
-        """Return the coordinates that neither prior nor predictors can determine; none where the prior is proper."""
+        """Return the coordinates that neither prior nor predictors determine; empty if the prior is proper."""
 
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first number of the prior that is not finite, with its coordinate and predictor."""
 
     def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
-        """Multiply by Gaussian sites, of which `log_concave` says that none has a negative precision."""
+        """Multiply by Gaussian sites; with `log_concave` no site has a negative precision."""
 
     def shifted(self, posterior: Any, mean: Any, shift: Any, precision: Any) -> Any:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
 
     def rounding(self, posterior: Any) -> Any:
-        """Return to how much of a posterior standard deviation or variance rounding may come."""
+        """Return the rounding error of posterior means and variances, in posterior standard deviations or relative."""
 
     def posterior_rows(self, posterior: Any) -> Callable[..., np.ndarray]:
         """Return the posterior covariance as a function: ``rows`` and ``columns`` are slices or indices, (k, m).
@@ -121,7 +122,7 @@ class GaussianPrior(Protocol):
         """
 
     def cotangent(self, posterior: Any, precision: Any) -> np.ndarray | None:
-        """Return the derivative of log Z in the prior's own array; None where that is constant."""
+        """Return the derivative of log Z in the prior's array, of its shape; None where that is constant."""
 
     def __iter__(self) -> Any:
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""

@@ -1,7 +1,6 @@
 """Gaussian posteriors in coefficient space where each predictor depends on few coefficients, as in grouped data.
 
-The algebra is that of `coefficient_space`, with R^T in compressed rows: an entry costs what a column of p
-numbers does there. B and its factor stay dense.
+The algebra is that of `coefficient_space`, with R^T in compressed rows. B and its factor stay dense.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pymc_ep.numerics.gaussian.protocol import ROUNDING
 __all__ = ["SparseFactorPrior"]
 
 _PART = 2**20
-"""Numbers of a dense product with R that are held at a time."""
+"""Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
 
 
 class SparseFactorPrior(NamedTuple):
@@ -55,11 +54,11 @@ class SparseFactorPrior(NamedTuple):
         return (transposed @ transposed.T).toarray()
 
     def is_positive_semidefinite(self) -> bool:
-        """Whether the covariance has no negative eigenvalue: by its form it has none."""
+        """Return True: the covariance is a Gram matrix R^T R."""
         return True
 
     def regular(self) -> "SparseFactorPrior":
-        """Return this prior with wide Gaussians in place of what is flat, for a first iterate."""
+        """Return this prior with wide Gaussians in place of flat priors, for a first iterate."""
         if self.precision.all():
             return self
         squares = np.bincount(self.indices, self.values**2, minlength=len(self.precision))
@@ -67,7 +66,7 @@ class SparseFactorPrior(NamedTuple):
         return self._replace(values=self.values * sd[self.indices], precision=np.ones_like(sd))
 
     def undetermined(self) -> np.ndarray:
-        """Return which coefficients are flat and follow from other flat ones, whatever the sites."""
+        """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
         flat = np.flatnonzero(self.precision == 0)
         columns = self._transposed[:, flat]
         return flat[dependent((columns.T @ columns).toarray())]
@@ -85,7 +84,7 @@ class SparseFactorPrior(NamedTuple):
         weighted = transposed.copy()
         weighted.data *= precision[self._predictor]
         gram = (transposed.T @ weighted).toarray()
-        # Sums of products in either order: symmetric to rounding, and LAPACK reads one half.
+        # Symmetric to rounding; LAPACK reads one half.
         whitener, log_det, proper = inverse_factor(np.diag(self.precision) + gram)
         variance = np.empty(len(mean))
         for part, half in self._times(whitener.T):
@@ -101,7 +100,7 @@ class SparseFactorPrior(NamedTuple):
         return shifted_posterior(self._transposed, self.precision, posterior, mean, shift, precision)
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
-        """Return to how much of a posterior standard deviation rounding may come: vague priors cost no digits here."""
+        """Return the rounding of a posterior mean, in standard deviations: under vague priors no digits cancel here."""
         return ROUNDING
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["PartialCorrelations"]
 
 _LARGEST = 1.0 - 1e-12
-"""Magnitude at which partial correlations are cut when their hyperbolic arc tangent is taken."""
+"""Largest modulus of a partial correlation in arctanh, which is infinite at one: y is then 14 at most."""
 
 
 class PartialCorrelations:
@@ -48,7 +48,7 @@ class PartialCorrelations:
         for here in self._rows:
             row = values[:, here].astype(float)
             row[:, -1] = np.exp(row[:, -1])
-            # Length of what is left of the row from each entry on.
+            # Euclidean norm of the rest of the row, from each entry on.
             left = np.sqrt(np.cumsum(row[:, ::-1] ** 2, axis=1)[:, ::-1])
             out[:, here][:, :-1] = np.arctanh(np.clip(row[:, :-1] / left[:, :-1], -_LARGEST, _LARGEST))
             out[:, here][:, -1] = np.log(left[:, 0])

@@ -7,7 +7,8 @@ from scipy.spatial import cKDTree
 __all__ = ["Spline"]
 
 _APART = 1e-3
-"""Distance, in standard deviations of the points, at which two of them say the same twice."""
+"""Distance, in standard deviations of the points, below which two of them count as one: a spline through both would
+amplify the difference of their values a thousandfold."""
 
 
 class Spline:
@@ -25,7 +26,7 @@ class Spline:
         self._mean = values.mean(axis=0)
         self._spline = None
         white = (points - self._centre) / self._scale
-        # Of points that all but coincide, as at the end of a search, the last one stays.
+        # Of nearly equal points, as at the end of a search, the last one is kept.
         kept = np.ones(len(points), dtype=bool)
         kept[[first for first, _ in cKDTree(white).query_pairs(_APART)]] = False
         if np.linalg.matrix_rank(white[kept] - white[kept].mean(axis=0)) == points.shape[1]:

@@ -1,4 +1,4 @@
-"""Few of many points that stand for all of them."""
+"""Stratified draws of a few representatives from many weighted points."""
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -6,7 +6,7 @@ from scipy.spatial import cKDTree
 __all__ = ["nearest", "stratified"]
 
 _SETS = 32
-"""Sets of draws of which the best is taken."""
+"""Sets of draws from which the best is chosen: more match the moments better, and cost time."""
 
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -19,8 +19,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
     Cells of equal weight come from halving along the coordinate of the largest variance, so that an average over the
     draws errs by the variation within cells alone (Cochran 1977, chapter 5). Heavy points may be drawn more than once.
-    Of 32 such sets the one is returned whose means and variances are nearest to those of all points (Morgan and Rubin
-    2012).
+    Of 32 such sets, that with means and variances nearest to those of all points is returned (Morgan and Rubin 2012).
     """
     weights = weights / weights.sum()
     cells, shares = _cells(points, weights, count)
@@ -36,7 +35,7 @@ def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.rand
 
 
 def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return cells of equal weight, each the indices of its points, and what weight of each point is in the cell."""
+    """Return cells of equal weight: the indices of their points, and the weight of each point in the cell."""
     cells: list[np.ndarray] = []
     shares: list[np.ndarray] = []
     waiting = [(np.arange(len(points)), weights, count)]
@@ -62,7 +61,7 @@ def _cells(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[list[np
 
 
 def _one_of_each(shares: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Return positions in the joined cells, (set, cell), of one of each drawn by their shares."""
+    """Return one draw from each cell by its shares, as positions in the concatenated cells, (sets, cells)."""
     ends = np.cumsum([len(share) for share in shares])
     starts = ends - [len(share) for share in shares]
     totals = np.array([share.sum() for share in shares])

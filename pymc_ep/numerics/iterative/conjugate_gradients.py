@@ -1,4 +1,4 @@
-"""Conjugate gradients for precisions that are known as products with vectors only (Hestenes and Stiefel 1952)."""
+"""Conjugate gradients for precisions given by products with vectors only (Hestenes and Stiefel 1952)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,11 +8,12 @@ import numpy as np
 __all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
-"""How often an iteration is begun anew because its recursion has lost the true residual."""
+"""Most restarts from the true residual, from which rounding lets the recursion drift."""
 _TRUNCATION = 0.1
-"""A stricter value than the 0.5 of Nash and Sofer, at which steps of inpainting ended before anything had moved far."""
+"""Gain of a step, relative to the mean gain so far, at which a Newton step is truncated. With the 0.5 of Nash and
+Sofer, steps of inpainting ended too early."""
 _RATIO = 4.0
-"""Shift of the observations over that of the potentials in `splitting`; measured optima were 1 to 10."""
+"""Ratio a / b of the two shifts in `splitting`; measured optima were 1 to 10."""
 
 
 class Solution(NamedTuple):
@@ -132,8 +133,8 @@ def conjugate_gradients(
     Returns
     -------
     Solution
-        The best there is where it has not converged: because of `max_iter`, because rounding keeps the residual
-        above the tolerance, or because A turned out not to be positive definite.
+        The best iterate where it has not converged: by `max_iter`, since rounding keeps the residual above the
+        tolerance, or since A is not positive definite.
 
     Notes
     -----
@@ -170,11 +171,11 @@ def newton_step(
     tol: float = 1e-6,
     max_iter: int = 1000,
 ) -> tuple[Any, bool]:
-    """Solve A x = b as far as it pays for x that is a step of a Newton method, whose next step has other A and b.
+    """Solve A x = b for a truncated step of a Newton method, whose next step has other A and b.
 
-    Of x^T A x / 2 - b^T x, k products have gained g_1 + ... + g_k. They end once k g_k is no more than a tenth of that
-    (Nash and Sofer 1990), or where `conjugate_gradients` would. That rule is the same in any basis, whereas a few
-    precise observations make up most of a residual and hide all others.
+    After k products, x^T A x / 2 - b^T x has decreased by g_1 + ... + g_k. The iteration ends once k g_k is at most a
+    tenth of that sum (Nash and Sofer 1990), or where `conjugate_gradients` would end. The rule does not depend on the
+    basis. The norm of the residual does: a few precise observations dominate it and hide all others.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ def newton_step(
     -------
     array, (N,)
     bool
-        Whether one of the rules ended it, rather than `max_iter`.
+        Whether a rule ended the iteration, rather than `max_iter`.
     """
     if not b.any():
         return b * 0.0, True

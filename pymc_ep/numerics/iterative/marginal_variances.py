@@ -15,6 +15,7 @@ from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solu
 __all__ = ["LanczosBound", "VarianceEstimate", "lanczos", "perturb_and_map"]
 
 Map = Callable[[Any], Any]
+"""Product of a matrix with a vector."""
 
 
 class VarianceEstimate(NamedTuple):
@@ -32,7 +33,7 @@ class VarianceEstimate(NamedTuple):
     converged : bool
         Whether all solutions met their tolerance.
     samples : ndarray, (samples, N)
-        Draws of N(0, A^{-1}): with the same seed, where to start from at weights near these.
+        Draws of N(0, A^{-1}); with the same seed, starting values at weights near these.
     """
 
     variance: np.ndarray
@@ -50,7 +51,7 @@ class LanczosBound(NamedTuple):
     ----------
     variance : ndarray, (n,)
     last_increment : ndarray, (n,)
-        What the last step added: no standard error, but small where the bound may be tight.
+        Increase in the last step: not a standard error, but small where the bound may be tight.
     steps : int
         Dimension of the space; less than asked for where it is exhausted, and the bound exact.
     """
@@ -74,8 +75,8 @@ def perturb_and_map(
 
     With e standard normal, c = A^{-1} D^T (w^{1/2} e) has covariance A^{-1}, so that the mean of (D c)^2 is unbiased.
     It stays so with c scaled to c^T A c = N: direction and length of A^{1/2} c are independent, and its square has the
-    mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for variances. Scales that are learned from them
-    would otherwise move on in each round by what this sum is off, where the data say little of them.
+    mean N. Then sum_i w_i z_i = N holds for the estimates z as it does for the variances. Without the scaling, scales
+    learned from z would drift by the error of this sum in each round where the data say little about them.
 
     Solutions are tasks of joblib: one after the other, or, under ``joblib.parallel_config("threading", n_jobs=4)``, so
     many at once, with the same result to the last digit.
@@ -106,7 +107,7 @@ def perturb_and_map(
         found = solve(equations.apply, target, first)
         return found, forward(found.x) ** 2
 
-    # The targets are made in their order, and so are the sums.
+    # Targets and sums are computed in a fixed order, whatever the number of threads.
     targets = (adjoint(root * rng.standard_normal(len(root))) for _ in range(n_samples))
     firsts = [None] * n_samples if start is None else start
     tasks = (delayed(draw)(target, first) for target, first in zip(targets, firsts))

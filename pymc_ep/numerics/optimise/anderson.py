@@ -6,7 +6,7 @@ __all__ = ["anderson"]
 
 
 def anderson(points: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Extrapolate to the point whose residual, were the map affine, would be least.
+    """Return the iterate, (n,), of least residual if the map were affine.
 
     Parameters
     ----------

@@ -9,28 +9,32 @@ import numpy as np
 __all__ = ["Found", "Pair", "Scale", "maximise_many", "scaled"]
 
 _MEMORY = 10
-_INCREASE = 1e-4
-"""Least increase over that which the slope promises (Armijo)."""
+"""Pairs kept for each function. More save steps, and cost memory and time in each."""
+_ARMIJO = 1e-4
+"""Least increase of a step, relative to step times slope: the usual constant of Armijo's condition (Nocedal and Wright
+2006, section 3.1)."""
 _HALVINGS = 30
-_CURVED = 1e-10
-"""Least cosine between step and change of gradient at which a pair is kept."""
+"""Most halvings of one step, to 1e-9 of its length, below which rounding hides an increase."""
+_LEAST_COSINE = 1e-10
+"""Least cosine between a step and minus its change of gradient, below which their product is rounding and the pair is
+dropped."""
 
 Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Of the numbers of some functions, (k,), and points, (k, p): their values, (k,), and gradients, (k, p)."""
+"""Maps indices of functions, (k,), and points, (k, p), to values, (k,), and gradients, (k, p)."""
 Scale = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""About the inverse of minus the Hessian: its diagonals, (m, p), or what it makes of gradients, (k, p), of some
-functions, (k,)."""
+"""Approximate inverse of minus the Hessian: diagonals, (m, p), or a function from indices of functions, (k,), and
+gradients, (k, p), to products, (k, p)."""
 
 
 class Pair(NamedTuple):
-    """What is remembered of a step.
+    """One correction pair of L-BFGS, for each of m functions.
 
     Attributes
     ----------
     move, change : ndarray, (m, p)
-        The step and the change of the gradients in it; zeros for functions that were left alone.
+        Step and change of gradient; zero for functions that did not move.
     inverse : ndarray, (m,)
-        Inverses of minus their products; zero where the pair tells nothing.
+        1 / (-move . change); zero for a pair that is dropped.
     """
 
     move: np.ndarray
@@ -38,19 +42,19 @@ class Pair(NamedTuple):
     inverse: np.ndarray
 
     def of(self, rows: slice | np.ndarray) -> "Pair":
-        """Return the part of some functions."""
+        """Return the pair of some of the functions."""
         return Pair(self.move[rows], self.change[rows], self.inverse[rows])
 
 
 class Found(NamedTuple):
-    """Where maximisation ended.
+    """Last iterates of a maximisation.
 
     Attributes
     ----------
     points, gradients : ndarray, (m, p)
     values : ndarray, (m,)
     memory : tuple of Pair
-        Of the last steps, the first one first.
+        Of the last steps, oldest first.
     """
 
     points: np.ndarray
@@ -68,24 +72,24 @@ def maximise_many(
     tol: float,
     longest: np.ndarray | None = None,
 ) -> Found:
-    """Maximise functions of p unknowns each, none of which falls.
+    """Maximise m functions of p unknowns each; no value ever decreases.
 
     Parameters
     ----------
     evaluate : callable
-        Its values may be -inf beyond the domain, but not at `start`.
+        Values may be -inf outside the domain, but not at `start`.
     start : ndarray, (m, p), or Found
-        The latter where an ascent of the same functions goes on.
+        A `Found` continues an ascent of the same functions.
     scale : ndarray, (m, p), or callable
-        Positive (definite): about the inverse of minus each second derivative, or of minus the Hessian, which the first
-        steps take for it.
+        Positive (definite): approximate inverse of minus each second derivative, or of minus the Hessian. The initial
+        matrix of the recursion.
     max_iter : int
         Steps of each function at most.
     tol : float
-        A function is left alone once its slope promises no greater increase, half of g^T S g for gradient g and S from
-        `scale`.
+        A function has converged once g^T S g / 2, the increase that its gradient g promises under S = `scale`, is at
+        most this.
     longest : ndarray, (p,), optional
-        By how much a step changes each unknown at most; only with a diagonal scale.
+        Largest change of each unknown in one step; only with a diagonal scale.
     """
     if isinstance(start, Found):
         points, values, gradients = (part.copy() for part in start[:3])
@@ -93,42 +97,42 @@ def maximise_many(
     else:
         points, pairs = start.copy(), []
         values, gradients = evaluate(np.arange(len(points)), points)
-    everyone, stuck = np.arange(len(points)), np.zeros(len(points), dtype=bool)
+    all_indices, stalled = np.arange(len(points)), np.zeros(len(points), dtype=bool)
     for _ in range(max_iter):
-        steepest = scaled(scale, everyone, gradients)
-        active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, steepest) > tol) & ~stuck)
+        steepest = scaled(scale, all_indices, gradients)
+        active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, steepest) > tol) & ~stalled)
         if not active.size:
             break
-        # Views of all functions, where all are active: copies of the memory would take longer than all else here.
-        rows = _which(active, len(points))
-        ahead = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
+        # A slice where all functions are active: copies of the pairs would take longer than the rest of the step.
+        rows = _selector(active, len(points))
+        ascent = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
         if longest is not None:
-            for direction in (ahead, steepest):
+            for direction in (ascent, steepest):
                 np.clip(direction, -longest, longest, out=direction)
-        slope = np.einsum("mp,mp->m", gradients[active], ahead)
+        slope = np.einsum("mp,mp->m", gradients[active], ascent)
         uphill = slope > 0.0
-        ahead[~uphill] = steepest[active[~uphill]]
-        slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ahead[~uphill])
+        ascent[~uphill] = steepest[active[~uphill]]
+        slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ascent[~uphill])
         before, steepness = points[active], gradients[active]
-        stuck[_step(evaluate, active, ahead, slope, points, values, gradients)] = True
+        stalled[_line_search(evaluate, active, ascent, slope, points, values, gradients)] = True
         move, change = (
-            _among_all(part, active, points.shape) for part in (points[rows] - before, gradients[rows] - steepness)
+            _scattered(part, active, points.shape) for part in (points[rows] - before, gradients[rows] - steepness)
         )
         pairs = [*pairs, Pair(move, change, _inverse(move, change))][-_MEMORY:]
     return Found(points, values, gradients, tuple(pairs))
 
 
 def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Return what a scale makes of gradients of some functions, (k, p)."""
+    """Return the products of a scale with the gradients, (k, p), of the functions `which`, (k,)."""
     return scale(which, gradients) if callable(scale) else scale[which] * gradients
 
 
-def _which(numbers: np.ndarray, n: int) -> slice | np.ndarray:
-    """Return what takes some of n functions, in order: a view where they are all."""
+def _selector(numbers: np.ndarray, n: int) -> slice | np.ndarray:
+    """Return the selector of the active functions: a slice if all n are active, else their indices."""
     return slice(None) if numbers.size == n else numbers
 
 
-def _among_all(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _scattered(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if len(values) == shape[0]:
         return values
     out = np.zeros(shape)
@@ -136,28 +140,28 @@ def _among_all(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -
     return out
 
 
-def _step(
+def _line_search(
     evaluate: Evaluate,
     active: np.ndarray,
-    ahead: np.ndarray,
+    ascent: np.ndarray,
     slope: np.ndarray,
     points: np.ndarray,
     values: np.ndarray,
     gradients: np.ndarray,
 ) -> np.ndarray:
-    """Move the active functions, each by the first of halved steps that raises it enough; in place.
+    """Backtracking line search of the active functions, in place: halve each step until Armijo's condition holds.
 
-    Returned are the numbers of those that rounding keeps where they are.
+    Returns the indices of functions for which no step does, by rounding.
     """
     length, left = np.ones(len(active)), np.arange(len(active))
     for _ in range(_HALVINGS):
         rows = active[left]
-        trial = length[left, None] * ahead[_which(left, len(ahead))]
-        trial += points[_which(rows, len(points))]
+        trial = length[left, None] * ascent[_selector(left, len(ascent))]
+        trial += points[_selector(rows, len(points))]
         value, gradient = evaluate(rows, trial)
-        # A comparison with NaN is false as well: beyond the domain gradients may be anything.
-        risen = value >= values[rows] + _INCREASE * length[left] * slope[left]
-        to, by = _which(rows[risen], len(points)), _which(np.flatnonzero(risen), len(rows))
+        # A comparison with NaN is false too: outside the domain gradients are arbitrary.
+        risen = value >= values[rows] + _ARMIJO * length[left] * slope[left]
+        to, by = _selector(rows[risen], len(points)), _selector(np.flatnonzero(risen), len(rows))
         points[to], values[to], gradients[to] = trial[by], value[by], gradient[by]
         left = left[~risen]
         if not left.size:
@@ -167,10 +171,10 @@ def _step(
 
 
 def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Return the inverses of minus the products of moves and changes, (m,); zero for pairs that are not kept."""
+    """Return 1 / (-move . change), (m,); zero for pairs that are dropped."""
     product = -np.einsum("mp,mp->m", move, change)
     size = np.sqrt(np.einsum("mp,mp->m", move, move) * np.einsum("mp,mp->m", change, change))
-    kept = product > _CURVED * size
+    kept = product > _LEAST_COSINE * size
     return np.where(kept, 1.0 / np.where(kept, product, 1.0), 0.0)
 
 
@@ -179,9 +183,9 @@ def _direction(
     first: Callable[[np.ndarray], np.ndarray],
     pairs: list[Pair],
 ) -> np.ndarray:
-    """Return the two-loop recursion's direction of ascent for each function.
+    """Return the direction of ascent of each active function, (k, p), by the two-loop recursion.
 
-    `first` takes the place of the inverse Hessian, and `gradient` is written over.
+    `first` applies the initial inverse Hessian; `gradient` is overwritten.
     """
     q, weights, product = gradient, [], np.empty_like(gradient)
     for s, y, inverse in reversed(pairs):

@@ -1,17 +1,17 @@
 """Exact algebra of a sparse precision A = D^T diag(pi) D: factor, solutions, draws and the selected inverse.
 
-The unknowns are eliminated node by node of a nested dissection. What is known of A when the turn of a node comes is,
-for its own unknowns s and the later ones r that they are coupled with, a dense matrix F, the front: elements of A, and
-what the node's children left (the multifrontal method; Duff and Reid 1983). With F_ss = L L^T and W = L^{-1},
+The unknowns are eliminated node by node of a nested dissection (the multifrontal method; Duff and Reid 1983). The front
+F of a node is dense: its own unknowns s, and the later ones r that they are coupled with. It holds elements of A plus
+the update matrices of the node's children. With F_ss = L L^T and W = L^{-1},
 
-    H = F_rs F_ss^{-1} = (F_rs W^T) W,      what is left for the parent:  F_rr - (F_rs W^T) (F_rs W^T)^T.
+    H = F_rs F_ss^{-1} = (F_rs W^T) W,      update matrix for the parent:  F_rr - (F_rs W^T) (F_rs W^T)^T.
 
 Of the inverse S, blocks follow from parents to children (Takahashi et al. 1973; Erisman and Tinney 1975):
 
     S_rs = -S_rr H,      S_ss = W^T W - H^T S_rs,
 
-where S_rr is part of what is known at the parent. They hold the covariances of all unknowns that share a row of D,
-hence diag(D S D^T). All of it is products and factors of dense matrices by BLAS and LAPACK.
+where S_rr is part of the block at the parent. They hold the covariances of all unknowns that share a row of D, hence
+diag(D S D^T). All work is products and factors of dense matrices by BLAS and LAPACK.
 """
 
 from functools import cached_property
@@ -29,19 +29,19 @@ __all__ = ["Multifrontal", "MultifrontalFactor", "pivots_vanish", "rows_by_lengt
 _VANISHING = 2**10 * np.finfo(float).eps
 """Pivot, relative to the diagonal of A, at which A counts as singular.
 
-What rounding leaves of a zero was measured to be 1 to 600 units of rounding for differences on images of 24^2 to 64^2
-pixels; variances that rest on a pivot this small would have a tenth of error.
+A zero pivot was measured as 1 to 600 units of rounding for differences on images of 24^2 to 64^2 pixels. Variances from
+a pivot as small as that have a relative error of a tenth.
 """
 _PAIR_BYTES = 60
-"""Memory that a product of two entries of a row takes while they are sorted; 12 of these are kept."""
+"""Bytes for the product of two entries of a row while the products are sorted; 12 of these are kept."""
 _LONG = 64
-"""Entries of a row beyond which its variance is found by a solution instead of by pairs."""
+"""Most entries of a row whose variance is summed over pairs, 2080 of them; a longer row takes one solution instead."""
 _CHUNK = 2**22
-"""Numbers of right-hand sides that are solved for at a time."""
+"""Numbers in one block of right-hand sides, 32 MB: bounds the memory."""
 
 
 def pivots_vanish(pivots: np.ndarray, diagonal: np.ndarray) -> bool:
-    """Whether the diagonal of a Cholesky factor says that the matrix, of `diagonal`, is singular, or not finite."""
+    """Whether a matrix with this `diagonal` is singular or not finite, by the diagonal of its Cholesky factor."""
     return not (pivots**2 > _VANISHING * diagonal).all()
 
 
@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
     starts : ndarray of int, (K + 1,)
         Where the elements of each node begin.
     outside : ndarray of int
-        Rows of the design that are left out: those with a pair that no front has, and those that are long.
+        Rows of the design that are left out: long ones, and those with a pair in no front.
     """
 
     products: scipy.sparse.csr_array
@@ -97,7 +97,7 @@ class Multifrontal:
     def __init__(self, design: scipy.sparse.csr_array, dissection: Dissection):
         self.design = design
         self.dissection = dissection
-        self._other: tuple[scipy.sparse.csr_array | None, Any] = (None, None)
+        self._last_other: tuple[scipy.sparse.csr_array | None, Any] = (None, None)
 
     @property
     def row_squares(self) -> np.ndarray:
@@ -118,7 +118,7 @@ class Multifrontal:
 
     @property
     def sentence(self) -> str:
-        """What is done, for the user."""
+        """Description of the algebra, for messages and `explain`."""
         n, (own, later) = self.design.shape[1], self.dissection.sizes
         return (
             f"the {n} x {n} precision is factored exactly by nested dissection, with {len(own)} dense matrices of at "
@@ -131,18 +131,18 @@ class Multifrontal:
         return self.pairs_of(self.design)
 
     def pairs_for(self, design: scipy.sparse.csr_array) -> Pairs:
-        """Return the pairs of any design, (m, N), those of short rows; they are kept for the own and the last."""
+        """Return the pairs of a design, (m, N), in its short rows; cached for D and for the last other design."""
         if design is self.design:
             return self.pairs
-        if design is not self._other[0]:
+        if design is not self._last_other[0]:
             canonical = scipy.sparse.csr_array(design, copy=True)
             canonical.sum_duplicates()
-            self._other = design, self.pairs_of(canonical, _LONG)
-        return self._other[1]
+            self._last_other = design, self.pairs_of(canonical, _LONG)
+        return self._last_other[1]
 
     @cached_property
-    def _members(self) -> tuple[np.ndarray, np.ndarray]:
-        """All members of fronts, as node times N plus place, sorted; and where each node's begin, (K,)."""
+    def _front_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """Unknowns of all fronts as keys node * N + place, sorted; and the first index of each node, (K,)."""
         tree, n = self.dissection, self.design.shape[1]
         fronts = [
             k * n + np.concatenate([np.arange(tree.edges[k], tree.edges[k + 1]), later])
@@ -154,7 +154,7 @@ class Multifrontal:
     def places_in_parents(self) -> list[np.ndarray]:
         """Where the later unknowns of each node are in the front of its parent."""
         tree, n = self.dissection, self.design.shape[1]
-        members, starts = self._members
+        members, starts = self._front_keys
         return [
             np.searchsorted(members, parent * n + later) - starts[parent] if parent >= 0 else later
             for parent, later in zip(tree.parents, tree.beyond)
@@ -166,7 +166,7 @@ class Multifrontal:
         Rows of more than `longest` entries are left out.
         """
         tree, n = self.dissection, self.design.shape[1]
-        places, (members, first_member) = tree.places, self._members
+        places, (members, first_member) = tree.places, self._front_keys
         node_of = np.repeat(np.arange(len(tree.parents)), np.diff(tree.edges))
         nothing = np.zeros(0, dtype=int)
         parts, outside = [(nothing, np.zeros(0), nothing)], [nothing]
@@ -197,7 +197,7 @@ class Multifrontal:
         counts["factorizations"] += 1
         tree, elements = self.dissection, self.pairs.products @ weights
         added = np.zeros(self.design.shape[1]) if ridge is None else ridge[tree.order]
-        left: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        updates: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         out = MultifrontalFactor(self)
         for k, parent in enumerate(tree.parents):
             own, later = tree.edges[k + 1] - tree.edges[k], len(tree.beyond[k])
@@ -206,14 +206,14 @@ class Multifrontal:
             front[row, column] = elements[here]
             diagonal = front.diagonal()[:own] + added[tree.edges[k] : tree.edges[k + 1]]
             front.reshape(-1, order="F")[: own * (own + later) : own + later + 1] = diagonal
-            for place, rest in left.pop(k, []):
-                # Along the columns, as the numbers lie.
+            for place, rest in updates.pop(k, []):
+                # Along columns, in memory order.
                 front.T[place[:, None], place] += rest.T
             rest = out.eliminate(front, own, diagonal)
             if not out.proper:
                 return out
             if parent >= 0:
-                left.setdefault(parent, []).append((self.places_in_parents[k], rest))
+                updates.setdefault(parent, []).append((self.places_in_parents[k], rest))
         return out
 
 
@@ -224,7 +224,7 @@ class MultifrontalFactor:
     ----------
     log_det : float
     proper : bool
-        Whether A is positive definite; nothing else means anything where it is not.
+        Whether A is positive definite; the other members are meaningless where it is not.
     """
 
     def __init__(self, algebra: Multifrontal):
@@ -232,12 +232,12 @@ class MultifrontalFactor:
         self.log_det = 0.0
         self.proper = True
         self._inverses: list[np.ndarray] = []
-        self._passed: list[np.ndarray] = []
+        self._multipliers: list[np.ndarray] = []
 
     def eliminate(self, front: np.ndarray, own: int, diagonal: np.ndarray) -> np.ndarray:
-        """Append the W and the H of a node with `own` unknowns, from its front; return what is left of that.
+        """Append W and H of a node with `own` unknowns, from its front; return its update matrix.
 
-        Of symmetric matrices the lower triangle is right.
+        Only the lower triangle of a symmetric matrix is valid.
         """
         factor, info = scipy.linalg.lapack.dpotrf(front[:own, :own], lower=1, clean=1)
         if info != 0 or pivots_vanish(factor.diagonal(), diagonal):
@@ -247,23 +247,23 @@ class MultifrontalFactor:
         inverse, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
         self._inverses.append(inverse)
         if own == len(front):
-            self._passed.append(np.zeros((0, own)))
+            self._multipliers.append(np.zeros((0, own)))
             return front[own:, own:]
         half = scipy.linalg.blas.dtrmm(1.0, inverse, front[own:, :own], side=1, lower=1, trans_a=1)
         rest = np.asfortranarray(front[own:, own:])
         rest = scipy.linalg.blas.dsyrk(-1.0, half, beta=1.0, c=rest, lower=1, overwrite_c=1)
-        self._passed.append(scipy.linalg.blas.dtrmm(1.0, inverse, half, side=1, lower=1, overwrite_b=1))
+        self._multipliers.append(scipy.linalg.blas.dtrmm(1.0, inverse, half, side=1, lower=1, overwrite_b=1))
         return rest
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Return A^{-1} b, for b of shape (N,) or (N, k)."""
         tree = self.algebra.dissection
         x = np.asarray(b, dtype=float)[tree.order]
-        for k, (inverse, passed) in enumerate(zip(self._inverses, self._passed)):
+        for k, (inverse, multiplier) in enumerate(zip(self._inverses, self._multipliers)):
             own = slice(tree.edges[k], tree.edges[k + 1])
-            x[tree.beyond[k]] -= passed @ x[own]
+            x[tree.beyond[k]] -= multiplier @ x[own]
             x[own] = inverse.T @ (inverse @ x[own])
-        return self._backwards(x)
+        return self._back_substituted(x)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N): solutions of L^T x = z for standard normal z."""
@@ -272,13 +272,13 @@ class MultifrontalFactor:
         for k, inverse in enumerate(self._inverses):
             own = slice(tree.edges[k], tree.edges[k + 1])
             x[own] = inverse.T @ x[own]
-        return self._backwards(x).T
+        return self._back_substituted(x).T
 
-    def _backwards(self, x: np.ndarray) -> np.ndarray:
-        """Take the effect of later unknowns off those of each node, (N,) or (N, k) by place; return by unknown."""
+    def _back_substituted(self, x: np.ndarray) -> np.ndarray:
+        """Back substitution, (N,) or (N, k): x_s - H^T x_r for each node; returns x in the order of the unknowns."""
         tree = self.algebra.dissection
-        for k in range(len(self._passed) - 1, -1, -1):
-            x[tree.edges[k] : tree.edges[k + 1]] -= self._passed[k].T @ x[tree.beyond[k]]
+        for k in range(len(self._multipliers) - 1, -1, -1):
+            x[tree.edges[k] : tree.edges[k + 1]] -= self._multipliers[k].T @ x[tree.beyond[k]]
         out = np.empty_like(x)
         out[tree.order] = x
         return out
@@ -286,10 +286,10 @@ class MultifrontalFactor:
     def variances(self, design: scipy.sparse.csr_array) -> np.ndarray:
         """Return diag(C A^{-1} C^T), (m,), for C = `design`, (m, N).
 
-        Rows of which all pairs of unknowns are in one front need the selected inverse alone; others a solution each.
+        Rows with all pairs of unknowns in fronts need the selected inverse alone; each other row needs a solution.
         """
         pairs = self.algebra.pairs_for(design)
-        out = pairs.products.T @ self._selected(pairs)
+        out = pairs.products.T @ self._selected_inverse(pairs)
         step = max(1, _CHUNK // design.shape[1])
         for start in range(0, len(pairs.outside), step):
             rows = pairs.outside[start : start + step]
@@ -301,21 +301,23 @@ class MultifrontalFactor:
         """Return diag(D A^{-1} D^T), (n,)."""
         return self.variances(self.algebra.design)
 
-    def _selected(self, pairs: Pairs) -> np.ndarray:
-        """Return the covariances of pairs of unknowns, (e,), twice where they are not one: from parents to children."""
+    def _selected_inverse(self, pairs: Pairs) -> np.ndarray:
+        """Return the selected inverse, (e,), from parents to children: elements off the diagonal count twice."""
         tree, places = self.algebra.dissection, self.algebra.places_in_parents
         out = np.empty(len(pairs.row))
         known: dict[int, np.ndarray] = {}
         waiting = np.bincount(tree.parents[tree.parents >= 0], minlength=len(tree.parents))
         for k in range(len(tree.parents) - 1, -1, -1):
-            parent, inverse, passed = tree.parents[k], self._inverses[k], self._passed[k]
+            parent, inverse, multiplier = tree.parents[k], self._inverses[k], self._multipliers[k]
             columns = scipy.linalg.blas.dtrmm(1.0, inverse, inverse, lower=1, trans_a=1)
             if parent >= 0:
                 beyond = known[parent][places[k][:, None], places[k]]
-                # As above by SciPy's BLAS, not by `@`: NumPy's is another one, and between calls of some microseconds
-                # the waiting threads of either keep the processors from the other (20 times slower on two of these).
-                across = scipy.linalg.blas.dgemm(1.0, beyond.T, passed)
-                columns = np.concatenate([columns + scipy.linalg.blas.dgemm(1.0, passed, across, trans_a=1), -across])
+                # SciPy's BLAS as above, not `@`: NumPy's is another library, and between calls of some microseconds the
+                # waiting threads of either occupy the processors (20 times slower on two of these).
+                across = scipy.linalg.blas.dgemm(1.0, beyond.T, multiplier)
+                columns = np.concatenate(
+                    [columns + scipy.linalg.blas.dgemm(1.0, multiplier, across, trans_a=1), -across]
+                )
                 waiting[parent] -= 1
                 if not waiting[parent]:
                     del known[parent]

@@ -1,10 +1,10 @@
 """Nested dissection: an order of the unknowns in which the factor of a sparse precision stays small (George 1973).
 
-The unknowns are cut in two halves that nothing couples but a separator, which is eliminated after both; each half is
-cut in the same way. On an image of N pixels with local operators, the factor then has of order N log N numbers and
-takes N^{3/2} operations, and it consists of dense matrices, one for each separator: its own unknowns and the later ones
-that they are coupled with once all before are eliminated. Operators that are periodic need no special case: what is cut
-is then adjacent at both ends.
+The unknowns are cut into two halves that are coupled through a separator only, which is eliminated after both; each
+half is cut in the same way. On an image of N pixels with local operators, the factor then has of order N log N
+numbers and takes N^{3/2} operations. It consists of dense matrices, one for each separator: its own unknowns and the
+later ones that they are coupled with once all earlier ones are eliminated. Periodic operators need no special
+case: a separator is then at both ends of a half.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ import scipy.sparse.csgraph
 __all__ = ["Dissection", "dissect", "pair_count", "pattern"]
 
 _LEAF = 96
-"""Unknowns that are not cut further: calls for smaller matrices cost more than their arithmetic."""
+"""Most unknowns of a part that is not cut: calls for smaller matrices cost more than their arithmetic."""
 
 
 class Dissection(NamedTuple):
-    """An order of N unknowns, and the K nodes of its elimination tree, children before parents.
+    """An elimination order of N unknowns, and the K nodes of its tree, children before parents.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Dissection(NamedTuple):
     edges : ndarray of int, (K + 1,)
         Place at which the unknowns of each node begin, and N.
     parents : ndarray of int, (K,)
-        The node that holds the first unknown beyond; -1 where there is none.
+        The node of the first later unknown that a node is coupled with; -1 for a root.
     beyond : list of K ndarrays of int
         Places of the later unknowns that a node is coupled with when it is eliminated, sorted.
     """
@@ -49,7 +49,7 @@ class Dissection(NamedTuple):
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """How many unknowns each node has, and how many it is coupled with beyond, (K,) each."""
+        """Numbers of own unknowns of each node, and of later ones that it is coupled with, (K,) each."""
         return np.diff(self.edges), np.array([len(later) for later in self.beyond])
 
     @property
@@ -60,7 +60,7 @@ class Dissection(NamedTuple):
 
 
 def pair_count(design: scipy.sparse.csr_array) -> int:
-    """Return how many products of two entries of one row there are: the terms of D^T diag(pi) D."""
+    """Return the number of products of two entries of one row: the terms of D^T diag(pi) D."""
     lengths = np.diff(design.indptr).astype(np.int64)
     return int((lengths * (lengths + 1) // 2).sum())
 
@@ -87,35 +87,35 @@ def dissect(coupled: scipy.sparse.csr_array, shape: tuple[int, ...] | None) -> D
     n = coupled.shape[0]
     axes = None if shape is None else np.indices(shape).reshape(len(shape), n)
     nodes: list[np.ndarray] = []
-    _cut(coupled, axes, np.arange(n), nodes, np.zeros(n, dtype=bool))
+    _append_nodes(coupled, axes, np.arange(n), nodes, np.zeros(n, dtype=bool))
     order = np.concatenate(nodes)
     edges = np.concatenate([[0], np.cumsum([len(node) for node in nodes])])
-    return _with_structure(coupled, order, edges)
+    return _symbolic(coupled, order, edges)
 
 
-def _cut(
+def _append_nodes(
     coupled: scipy.sparse.csr_array,
     axes: np.ndarray | None,
     part: np.ndarray,
     nodes: list[np.ndarray],
     marked: np.ndarray,
 ) -> None:
-    """Append the nodes of a part of the unknowns, the last one first cut. `marked`, (N,), is False before and after."""
+    """Append the nodes of a part, its separator last. `marked`, (N,), is a work array, False before and after."""
     if len(part) > _LEAF:
-        separator, halves = _best_cut(coupled, axes, part, marked)
+        separator, halves = _smallest_separator(coupled, axes, part, marked)
         if len(separator) < 0.5 * len(part):
             for half in halves:
                 if len(half):
-                    _cut(coupled, axes, half, nodes, marked)
+                    _append_nodes(coupled, axes, half, nodes, marked)
             part = separator
     if len(part):
         nodes.append(part)
 
 
-def _best_cut(
+def _smallest_separator(
     coupled: scipy.sparse.csr_array, axes: np.ndarray | None, part: np.ndarray, marked: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the least separator, of those in the middle of one order, and the halves that remain."""
+    """Return the smallest separator, of those in the middle of each order, and the two halves."""
     best, halves = part, (part[:0], part[:0])
     for along in _positions(coupled, axes, part):
         middle = np.partition(along, len(part) // 2)[len(part) // 2]
@@ -132,7 +132,7 @@ def _best_cut(
 
 
 def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, part: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield positions of the unknowns of a part, in the middle of which to cut it."""
+    """Yield positions of the unknowns of a part along each order, (part,), at whose median it is cut."""
     if axes is not None:
         yield from axes[:, part]
         return
@@ -142,8 +142,8 @@ def _positions(coupled: scipy.sparse.csr_array, axes: np.ndarray | None, part: n
     yield along
 
 
-def _with_structure(coupled: scipy.sparse.csr_array, order: np.ndarray, edges: np.ndarray) -> Dissection:
-    """Find which later unknowns each node is coupled with: by itself, or through its children."""
+def _symbolic(coupled: scipy.sparse.csr_array, order: np.ndarray, edges: np.ndarray) -> Dissection:
+    """Symbolic factorisation: the later unknowns that each node is coupled with, directly or by fill-in."""
     count = len(edges) - 1
     out = Dissection(order, edges, np.full(count, -1), [])
     places = out.places

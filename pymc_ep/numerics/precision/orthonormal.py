@@ -1,12 +1,12 @@
 """Precisions that are diagonal in an orthonormal basis: denoising under independent wavelet coefficients.
 
 Let D = [X; W] where each row of X has a single entry and the J rows of W are orthonormal, and let the precisions pi of
-the observations be such that X^T diag(pi_x) X = c I: every unknown is known equally well. Then
+the observations be such that X^T diag(pi_x) X = c I: every unknown is observed with one precision. Then
 
     A = D^T diag(pi) D = c (I - W^T W) + W^T diag(t) W,        t_j = c + pi_j,
 
-so that log|A| = sum_j log t_j + (N - J) log c, coefficient j has the variance 1 / t_j, and any function of A is that
-of c and t between two transforms. Of the unknowns themselves
+so that log|A| = sum_j log t_j + (N - J) log c, coefficient j has the variance 1 / t_j, and f(A) is f(c) and f(t)
+between two transforms. The variances of the unknowns are
 
     diag(A^-1)_i = sum_j W_ji^2 / t_j + (1 - sum_j W_ji^2) / c,
 
@@ -26,17 +26,20 @@ from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 __all__ = ["Basis", "Orthonormal", "OrthonormalFactor", "joined"]
 
 Product = Callable[[np.ndarray], np.ndarray]
+"""Product of a matrix with a vector, or a function of each element."""
 
 _EQUAL = 1e-12
-"""Difference of the unknowns' precisions, relative to them, that is rounding: their mean then stands for all."""
+"""Relative difference of the unknowns' precisions that counts as rounding: their mean replaces them all."""
 _ORTHOGONAL = 1e-9
-"""Largest product of a random vector that is rounding of zero."""
+"""Largest product of two bases with a random vector of order 1 that counts as zero: above the rounding of transforms,
+and below any product of bases that overlap."""
 _VANISHES = 1e-14
-"""A sum of two precisions, relative to their sizes, below which nothing of it is left but rounding."""
+"""Sum of two precisions, relative to their moduli, below which it is rounding: 45 units."""
 _OPERATIONS = 2.0**9
-"""Operations for each unknown of a factor with all variances: some transforms, and as many of squares."""
+"""Operations for each unknown of a factor with all variances, to an order of magnitude: some transforms, and as many of
+squares."""
 _ARRAYS = 16
-"""Arrays of one number for each unknown that exist at a time."""
+"""Arrays of N numbers that exist at a time, for the estimate of memory."""
 
 
 class Basis(NamedTuple):
@@ -49,7 +52,7 @@ class Basis(NamedTuple):
     forward, adjoint : callable
         (N,) -> (J,) and back: W and W^T.
     squared_adjoint : callable, optional
-        (J,) -> (N,): sum_j W_ji^2 v_j; None where there is no quick way to it.
+        (J,) -> (N,): sum_j W_ji^2 v_j; None where no fast transform computes it.
     """
 
     size: int
@@ -59,11 +62,11 @@ class Basis(NamedTuple):
 
 
 def joined(parts: Sequence[Basis]) -> Basis | None:
-    """Return several sets of orthonormal rows as one, or None unless they are that."""
+    """Return several bases as one, or None if their rows are not orthonormal together."""
     if len(parts) == 1:
         return parts[0]
     for part, others in ((part, parts[:k]) for k, part in enumerate(parts)):
-        # W_k W_j^T = 0, or a product with a random vector would show it.
+        # W_k W_j^T = 0, tested by the product with a random vector.
         probe = part.adjoint(np.random.default_rng(0).standard_normal(part.size))
         if any(np.abs(other.forward(probe)).max() > _ORTHOGONAL for other in others):
             return None
@@ -78,13 +81,15 @@ def joined(parts: Sequence[Basis]) -> Basis | None:
     squared = [part.squared_adjoint for part in parts if part.squared_adjoint is not None]
 
     def squared_adjoint(v: np.ndarray) -> np.ndarray:
-        return sum((of_part(own) for of_part, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(()))
+        return sum(
+            (part_adjoint(own) for part_adjoint, own in zip(squared, np.split(v, ends[:-1]))), start=np.zeros(())
+        )
 
     return Basis(int(ends[-1]), forward, adjoint, squared_adjoint if len(squared) == len(parts) else None)
 
 
 class Orthonormal:
-    """Factors precisions D^T diag(pi) D of D = [X; W] by transforms, where all unknowns are observed equally well.
+    """Factors precisions D^T diag(pi) D of D = [X; W] by transforms, where X^T diag(pi_x) X = c I.
 
     Parameters
     ----------
@@ -93,8 +98,7 @@ class Orthonormal:
     basis : Basis
         W.
     otherwise : callable
-        Returns the algebra of D by its entries, for weights under which unknowns are not observed equally well. It may
-        raise where there is none.
+        Returns an algebra of D for weights without a common c. It may raise where there is none.
     """
 
     def __init__(self, observed: scipy.sparse.csr_array, basis: Basis, otherwise: Callable[[], Algebra]):
@@ -136,7 +140,7 @@ class Orthonormal:
 
     @property
     def sentence(self) -> str:
-        """What is done, for the user."""
+        """Description of the algebra, for messages and `explain`."""
         n = self.observed.shape[1]
         return (
             f"the {n} x {n} precision is diagonal in {self.basis.size} orthonormal coefficients, as all unknowns are "
@@ -144,7 +148,7 @@ class Orthonormal:
         )
 
     def common_precision(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> float | None:
-        """Return c with X^T diag(weights) X = c I, for the first weights, (m or more,); None where there is none."""
+        """Return c with X^T diag(weights) X + ridge = c I, from the first m weights; None if there is no such c."""
         diagonal = self._squares @ weights[: self.observed.shape[0]]
         diagonal = diagonal if ridge is None else diagonal + ridge
         common = float(diagonal.mean())
@@ -173,15 +177,15 @@ class OrthonormalFactor:
     def __init__(self, algebra: Orthonormal, common: float, weights: np.ndarray):
         self._observed, self._basis = algebra.observed, algebra.basis
         self._common, self._totals = common, common + weights
-        self._beside = self._observed.shape[1] - self._basis.size
+        self._complement = self._observed.shape[1] - self._basis.size
         rounding = _VANISHES * (abs(common) + np.abs(weights))
-        self.proper = bool((self._totals > rounding).all()) and (not self._beside or common > 0.0)
+        self.proper = bool((self._totals > rounding).all()) and (not self._complement or common > 0.0)
 
     @property
     def log_det(self) -> float:
         """log |A|."""
-        beside = self._beside * float(np.log(self._common)) if self._beside else 0.0
-        return float(np.log(self._totals).sum()) + beside
+        complement = self._complement * float(np.log(self._common)) if self._complement else 0.0
+        return float(np.log(self._totals).sum()) + complement
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Return A^{-1} b, for b of shape (N,) or (N, k)."""
@@ -206,34 +210,34 @@ class OrthonormalFactor:
         """
         design = scipy.sparse.csr_array(design, copy=True)
         design.sum_duplicates()
-        out, row = design.power(2) @ self._of_unknowns, np.zeros(design.shape[1])
+        out, row = design.power(2) @ self._unknown_variances, np.zeros(design.shape[1])
         for i in np.flatnonzero(np.diff(design.indptr) > 1):
             here = slice(design.indptr[i], design.indptr[i + 1])
             row[design.indices[here]] = design.data[here]
             squares = self._basis.forward(row) ** 2
-            outside = max(float(row @ row - squares.sum()), 0.0) / self._common if self._beside else 0.0
+            outside = max(float(row @ row - squares.sum()), 0.0) / self._common if self._complement else 0.0
             out[i] = float((squares / self._totals).sum()) + outside
             row[design.indices[here]] = 0.0
         return out
 
     @cached_property
-    def _of_unknowns(self) -> np.ndarray:
+    def _unknown_variances(self) -> np.ndarray:
         squared_adjoint = self._basis.squared_adjoint
         assert squared_adjoint is not None, "this algebra is planned for bases that have it"
         inside = squared_adjoint(1.0 / self._totals)
-        if not self._beside:
+        if not self._complement:
             return inside
-        # By rounding alone could a row of an orthonormal matrix be longer than 1.
+        # A column of W is longer than 1 by rounding only.
         left = np.maximum(1.0 - squared_adjoint(np.ones(self._basis.size)), 0.0)
         return inside + left / self._common
 
-    def _function(self, of: Product, x: np.ndarray) -> np.ndarray:
+    def _function(self, function: Product, x: np.ndarray) -> np.ndarray:
         """Return f(A) x, (N,), for a function of numbers."""
         coefficients = self._basis.forward(x)
-        if not self._beside:
-            return self._basis.adjoint(of(self._totals) * coefficients)
-        outside = float(of(np.asarray(self._common)))
-        return outside * x + self._basis.adjoint((of(self._totals) - outside) * coefficients)
+        if not self._complement:
+            return self._basis.adjoint(function(self._totals) * coefficients)
+        outside = float(function(np.asarray(self._common)))
+        return outside * x + self._basis.adjoint((function(self._totals) - outside) * coefficients)
 
 
 def _inverse_root(precision: np.ndarray) -> np.ndarray:

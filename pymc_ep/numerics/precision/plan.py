@@ -1,4 +1,4 @@
-"""Gaussian algebra by the precision A = D^T diag(pi) D of N unknowns, and the choice between exact ways to do it."""
+"""Protocol of a precision A = D^T diag(pi) D of N unknowns and its factor, and the choice of an exact algebra."""
 
 import os
 from functools import cached_property
@@ -26,21 +26,23 @@ __all__ = [
 ]
 
 _MOST_PAIRS = 2**25
-"""Products of two entries of a row that nested dissection may list: 2 GB while they are sorted."""
+"""Most products of two entries of a row for nested dissection: 2 GB while they are sorted."""
 _FULL = 0.5
-"""Density of a precision above which no order of its unknowns is looked for."""
+"""Density of a precision above which it is factored densely: fill-in leaves little to save, and dissection costs
+time."""
 _DENSE = 0.05
-"""Density of a design above which its products are done by BLAS."""
+"""Density of a design above which its products are dense, by BLAS: an entry of a sparse product costs some 20
+operations of BLAS."""
 _CHUNK = 2**22
-"""Numbers of a product with the design that are held at a time."""
+"""Numbers in one block of a product with the design, 32 MB: bounds the memory."""
 _GATHER = 8
-"""Time to fetch a number from anywhere, over that to multiply and add in order."""
+"""Time of one random access to memory, in multiply-adds of a dense product."""
 _GAIN = 2.0
-"""How many times fewer operations make up for the smaller matrices of nested dissection."""
+"""Factor by which nested dissection must save operations: its small matrices run at a lower rate than one large one."""
 _FREE = 0.8
-"""Part of the free memory that a factor may take."""
+"""Largest share of the free memory for a factor: the rest is for the model, the draws and other processes."""
 _DENSE_COPIES = 4
-"""Arrays of the size of a dense design, and of the precision, that exist at a time under JAX."""
+"""Copies of the dense design, and of the precision, that exist at a time under JAX."""
 
 
 class PrecisionFactor(Protocol):
@@ -48,7 +50,7 @@ class PrecisionFactor(Protocol):
 
     @property
     def proper(self) -> bool:
-        """Whether A is positive definite beyond rounding; nothing else means anything where it is not."""
+        """Whether A is positive definite beyond rounding; the other members are meaningless where it is not."""
 
     @property
     def log_det(self) -> float:
@@ -72,7 +74,7 @@ class Algebra(Protocol):
 
     @property
     def design(self) -> scipy.sparse.csr_array | LinearOperator:
-        """D: canonical entries, or products alone."""
+        """D, in canonical entries or as a LinearOperator."""
 
     @property
     def row_squares(self) -> np.ndarray:
@@ -88,14 +90,14 @@ class Algebra(Protocol):
 
     @property
     def sentence(self) -> str:
-        """What is done, for the user."""
+        """Description of the algebra, for messages and `explain`."""
 
     def factor(self, weights: np.ndarray, ridge: np.ndarray | None = None) -> PrecisionFactor:
         """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
 
 
 def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
-    """Choose the exact algebra that needs the fewest operations.
+    """Return the exact algebra with the fewest operations.
 
     Parameters
     ----------
@@ -118,17 +120,17 @@ def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
 
 
 def require_memory(algebra: Algebra) -> None:
-    """Raise where a factor would not fit the free memory of this machine, if that is known."""
+    """Raise where a factor exceeds the free memory of this machine, if that is known."""
     n = algebra.design.shape[1]
     cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
     _require(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
 
 
 def require_dense_memory(design: scipy.sparse.csr_array) -> None:
-    """Raise where dense algebra that knows no sparse design, (n, N), as that under JAX, would not fit the free memory.
+    """Raise where dense algebra under JAX, for a design (n, N), exceeds the free memory.
 
-    It holds a few copies of the design, scaled and whitened, and as many (N, N) matrices. How much memory a device
-    of JAX has is not known here; the host holds these copies too.
+    It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices. The memory of a JAX
+    device is not known here; the host holds these copies too.
     """
     n_rows, n = design.shape
     cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
@@ -145,9 +147,9 @@ def _require(needed: int, what: str, how: str, cure: str) -> None:
 
 
 def _free_memory() -> int | None:
-    """Return the bytes of memory that could be had, or None where the system does not say.
+    """Return the available memory in bytes, or None where the system does not report it.
 
-    Linux counts what caches would give back apart from what is free; elsewhere all memory is taken for free.
+    On Linux that includes caches which can be reclaimed; elsewhere all memory counts as available.
     """
     try:
         with Path("/proc/meminfo").open() as lines:
@@ -191,7 +193,7 @@ class Dense:
 
     @property
     def sentence(self) -> str:
-        """What is done, for the user."""
+        """Description of the algebra, for messages and `explain`."""
         n = self.design.shape[1]
         return (
             f"the {n} x {n} precision is factored exactly as a dense matrix ({self.flops:.2g} operations, "
@@ -207,7 +209,7 @@ class Dense:
         return self.design.T.tocsr()
 
     def precision(self, weights: np.ndarray) -> np.ndarray:
-        """Return D^T diag(weights) D, (N, N), of which only the lower triangle need be right."""
+        """Return D^T diag(weights) D, (N, N), valid in its lower triangle."""
         n_rows, n = self.design.shape
         out = np.zeros((n, n), order="F")
         if self._is_dense:
@@ -291,6 +293,6 @@ class DenseFactor:
 
     @cached_property
     def _covariance(self) -> np.ndarray:
-        """A^{-1} in full, the one other array of N x N numbers."""
+        """A^{-1}, (N, N): the only other array of that size."""
         inverse, _ = scipy.linalg.lapack.dpotri(self._factor.copy(order="F"), lower=1, overwrite_c=1)
         return mirror_lower(inverse)

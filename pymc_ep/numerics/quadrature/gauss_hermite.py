@@ -2,12 +2,13 @@
 
 With x the standardised offset from a centre c in units of s, and h_k the orthonormal Hermite polynomials, the ratio of
 the integrand to N(f; c, s**2), divided by its mean, is sum_k a_k h_k(x). A rule of N nodes integrates all terms below
-degree 2 N, and the coefficients of a smooth ratio fall geometrically. Whether they have fallen is seen from the nodes
-themselves: where the last that they tell, a_(N-3) to a_(N-1), are below 1e-9, those beyond degree 2 N - 2 are below
-rounding. A kink within reach of the nodes shows in them as well.
+degree 2 N, and the coefficients of a smooth ratio fall geometrically. The nodes themselves give the coefficients below
+degree N: where a_(N-3) to a_(N-1) are below 1e-9, those beyond degree 2 N - 2 are below rounding. A kink within reach
+of the nodes makes them large.
 
-Under narrow cavities (many observations for each coefficient) t changes little, and 16 nodes about the cavity's own
-mean and standard deviation do: no peak has to be found. Elsewhere 32 stand about the peak of the integrand.
+Under narrow cavities (many observations for each coefficient) t changes little: 16 nodes about the cavity's own mean
+and standard deviation are enough, and no peak has to be found. Elsewhere there are 32 about the peak of the
+integrand.
 """
 
 from functools import lru_cache
@@ -22,7 +23,7 @@ from pymc_ep.numerics.quadrature.peak_search import (
     has_one_peak,
     integrand_of,
     is_near,
-    left_out,
+    share_outside,
     single_peak,
     slopes_beside,
     surveyed,
@@ -33,20 +34,22 @@ __all__ = ["Smooth", "known_smooth_nodes", "seen_smooth_nodes"]
 _NARROW, _PEAKED = 16, 32
 """Nodes about the cavity's mean, and about a peak."""
 _LAST = 3
-"""Coefficients that are looked at."""
+"""Coefficients that are tested: one alone may vanish by symmetry."""
 _NEGLIGIBLE = 1e-9
+"""Largest of these: since coefficients fall geometrically, those of twice the degree are about its square, 1e-18."""
 _TRIES = 2
-"""Rules about a peak: one of the width that its curvature says, one of the moments that this gave."""
-_BEYOND = 1e-11
-"""Of the site's mass and variance: what may lie outside of the nodes about a peak."""
+"""Rules tried about a peak: one with the width of its curvature, one with the moments that the first gave."""
+_MOST_OUTSIDE = 1e-11
+"""Largest share of the mass and of the variance outside the nodes about a peak: below the tolerance of EP, 1e-8."""
 _CURVED = 0.5
-"""Curvature of log t times the cavity variance above which the rule about the cavity's mean is not tried."""
+"""Curvature of log t, in units of 1 / cavity variance, above which the rule about the cavity mean is not tried. This
+saves evaluations only: a rule that is tried is tested by its coefficients."""
 _STEEP = 2.0
-"""Slope of log t times the cavity's standard deviation above which it is not tried."""
+"""The same for the slope of log t, in units of 1 / cavity standard deviation."""
 
 
 class Smooth(NamedTuple):
-    """Rules for those of n sites that have a smooth integrand, and the sites that are left.
+    """Rules for those of n sites that have a smooth integrand, and the remaining sites.
 
     Attributes
     ----------
@@ -54,7 +57,7 @@ class Smooth(NamedTuple):
         Indices of sites, and their rule, one panel each.
     rest : ndarray of int
     seen : Survey, optional
-        What a survey, if there was one, saw of all n.
+        The integrand of all n sites on the grid, where it was surveyed.
     """
 
     rules: list[tuple[np.ndarray, TiltedNodes]]
@@ -72,7 +75,7 @@ def known_smooth_nodes(
 ) -> Smooth:
     """Return rules about cavity means, for a t whose peaks are known to its site.
 
-    Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays.
+    Arguments are those of `gauss_legendre.tilted_nodes`, all NumPy arrays.
     """
     sd = np.sqrt(variance)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -82,7 +85,7 @@ def known_smooth_nodes(
         rest = np.ones(len(y), dtype=bool)
         if tried.size:
             part = [array[tried] for array in (y, mean, variance, power, *parameters)]
-            _take(rules, rest, tried, *_nodes_about(log_density, _NARROW, part[1], sd[tried], *part))
+            _accept_smooth(rules, rest, tried, *_nodes_about(log_density, _NARROW, part[1], sd[tried], *part))
     return Smooth(rules, np.flatnonzero(rest))
 
 
@@ -96,7 +99,7 @@ def seen_smooth_nodes(
 ) -> Smooth:
     """Return rules about cavity means and about peaks, where a survey sees a single peak of the integrand.
 
-    Arguments are those of `scan.scanned_nodes`, which is for the sites that are left.
+    Arguments are those of `multimodal.scanned_nodes`, which serves the remaining sites.
     """
     arrays = (y, mean, variance, power, *parameters)
     rules: list[tuple[np.ndarray, TiltedNodes]] = []
@@ -109,7 +112,7 @@ def seen_smooth_nodes(
         narrow = np.flatnonzero(narrow | (variance == 0))
         if narrow.size:
             about = [array[narrow] for array in (mean, sd, mean, variance, power)]
-            _take(rules, rest, narrow, *_weighed(_NARROW, log_t[:, narrow], slope[:, narrow], *about))
+            _accept_smooth(rules, rest, narrow, *_weighed(_NARROW, log_t[:, narrow], slope[:, narrow], *about))
         integrand = integrand_of(log_density, y, mean, variance, power, parameters)
         sites, peak = single_peak(integrand, seen, np.flatnonzero(rest & single))
         for _ in range(_TRIES):
@@ -117,10 +120,10 @@ def seen_smooth_nodes(
                 break
             part = [array[sites] for array in arrays]
             rule, smooth = _nodes_about(log_density, _PEAKED, part[1] + peak.offset, peak.width, *part)
-            smooth &= _left_out(rule, seen.of(sites)) < _BEYOND
-            _take(rules, rest, sites, rule, smooth)
+            smooth &= _share_outside(rule, seen.of(sites)) < _MOST_OUTSIDE
+            _accept_smooth(rules, rest, sites, rule, smooth)
             again = np.flatnonzero(~smooth)
-            sites, peak = sites[again], _recentred(_of(rule, again))
+            sites, peak = sites[again], _recentred(_subset(rule, again))
     return Smooth(rules, np.flatnonzero(rest), seen)
 
 
@@ -152,7 +155,7 @@ def _weighed(
     """Return the rules with nodes at ``centre + width * x``, and for which sites the ratio is smooth, (n,)."""
     node, weight, last = _rule(nodes)
     offset = node[:, None] * width
-    # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
+    # The sum rounds the node: to first order, log t is moved to the exact node of the Gaussian.
     log_t = log_t + slope * (offset - ((centre + offset) - centre))
     # A cavity without variance is a point, and all nodes are there.
     spread = np.where(variance > 0, variance, 1.0)
@@ -169,8 +172,8 @@ def _weighed(
     return TiltedNodes(panels, centre, offset, weights, power * slope, log_z, mean, variance), smooth
 
 
-def _of(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:
-    """Return the rules, one panel each, of some of the sites."""
+def _subset(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:
+    """Return the rules of some of the sites, one panel each."""
     panels, centre, offset, weight, slope, log_z, mean, variance, _ = rule
     site = np.arange(len(sites))
     return TiltedNodes(
@@ -185,25 +188,25 @@ def _of(rule: TiltedNodes, sites: np.ndarray) -> TiltedNodes:
     )
 
 
-def _take(rules: list, rest: np.ndarray, sites: np.ndarray, rule: TiltedNodes, smooth: np.ndarray) -> None:
-    """Add the rules of smooth sites to the list, and strike these sites off the rest."""
+def _accept_smooth(rules: list, rest: np.ndarray, sites: np.ndarray, rule: TiltedNodes, smooth: np.ndarray) -> None:
+    """Append the rules of smooth sites to `rules`, and clear these sites in `rest`, (n,) bool."""
     if smooth.any():
-        rules.append((sites[smooth], rule if smooth.all() else _of(rule, np.flatnonzero(smooth))))
+        rules.append((sites[smooth], rule if smooth.all() else _subset(rule, np.flatnonzero(smooth))))
         rest[sites[smooth]] = False
 
 
-def _left_out(rule: TiltedNodes, seen: Survey) -> np.ndarray:
-    """Bound the part of each site's mass and variance that lies outside of its nodes, (n,)."""
+def _share_outside(rule: TiltedNodes, seen: Survey) -> np.ndarray:
+    """Return a bound on the share of mass and variance outside the nodes, (n,)."""
     node, weight, _ = _rule(len(rule.offset))
     ends, width = [0, -1], rule.panels.width / (node[-1] - node[0])
     density = (rule.weight[ends] / weight[ends, None]) * np.exp(-0.5 * node[ends, None] ** 2) / np.sqrt(2 * np.pi)
     log_mass = rule.log_z + 0.5 * np.log(2 * np.pi * rule.variance)
     peak = Peak(rule.centre - rule.mean, width)
-    return left_out(seen, peak, peak.offset + rule.offset[ends], density / width, log_mass)
+    return share_outside(seen, peak, peak.offset + rule.offset[ends], density / width, log_mass)
 
 
 def _recentred(rule: TiltedNodes) -> Peak:
-    """Return mean, as an offset from the cavity's, and standard deviation by rules that are not exact."""
+    """Return tilted mean, as an offset from the cavity mean, and standard deviation, by an approximate rule."""
     shift = (rule.weight * rule.offset).sum(axis=0)
     spread = (rule.weight * (rule.offset - shift) ** 2).sum(axis=0)
     return Peak(rule.centre - rule.mean + shift, np.sqrt(spread))

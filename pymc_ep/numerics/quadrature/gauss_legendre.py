@@ -1,8 +1,8 @@
 """Moments of Gaussian times likelihood by composite Gauss-Legendre quadrature, for any log density.
 
 The tilted density is proportional to ``N(f; m, v) t(f)**p``. Gauss-Hermite rules fail here as soon as the cavity is
-wide against the scale of t, so the interval that holds all but ``exp(-40)`` of the mass is found first and cut into
-panels: at the mode, and at the knots where the site's own scale lives.
+wide against the scale of t, so the interval that holds all but ``exp(-40)`` of the mass is found first. It is cut
+into panels at the mode, and at the knots, which resolve the scale of the site itself.
 
 Nothing is differenced. With ``g = p * d log t / d f`` integration by parts gives, for every t,
 
@@ -39,21 +39,24 @@ DROP = 40.0
 """Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
 
 REACH = 1.0
-"""Cavity standard deviations by which a rule's cavity mean may move: what it then misses is below exp(-30), since the
-integrand that is DROP nats down lies at most 9 of them away."""
+"""Cavity standard deviations by which the cavity mean of a rule may move: the mass that it then misses is below
+exp(-30), since its ends, DROP nats down, are at most 9 of them away."""
 
 _WIDE_DROP = 60.0
-"""An edge whose drop lies between DROP and this will do: a panel is then at most 1.5 times too long (log t linear)."""
+"""Largest drop at an edge, in nats, at which its search ends: a panel is then at most 1.5 times too long (log t
+linear)."""
 
 _AIM_DROP = 48.0
-"""What the Newton steps to an edge aim at, between the two."""
+"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that rounding and
+curvature miss neither."""
 
 _MODE_LOSS = 0.5
-"""The mode is only a place to cut: a point less than this many nats below the maximum will do."""
+"""Largest distance of the mode found below the maximum, in nats. The mode is only where panels are cut."""
 
 _MODE_SECTIONS = 6
+"""Points at which one round of the search for the mode cuts its bracket: evaluated at once, they save rounds."""
 _MAX_SEARCH = 60
-"""Ends a search on non-finite values; nine rounds are the most that finite ones were seen to need."""
+"""Most rounds of a search. It ends one on values that are not finite; finite ones needed nine rounds at most."""
 
 _GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
@@ -105,7 +108,8 @@ class TiltedNodes(NamedTuple):
     mean, variance : array, shape (n,)
         The cavity's moments.
     jump : array of bool, shape (n,), optional
-        Where t jumps inside the interval: integration by parts then leaves terms out, and what it gives is differenced.
+        Where t jumps inside the interval. Integration by parts then misses a term, and gradient and precision follow
+        from differences of moments instead.
     """
 
     panels: Panels
@@ -160,7 +164,7 @@ def tilted_nodes(
     Returns
     -------
     TiltedNodes
-        On the CPU only panels that have a width are in it; under JAX, whose shapes are fixed, all are.
+        With NumPy, panels of width zero are dropped; under JAX, whose shapes are fixed, they are kept.
     """
     xp = namespace(mean, variance, y)
 
@@ -189,7 +193,7 @@ def panel_values(
     node = base + offset
     log_t, slope = log_density(node, y, *parameters)
     with np.errstate(invalid="ignore"):
-        # Where the sum has rounded the node, log t is moved to the place where the Gaussian is taken.
+        # The sum rounds the node: to first order, log t is moved to the exact node of the Gaussian.
         return offset, log_t - log_base + slope * (offset - (node - base)), slope
 
 
@@ -204,7 +208,7 @@ def weighed(
     variance: Any,
     power: Any,
 ) -> TiltedNodes:
-    """Give the nodes their probabilities."""
+    """Return the rule with the probabilities of its nodes."""
     xp = namespace(mean, variance, offset)
     site = panels.site
     unit_weight = legendre(offset.shape[0])[1][:, None]
@@ -219,7 +223,7 @@ def weighed(
 
 
 def reweighted(rule: TiltedNodes, step: Any) -> TiltedNodes:
-    """Move the cavity means and keep the nodes: the Gaussian's ratio is an exponential of the offset.
+    """Reweight the nodes for other cavity means: the ratio of two Gaussians is an exponential of the offset.
 
     Parameters
     ----------
@@ -244,8 +248,7 @@ def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[
     terms have one sign but between the mean and the place where g is E g, and their moduli add up to at most three
     times the sum: by Chebyshev's inequality on either side of the mean, ``E|f - E f| E|g - g(E f)| <= 2 |Cov[f, g]|``,
     and ``|g(E f) - E g| <= E|g - g(E f)|``. So the site precision keeps its relative accuracy where t is almost flat.
-    Only where g is constant to its last digit can rounding give the other sign; `log_concave` says that this is
-    rounding, and makes it zero.
+    Only where g is constant to its last digit can rounding give the other sign; with `log_concave` that is set to zero.
     """
     xp = namespace(rule.centre)
     panels, site = rule.panels, rule.panels.site
@@ -280,7 +283,7 @@ def panels_between(low: Any, high: Any, inner: Any) -> Panels:
     left, width = breaks[:-1].T, (breaks[1:] - breaks[:-1]).T
     n, count = left.shape
     if xp is np:
-        # Points outside went to the upper end, where their panels have no width.
+        # Points outside the interval were moved to its upper end, where their panels have width zero.
         used = width != 0
         used[:, 0] = True
         site = np.nonzero(used)[0]
@@ -290,7 +293,7 @@ def panels_between(low: Any, high: Any, inner: Any) -> Panels:
 
 
 def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
-    """Interval and cuts, as offsets from the cavity mean, that miss no mode of a density with several."""
+    """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
     reach = _GAUSSIAN_CUTS[-1] * deviation

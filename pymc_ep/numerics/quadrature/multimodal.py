@@ -1,9 +1,9 @@
-"""Quadrature for a log density of which nothing is known: no shape, no scale, perhaps several peaks.
+"""Quadrature for a log density of unknown shape and scale, perhaps with several peaks.
 
-`quadrature.tilted_nodes` relies on what a site says of itself, log-concavity or the places of its scales. Here both are
-searched for, from what `survey` saw on its grid: where the slope turns from up to down the peak is enclosed, and so are
-the ends of the support. Panels break at those places, and at distances from each peak that grow from its own width by
-factors, and are halved until their Legendre coefficients have decayed.
+`gauss_legendre.tilted_nodes` relies on properties that a site declares: log-concavity, or the knots of its scales. Here
+both are searched for, from the grid of `peak_search`. A peak is bracketed where the slope changes from positive to
+negative, and the ends of the support likewise. Panels break at those points, and at distances from each peak that grow
+geometrically from its width. They are halved until their Legendre coefficients have decayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,39 +24,45 @@ from pymc_ep.numerics.quadrature.peak_search import (
     NEAR,
     Integrand,
     Survey,
-    around,
+    bracket_at,
     first_false,
     integrand_of,
-    sectioned,
+    section_points,
 )
 
 __all__ = ["defined", "scanned_nodes"]
 
 _CUTS = np.array([-NEAR, -5.0, -2.5, 0.0, 2.5, 5.0, NEAR])[:, None]
+"""Cavity standard deviations at which panels break, as for any density that may have several modes."""
 _PEAKS = 3
-"""Peaks looked for; of more, those that begin highest."""
+"""Most peaks that are bracketed, highest on the grid first; panels near others are halved until they are resolved."""
 
 _ROUNDS = 13
-"""Of a search, by four bits each."""
+"""Most rounds of a search, four bits each: 52 bits, the digits of a double."""
 _SETTLED = 1e-11
-"""Nats by which the tangents at the ends of a bracket rise over it when the peak between them needs no closer look:
-where the slope is continuous the break may lie anywhere near, and a kink is then known to so much of its scale."""
+"""Change of slope over a bracket times its width, in nats, at which a peak counts as located. Where the slope is
+continuous any break near the peak is good enough; a kink is then located to this share of its scale."""
 _WIDTH_ROUNDS = 2
-"""Of 44 octaves, so that a width is right to a fifth of an octave."""
+"""Rounds of the search for a width, four bits each, over 44 octaves: right to a fifth of an octave."""
 _WIDEST, _NARROWEST = 2.0**4, 2.0**-40
-"""Cavity standard deviations between which the width of a peak lies."""
+"""Bounds of the width of a peak, in cavity standard deviations: 16 and 1e-12, the latter near rounding."""
 
-_LADDER = 8.0
+_BREAK_RATIO = 8.0
+"""Ratio of the distances from a peak at which panels break: more breaks cost panels, fewer cost halvings."""
 _DROP = 60.0
-"""Nats below the highest point seen at which the interval of integration may end."""
+"""Drop below the highest point of the grid, in nats, at which the interval of integration may end: exp(-60) is
+9e-27."""
 _DISAGREEMENT = 1e-6
-"""Of the derivative of log Z times the cavity's standard deviation: what tells a jump of t from rounding."""
+"""Difference between two forms of d log Z / d mean, times the cavity standard deviation, that shows a jump of t: above
+the error of the quadrature, below that of any jump of note."""
 
 _TAIL_COEFFICIENTS = 4
+"""Last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
 _TOLERANCE = 1e-9
-"""Of the site's mass: what the last Legendre coefficients of a panel may come to. Where the integrand is analytic the
-rule's own error is about the square of that, since n nodes are exact to degree 2 n - 1."""
+"""Largest sum of their moduli, as a share of the mass of the site. Where the integrand is analytic the error of the
+rule is about its square, since n nodes are exact to degree 2 n - 1."""
 _HALVINGS = 30
+"""Most rounds of halving, to 1e-9 of a panel: a jump of t is then enclosed in a panel of no mass."""
 
 
 def defined(log_density: LogDensity) -> LogDensity:
@@ -70,8 +76,8 @@ def defined(log_density: LogDensity) -> LogDensity:
     return density
 
 
-class _Scan(NamedTuple):
-    """What the search found, as offsets from the highest peak."""
+class _Intervals(NamedTuple):
+    """Interval and breaks of the panels, as offsets from the highest peak."""
 
     centre: np.ndarray
     low: np.ndarray
@@ -92,8 +98,8 @@ def scanned_nodes(
 ) -> TiltedNodes:
     """Place and weigh the nodes of an adaptive Gauss-Legendre rule.
 
-    Arguments are those of `quadrature.tilted_nodes`, all NumPy arrays, and so is the result; `log_density` is one that
-    `defined` returned, and `seen` what `survey.surveyed` did.
+    Arguments and result are those of `gauss_legendre.tilted_nodes`, all NumPy arrays. `log_density` is a result of
+    `defined`, and `seen` one of `peak_search.surveyed`.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
         found = _search(integrand_of(log_density, y, mean, variance, power, parameters), seen, mean, variance)
@@ -114,7 +120,7 @@ def scanned_nodes(
     return rule._replace(jump=jump if jump.any() else None)
 
 
-def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.ndarray) -> _Scan:
+def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.ndarray) -> _Intervals:
     deviation = np.sqrt(variance)
     grid, level, _ = seen
     peaks, heights = _peaks(integrand, seen)
@@ -122,26 +128,26 @@ def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.n
     high_up = level > top - _DROP
     low_end, high_end = _ends(integrand, seen, high_up)
     width = _widths(integrand, peaks, heights, deviation)
-    ladder = _ladder(peaks, width, deviation)
+    breaks_near_peaks = _geometric_breaks(peaks, width, deviation)
     some = high_up.any(axis=0)
     count = len(grid)
     first = np.where(some, np.argmax(high_up, axis=0), count // 2)
     last = np.where(some, count - 1 - np.argmax(high_up[::-1], axis=0), count // 2)
     columns = np.arange(grid.shape[1])
-    low = np.minimum(grid[np.maximum(first - 1, 0), columns], peaks.min(axis=0) - width.max(axis=(0, 1)) * _LADDER)
+    low = np.minimum(grid[np.maximum(first - 1, 0), columns], peaks.min(axis=0) - width.max(axis=(0, 1)) * _BREAK_RATIO)
     high = np.maximum(
-        grid[np.minimum(last + 1, count - 1), columns], peaks.max(axis=0) + width.max(axis=(0, 1)) * _LADDER
+        grid[np.minimum(last + 1, count - 1), columns], peaks.max(axis=0) + width.max(axis=(0, 1)) * _BREAK_RATIO
     )
     low, high = np.maximum(low, low_end), np.minimum(high, high_end)
     centre = peaks[0]
-    breaks = np.concatenate([_CUTS * deviation, peaks, ladder]) - centre
-    return _Scan(mean + centre, low - centre, high - centre, breaks)
+    breaks = np.concatenate([_CUTS * deviation, peaks, breaks_near_peaks]) - centre
+    return _Intervals(mean + centre, low - centre, high - centre, breaks)
 
 
 def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
     """Return offsets and heights of up to `_PEAKS` local maxima, (peaks, n), the highest first.
 
-    Where there are fewer, the highest is repeated.
+    With fewer maxima, the highest is repeated.
     """
     grid, level, rise = seen
     known = np.isfinite(level)
@@ -160,26 +166,26 @@ def _peaks(integrand: Integrand, seen: Survey) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enclosed(integrand: Integrand, seen: Survey, place: np.ndarray, sites: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return offsets and heights of the peaks between each point of the grid named and the next, (m,)."""
+    """Return offsets and heights, (m,), of the peaks between the grid points `place` and `place` + 1 of `sites`."""
     (low, high), (level_low, level_high), (up, down) = ((part[place, sites], part[place + 1, sites]) for part in seen)
     for _ in range(_ROUNDS):
         smooth = np.isfinite(level_low) & np.isfinite(level_high) & (up >= 0) & (down <= 0)
         open_ = np.flatnonzero(~(smooth & ((up - down) * (high - low) <= _SETTLED)))
         if not open_.size:
             break
-        point = sectioned(low[open_], high[open_])
+        point = section_points(low[open_], high[open_])
         level, rise = integrand(point, sites[open_])
-        # Where nothing is defined the peak lies towards the end that is.
+        # Where the density is not defined, the peak lies towards the end of the bracket where it is.
         upwards = np.where(np.isfinite(level), rise > 0, level_high[open_] >= level_low[open_])
         at = first_false(upwards)
-        low[open_], high[open_] = around(at, low[open_], point, high[open_])
-        level_low[open_], level_high[open_] = around(at, level_low[open_], level, level_high[open_])
-        up[open_], down[open_] = around(at, up[open_], rise, down[open_])
+        low[open_], high[open_] = bracket_at(at, low[open_], point, high[open_])
+        level_low[open_], level_high[open_] = bracket_at(at, level_low[open_], level, level_high[open_])
+        up[open_], down[open_] = bracket_at(at, up[open_], rise, down[open_])
     return np.where(level_low >= level_high, low, high), np.maximum(level_low, level_high)
 
 
 def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray:
-    """Return the ends of the support, (2, n), infinite where the grid sees none next to a point that is high up."""
+    """Return the ends of the support, (2, n), infinite where the grid has none next to a point within `_DROP`."""
     known = np.isfinite(seen.level)
     columns, count = np.arange(known.shape[1]), len(known)
     first, last = np.argmax(known, axis=0), count - 1 - np.argmax(known[::-1], axis=0)
@@ -191,8 +197,8 @@ def _ends(integrand: Integrand, seen: Survey, high_up: np.ndarray) -> np.ndarray
     end, sites = np.nonzero(bounded)
     near, far = inside[end, sites], outside[end, sites]
     for _ in range(_ROUNDS if sites.size else 0):
-        point = sectioned(near, far)
-        near, far = around(first_false(np.isfinite(integrand(point, sites)[0])), near, point, far)
+        point = section_points(near, far)
+        near, far = bracket_at(first_false(np.isfinite(integrand(point, sites)[0])), near, point, far)
     ends = np.tile(np.array([-np.inf, np.inf])[:, None], len(columns))
     ends[end, sites] = near
     return ends
@@ -206,26 +212,26 @@ def _widths(integrand: Integrand, peaks: np.ndarray, heights: np.ndarray, deviat
     sites = np.tile(np.arange(peaks.shape[1]), 2 * len(peaks))
     low, high = np.full(len(way), np.log(_NARROWEST)), np.full(len(way), np.log(_WIDEST))
     for _ in range(_WIDTH_ROUNDS):
-        middle = sectioned(low, high)
+        middle = section_points(low, high)
         level = integrand(peak + way * np.exp(middle) * deviation[sites], sites)[0]
-        low, high = around(first_false(level > height - 1), low, middle, high)
+        low, high = bracket_at(first_false(level > height - 1), low, middle, high)
     width = np.exp(high).reshape(2, *peaks.shape) * deviation
-    # Beside an end of the support one side has no width; it is resolved by halving.
+    # Next to an end of the support the width of one side is zero; halving resolves it.
     return np.maximum(width, 1e-6 * width.max(axis=0))
 
 
-def _ladder(peaks: np.ndarray, width: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return distances from the peaks that grow from their widths to the cavity's, (rungs, n)."""
-    steps = int(np.ceil(np.log(np.max(_WIDEST * deviation / width)) / np.log(_LADDER)))
-    factors = _LADDER ** np.arange(max(steps, 0) + 1)[:, None, None]
+def _geometric_breaks(peaks: np.ndarray, width: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return breaks at distances from the peaks that grow from their widths to the cavity's, (breaks, n)."""
+    steps = int(np.ceil(np.log(np.max(_WIDEST * deviation / width)) / np.log(_BREAK_RATIO)))
+    factors = _BREAK_RATIO ** np.arange(max(steps, 0) + 1)[:, None, None]
     return np.concatenate([peaks - factors * width[0], peaks + factors * width[1]]).reshape(-1, peaks.shape[1])
 
 
 def _unresolved(rule: TiltedNodes) -> np.ndarray:
-    """Whether each panel's last Legendre coefficients say that it must be halved.
+    """Whether the last Legendre coefficients of each panel are too large, (panels,).
 
-    The integrand is weighed with ``1 + z**2``, z the distance from the tilted mean in tilted standard deviations, since
-    variances are wanted as well.
+    The integrand is weighted by ``1 + z**2``, z the distance from the tilted mean in tilted standard deviations, so
+    that the variance is resolved as well.
     """
     site = rule.panels.site
     shift = rule.panels.total(rule.weight * rule.offset)
@@ -234,13 +240,13 @@ def _unresolved(rule: TiltedNodes) -> np.ndarray:
     unit_weight = legendre(rule.offset.shape[0])[1][:, None]
     values = rule.weight / unit_weight * (1 + away**2 / spread[site])
     tail = np.abs(_last_coefficients(rule.offset.shape[0]) @ values).sum(axis=0)
-    # A panel at the resolution of its own ends cannot be halved.
+    # A panel as narrow as the rounding of its ends cannot be halved.
     room = rule.panels.width > 1e-13 * np.maximum(np.abs(rule.panels.left), np.abs(rule.centre)[site])
     return (tail > _TOLERANCE) & room
 
 
 def _jumps(rule: TiltedNodes) -> np.ndarray:
-    """Whether t jumps somewhere: the expected slope is then not the derivative of log Z, which is known otherwise."""
+    """Whether t jumps, (n,): E[g] then differs from d log Z / d mean, which also follows from the tilted mean."""
     deviation = np.sqrt(rule.variance)
     mean = rule.centre + rule.panels.total(rule.weight * rule.offset)
     gradient = rule.panels.total(rule.weight * rule.slope) * deviation

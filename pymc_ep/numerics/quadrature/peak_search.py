@@ -1,9 +1,9 @@
-"""A look at an integrand of unknown shape, from which it is seen whether it has one peak, where, and how wide.
+"""Search for the peaks of an integrand of unknown shape on a grid: their number, places and widths.
 
-The log integrand and its slope are taken on a grid that is fine near the cavity and doubles outwards. Between two
-points where the slope turns from up to down lies a peak, however narrow. What escapes the grid is a peak that no slope
-on it points to (a second, narrow one on the flank of a first), and a support that fits between two points (a quarter of
-a cavity standard deviation apart at the centre, half as far as the cavity mean further out).
+The grid holds the log integrand and its slope. It is fine near the cavity mean and doubles outwards. A change of the
+slope from positive to negative between two points brackets a peak, however narrow. The grid misses a narrow second peak
+on the flank of a first, and a support that fits between two points: these are a quarter of a cavity standard deviation
+apart at the centre, and half their distance from the cavity mean further out.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ __all__ = [
     "Integrand",
     "Peak",
     "Survey",
-    "around",
+    "bracket_at",
     "first_false",
     "has_one_peak",
     "integrand_of",
     "is_near",
-    "left_out",
-    "sectioned",
+    "section_points",
+    "share_outside",
     "single_peak",
     "slopes_beside",
     "surveyed",
@@ -33,28 +33,32 @@ __all__ = [
 _CLOSE_BY = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0, 9.5)
 _FAR = tuple(9.5 * 2.0**k for k in range(1, 21))
 _GRID = np.array([*(-np.array(_CLOSE_BY + _FAR))[::-1], 0.0, *_CLOSE_BY, *_FAR])[:, None]
-"""Cavity standard deviations at which the integrand is looked at, up to 1e7."""
+"""The grid, in cavity standard deviations from the cavity mean, up to 1e7; a column."""
 
 _UNIT = np.flatnonzero(np.abs(_GRID) == 1)
+"""Rows of the grid one cavity standard deviation left and right of the mean."""
 
 NEAR = 9.5
-"""Cavity standard deviations beyond which the cavity alone leaves nothing: exp(-9.5**2 / 2) is 3e-20."""
+"""Cavity standard deviations beyond which the cavity density is negligible: exp(-9.5**2 / 2) is 3e-20."""
 _BESIDE, _LOW = 6.5, 18.0
-"""Cavity standard deviations from where on an integrand that is a peak near the centre is so many nats below it."""
-_COUNTS = 40.0
-"""Nats below the highest point within which changes between points are looked at."""
+"""Cavity standard deviations beyond which an integrand with its peak near the cavity mean is at least so many nats
+below it: 6.5**2 / 2 is 21."""
+_TESTED_DROP = 40.0
+"""Drop below the highest point, in nats, within which changes between points are tested: exp(-40) is 4e-18."""
 _MARGIN = 0.1
-"""In nats, and relative: what a slope that is not monotone may change beyond its ends."""
+"""Excess of a change between two points over slope times distance, in nats and relative, that is still tolerated: it
+allows for slopes that are not quite monotone."""
 
 _SECTIONS = 15
-"""Points at which one round of a search cuts an interval: four bits, for about the price of one point."""
+"""Points at which one round of a search cuts an interval: four bits, at about the cost of one evaluation."""
 _ROUNDS = 12
+"""Most rounds of a search, 48 bits in all."""
 _ENCLOSED = 0.25
-"""Nats by which the tangents at the ends of a bracket rise over it when the peak between them counts as found."""
+"""Steeper slope times width of a bracket, in nats, at which its peak counts as found: good enough to place nodes."""
 
 
 class Survey(NamedTuple):
-    """The integrand of n sites on the grid, all of shape (points, n).
+    """The integrand of n sites on the grid, (points, n) each.
 
     Attributes
     ----------
@@ -69,14 +73,14 @@ class Survey(NamedTuple):
     rise: np.ndarray
 
     def of(self, sites: np.ndarray) -> "Survey":
-        """Return what was seen of some of the sites."""
+        """Return the survey of some of the sites."""
         return Survey(*(values[:, sites] for values in self))
 
 
 class Peak(NamedTuple):
     """The one peak of the integrand, (n,) each: its place as an offset from the cavity mean, and its width.
 
-    The width is ``(-curvature)**-0.5``; both are good enough to place nodes, and not exact.
+    The width is ``(-curvature)**-0.5``. Both are approximate: nodes are placed by them.
     """
 
     offset: np.ndarray
@@ -84,6 +88,7 @@ class Peak(NamedTuple):
 
 
 Integrand = Callable[..., tuple[np.ndarray, np.ndarray]]
+"""``integrand(offset, sites)`` returns the log integrand and its slope; see `integrand_of`."""
 
 
 def integrand_of(
@@ -108,12 +113,12 @@ def surveyed(
     *parameters: np.ndarray,
     also: np.ndarray,
 ) -> tuple[Survey, np.ndarray, np.ndarray]:
-    """Evaluate the integrand on the grid, and log t and its slope at other points in the same call.
+    """Evaluate the integrand on the grid, and log t and its slope at `also`, in one call of the density.
 
     Parameters
     ----------
     log_density : callable
-        One that `scan.defined` returned.
+        A result of `multimodal.defined`.
     y, mean, variance, power, *parameters : ndarray, shape (n,)
     also : ndarray, shape (k,)
         The other points, in cavity standard deviations.
@@ -133,26 +138,26 @@ def surveyed(
 
 
 def has_one_peak(seen: Survey) -> np.ndarray:
-    """Whether the grid sees one peak of the integrand, (n,), and nothing between its points.
+    """Whether the integrand has one peak on the grid, (n,), and none hidden between its points.
 
-    Over an interval on which the slope is monotone the integrand changes by less than its steeper end says. Where it
-    changes by more the interval hides a peak or an edge, though slopes at its ends may be those of the cavity.
+    Where the slope is monotone the log integrand changes by less than distance times the steeper slope. A larger change
+    shows a hidden peak or edge, even if the slopes at both ends are those of the cavity.
     """
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(seen.level, axis=0))
     steeper = np.maximum(np.abs(seen.rise[:-1]), np.abs(seen.rise[1:])) * np.diff(seen.offset, axis=0)
-    counts = np.maximum(seen.level[:-1], seen.level[1:]) > seen.level.max(axis=0) - _COUNTS
+    counts = np.maximum(seen.level[:-1], seen.level[1:]) > seen.level.max(axis=0) - _TESTED_DROP
     hidden = counts & (change > (1 + _MARGIN) * steeper + _MARGIN)
-    return (_turns(seen.rise).sum(axis=0) == 1) & ~hidden.any(axis=0)
+    return (_peak_brackets(seen.rise).sum(axis=0) == 1) & ~hidden.any(axis=0)
 
 
-def _turns(rise: np.ndarray) -> np.ndarray:
-    """Whether a slope turns from up to down between each point and the next."""
+def _peak_brackets(rise: np.ndarray) -> np.ndarray:
+    """Whether the slope changes from positive to negative between each point and the next, (points - 1, n)."""
     return (rise[:-1] > 0) & (rise[1:] <= 0)
 
 
 def is_near(seen: Survey) -> np.ndarray:
-    """Whether all that the grid sees of the integrand is under the cavity's own peak, (n,)."""
+    """Whether the whole integrand on the grid lies under the cavity's own peak, (n,)."""
     near = np.abs(_GRID[:, 0]) <= NEAR
     beside = np.abs(_GRID[:, 0]) > _BESIDE
     whole = np.isfinite(seen.level[near]).all(axis=0)
@@ -165,19 +170,19 @@ def slopes_beside(seen: Survey, variance: np.ndarray) -> np.ndarray:
 
 
 def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[np.ndarray, Peak]:
-    """Return those of some sites with one peak, by `has_one_peak`, where it was enclosed, and where that is."""
-    place = np.argmax(_turns(seen.rise[:, sites]), axis=0)
+    """Bracket the one peak of each of `sites`; return the sites where that succeeds, and their peaks."""
+    place = np.argmax(_peak_brackets(seen.rise[:, sites]), axis=0)
     low, high = seen.offset[place, sites], seen.offset[place + 1, sites]
     up, down = seen.rise[place, sites], seen.rise[place + 1, sites]
     for _ in range(_ROUNDS):
         wide = np.flatnonzero(np.maximum(up, -down) * (high - low) > _ENCLOSED)
         if not wide.size:
             break
-        point = sectioned(low[wide], high[wide])
+        point = section_points(low[wide], high[wide])
         rise = integrand(point, sites[wide])[1]
         at = first_false(rise > 0)
-        low[wide], high[wide] = around(at, low[wide], point, high[wide])
-        up[wide], down[wide] = around(at, up[wide], rise, down[wide])
+        low[wide], high[wide] = bracket_at(at, low[wide], point, high[wide])
+        up[wide], down[wide] = bracket_at(at, up[wide], rise, down[wide])
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         curvature = (up - down) / (high - low)
         peak = Peak(low + up / curvature, curvature**-0.5)
@@ -185,16 +190,16 @@ def single_peak(integrand: Integrand, seen: Survey, sites: np.ndarray) -> tuple[
     return sites[good], Peak(*(values[good] for values in peak))
 
 
-def left_out(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarray, log_mass: np.ndarray) -> np.ndarray:
-    """Bound what intervals that hold the only peak leave out of mass and variance, relative to these, (n,).
+def share_outside(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarray, log_mass: np.ndarray) -> np.ndarray:
+    """Bound the shares of mass and variance outside intervals that hold the only peak, (n,).
 
-    Beyond them the integrand falls, as far as the grid sees: between two points it is below its value at the inner one.
+    Outside the integrand falls, so far as the grid shows: between two points it is below its value at the inner one.
 
     Parameters
     ----------
     seen : Survey
     peak : Peak
-        The integrand is weighed with ``1 + z**2``, z the distance from this offset in this width.
+        The integrand is weighted by ``1 + z**2``, z the distance from this offset in units of this width.
     ends : ndarray, shape (2, n)
         Of the intervals, as offsets from the cavity mean.
     density : ndarray, shape (2, n)
@@ -211,18 +216,20 @@ def left_out(seen: Survey, peak: Peak, ends: np.ndarray, density: np.ndarray, lo
     return ((below + above) * weight).sum(axis=0)
 
 
-def sectioned(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def section_points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the points that cut intervals into equal parts, (points, n)."""
     return low + (high - low) * (np.arange(1, _SECTIONS + 1) / (_SECTIONS + 1))[:, None]
 
 
 def first_false(condition: np.ndarray) -> np.ndarray:
-    """Return the first row in which each column is false, or the number of rows."""
+    """Return the first row at which each column is false, (n,); the number of rows if none is."""
     return np.where(condition.all(axis=0), len(condition), np.argmin(condition, axis=0))
 
 
-def around(row: np.ndarray, first: np.ndarray, inner: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each column's values before and at a row of `inner`, between `first` and `last`."""
+def bracket_at(
+    row: np.ndarray, first: np.ndarray, inner: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each column's values just before and at `row` of `inner`, with `first` and `last` as its ends."""
     whole = np.concatenate([first[None], inner, last[None]])
     columns = np.arange(len(row))
     return whole[row, columns], whole[row + 1, columns]

@@ -22,7 +22,7 @@ from pymc_ep.hyper.evidence.conditional_fits import fit_many
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 from pymc_ep.hyper.evidence.op import EvidenceOp
 from pymc_ep.hyper.integration.integrate import Integral, integrate
-from pymc_ep.hyper.maximise import Hyper, maximise, stay
+from pymc_ep.hyper.maximise import Hyper, fit_fixed, maximise
 
 __all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
 
@@ -81,7 +81,7 @@ def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitt
     sites = None if call.start is None else _sites_from(call.start, evidence)
     integral = None
     if call.hyper == "fixed" or not call.theta.size:
-        found = stay(evidence, call.theta, sites)
+        found = fit_fixed(evidence, call.theta, sites)
     elif integrates:
         integral = integrate(evidence, call.theta, sites)
         found = integral.mode

@@ -86,7 +86,7 @@ def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, setting
         state,
         rebuild(form, state, at_mode(at)),
         settings,
-        log_predictive=evidence.left_out(at),
+        log_predictive=evidence.leave_one_out(at),
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
         traces=mode_traces(found),
         status=status.sentence,
@@ -128,7 +128,7 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
         rebuild(form, state, at_mode(at)),
         settings,
         log_predictive=_loo_over_draws(found),
-        hyper_moments=weighted_moments(form.constrained(found.places), found.place_weights),
+        hyper_moments=weighted_moments(form.constrained(found.thetas), found.theta_weights),
         scalars={
             "log_evidence": found.log_evidence,
             "n_iter": len(at.run.objective),
@@ -307,7 +307,7 @@ def _loo_over_draws(found: Integral) -> np.ndarray:
     # Interpolated as deviance residuals, which are smoother than log densities in the tails.
     highest = known.max(axis=0) + 1.0
     residuals = Spline(np.array([point.theta for point in found.points]), np.sqrt(highest - known))
-    rows, weights = found.places, found.place_weights
+    rows, weights = found.thetas, found.theta_weights
     if len(rows) * len(found.points[0].log_predictive) > _MAX_DENSITIES:
         rows = found.draws if len(found.draws) else np.array([point.theta for point in found.points])
         weights = np.full(len(rows), 1.0 / len(rows))

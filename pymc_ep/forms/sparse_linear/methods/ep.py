@@ -95,7 +95,7 @@ def _averaged_solution(
         rebuild_average(form, state, rebuilt),
         settings,
         log_predictive=left_out_of_all(
-            np.full(len(fits), 1.0 / len(fits)), np.array([own.left_out(at) for own, at in fits])
+            np.full(len(fits), 1.0 / len(fits)), np.array([own.leave_one_out(at) for own, at in fits])
         ),
         scalars={
             "log_evidence": averaged_evidence([at.log_z for _, at in fits]),
