@@ -32,6 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 __all__ = [
     "PYMC_6",
     "Cholesky",
+    "Container",
     "c_mode",
     "dim_names",
     "elpd_data",
@@ -51,6 +52,9 @@ __all__ = [
     "restore_observed",
     "to_dataset",
 ]
+
+Container = Any
+"""What holds a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
 
 PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""
@@ -273,17 +277,17 @@ def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
     return InferenceData(**groups)
 
 
-def group_names(container: Any) -> tuple[str, ...]:
+def group_names(container: Container) -> tuple[str, ...]:
     """Return the names of the groups of a container, without the root."""
     return tuple(container.children) if PYMC_6 else tuple(container.groups())
 
 
-def has_group(container: Any, name: str) -> bool:
+def has_group(container: Container, name: str) -> bool:
     """Return whether the container has a group of that name."""
     return name in group_names(container)
 
 
-def group(container: Any, name: str) -> xr.Dataset:
+def group(container: Container, name: str) -> xr.Dataset:
     """Return one group of a container; a KeyError if there is none of that name."""
     return container[name].to_dataset() if PYMC_6 else container[name]
 

@@ -19,6 +19,7 @@ from pymc_ep.calls import (
     progress,
     warn_unless_converged,
 )
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
@@ -130,7 +131,7 @@ def _marginal(model: pm.Model, form: CompiledForm, chosen: Method, op: Any) -> p
 
 
 def recover(
-    idata: Any,
+    idata: Container,
     model: pm.Model | None = None,
     *,
     method: str | None = None,
@@ -203,7 +204,7 @@ def recover(
 
 
 def _recover(
-    idata: Any,
+    idata: Container,
     model: pm.Model,
     form: CompiledForm,
     chosen: Method,

@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import wasserstein_distance
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.exceptions import did_you_mean
 from pymc_ep.results import posterior_moments
 
@@ -21,7 +21,7 @@ _SAMPLE = ("chain", "draw")
 """Dims of draws."""
 
 
-def compare_to_mcmc(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None = None) -> pd.DataFrame:
+def compare_to_mcmc(idata: Container, idata_nuts: Any, var_names: Sequence[str] | None = None) -> pd.DataFrame:
     """Compare the marginal posteriors of a fit with those of Markov chains, element by element.
 
     Parameters
@@ -95,7 +95,7 @@ _COLUMNS = (
 """Columns of the table, in order."""
 
 
-def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
+def _shared_names(idata: Container, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
     """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
     known = set(map(str, posterior_moments(idata, "mean")))
@@ -117,13 +117,13 @@ def _shared_names(idata: Any, idata_nuts: Any, var_names: Sequence[str] | None) 
     return wanted
 
 
-def _posterior(container: Any, argument: str) -> xr.Dataset:
+def _posterior(container: Container, argument: str) -> xr.Dataset:
     if not has_group(container, "posterior"):
         raise ValueError(f"{argument}= has no group 'posterior'; pass what pymc.sample returned.")
     return group(container, "posterior")
 
 
-def _moments(idata: Any, draws: xr.Dataset | None, name: str) -> tuple[xr.DataArray, xr.DataArray]:
+def _moments(idata: Container, draws: xr.Dataset | None, name: str) -> tuple[xr.DataArray, xr.DataArray]:
     """Return mean and standard deviation under the approximation."""
     means, sds = (posterior_moments(idata, what) for what in ("mean", "sd"))
     if name in means:

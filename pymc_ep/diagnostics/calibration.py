@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
 from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
@@ -31,7 +32,7 @@ _INTEGRAL_ERROR = 1e-3
 """Largest error of the integral of a density, which is one: invisible in a histogram of transforms."""
 
 
-def loo_pit(idata: Any, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
+def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
     """Return leave-one-out probability integral transforms of the observations.
 
     EP's cavity is the posterior of a predictor without its own observation, so the predictive distribution of y_i
@@ -94,7 +95,7 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     return np.where(lost, np.nan, found), score
 
 
-def predictive_pit(idata: Any, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
+def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
     """Return probability integral transforms of new observations.
 
     Parameters

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from scipy.special import ndtr
 
+from pymc_ep.compat import Container
 from pymc_ep.contracts.posterior import JointDraws, Posterior, SitePosterior
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
@@ -35,7 +35,7 @@ Absent = dict[str, str]
 """Maps names of absent results to the reason."""
 
 
-def diagnose(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
+def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     """Return diagnostics of an approximation, with a verdict in words.
 
     Two independent checks. Importance weights between the exact joint density and the approximation, at its draws,
@@ -203,7 +203,7 @@ def _log_volume(posterior: SitePosterior) -> float:
 
 
 def _sites(
-    idata: Any, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
+    idata: Container, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
 ) -> tuple[xr.Dataset, float | None, Absent]:
     """Return each site's indicators, and the correction of the log evidence that they give."""
     _, prior, gaussian = posterior.mode

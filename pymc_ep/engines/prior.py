@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import on_host
+from pymc_ep.numerics.backend.namespace import Array, on_host
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 
 __all__ = ["FactorValues", "Prior", "perturbed"]
@@ -27,7 +27,7 @@ class Prior(NamedTuple):
         log of the factor by which PyMC's joint density exceeds that of normalised Gaussians and sites.
     """
 
-    mean: Any
+    mean: Array
     gaussian: GaussianPrior
     parameters: tuple[tuple[Any, ...], ...]
     log_prior: float
@@ -41,7 +41,7 @@ class Prior(NamedTuple):
 class FactorValues(NamedTuple):
     """A `Prior` without its field `gaussian`, which may be expensive to form, or impossible."""
 
-    mean: Any
+    mean: Array
     parameters: tuple[tuple[Any, ...], ...]
     log_prior: float
     log_excess: float

@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 from pymc import Model
 
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import Method
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
@@ -34,7 +35,7 @@ Row = tuple[str, str, str, Any]
 class Predictions(Protocol):
     """Predictions and diagnostics of a form whose predictors are not Gaussian."""
 
-    def rebuild(self, idata: Any, model: pm.Model) -> Any:
+    def rebuild(self, idata: Container, model: pm.Model) -> Any:
         """Return the posterior of a fit, see `pymc_ep.contracts.Posterior`.
 
         Its attribute ``unknowns`` is the number of coefficients and hyperparameters.

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import gaussian_kde, norm
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.diagnostics.agreement import compare_to_mcmc, flat_draws
 from pymc_ep.plots.axes import axes_for
 
@@ -24,7 +24,7 @@ _BINS = 40
 
 
 def plot_compare(
-    idata: Any,
+    idata: Container,
     idata_nuts: Any,
     var_names: Sequence[str] | None = None,
     *,
@@ -80,7 +80,7 @@ def plot_compare(
     return axes
 
 
-def _rows(container: Any, table: pd.DataFrame) -> list[np.ndarray]:
+def _rows(container: Container, table: pd.DataFrame) -> list[np.ndarray]:
     """Return the draws of the element in each row of the table."""
     posterior = group(container, "posterior")
     names = dict.fromkeys(str(label).split("[")[0] for label in table.index)

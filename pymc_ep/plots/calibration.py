@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 from scipy.stats import binom
 
+from pymc_ep.compat import Container
 from pymc_ep.diagnostics.calibration import loo_pit, predictive_pit
 from pymc_ep.plots.axes import axes_for
 
@@ -17,7 +18,7 @@ _BAND = 0.95
 
 
 def plot_calibration(
-    idata: Any,
+    idata: Container,
     model: pm.Model | None = None,
     var_name: str | None = None,
     *,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
 from pymc_ep.results import fit_group, settings
@@ -18,7 +19,7 @@ _MOST_POINT_PANELS = 3
 """Most hyperparameters with a panel of log density against value: one row of panels."""
 
 
-def plot_convergence(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
+def plot_convergence(idata: Container, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
     """Plot the objective and the largest change by iteration, and the search or integration over hyperparameters.
 
     Parameters

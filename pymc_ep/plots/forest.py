@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import Intervals, intervals_of, labels_of
 from pymc_ep.results import settings
@@ -18,7 +19,7 @@ _ROW = 0.22
 
 
 def plot_forest(
-    idata: Any,
+    idata: Container,
     var_names: str | Sequence[str] | None = None,
     *,
     ax: Any = None,

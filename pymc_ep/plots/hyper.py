@@ -8,7 +8,7 @@ import pymc as pm
 import pytensor
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import group, has_group, quick_mode
+from pymc_ep.compat import Container, group, has_group, quick_mode
 from pymc_ep.diagnostics.agreement import flat_draws
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
@@ -26,7 +26,7 @@ _CUT_SHARE = 0.002
 
 
 def plot_hyper(
-    idata: Any,
+    idata: Container,
     model: pm.Model | None = None,
     var_names: str | Sequence[str] | None = None,
     *,

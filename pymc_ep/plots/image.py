@@ -8,7 +8,7 @@ import xarray as xr
 from scipy.special import erf
 from scipy.stats import binom
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import posterior_moments
 
@@ -25,7 +25,7 @@ _LEVELS = np.linspace(0.01, 0.99, 99)
 
 
 def plot_image(
-    idata: Any,
+    idata: Container,
     var_name: str,
     *,
     truth: Any = None,
@@ -96,7 +96,7 @@ def plot_image(
 
 
 def plot_coverage(
-    idata: Any, truth: Any, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
+    idata: Container, truth: Any, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
 ) -> Any:
     """Plot how often central intervals contain the truth, against how often they should.
 
@@ -148,7 +148,7 @@ def plot_coverage(
     return panel
 
 
-def _moment(idata: Any, name: str, what: str) -> xr.DataArray:
+def _moment(idata: Container, name: str, what: str) -> xr.DataArray:
     moments = posterior_moments(idata, what)
     if name not in moments:
         found = ", ".join(map(repr, map(str, moments))) or "none"
@@ -156,7 +156,7 @@ def _moment(idata: Any, name: str, what: str) -> xr.DataArray:
     return moments[name]
 
 
-def _observed(idata: Any, data: Any) -> Any:
+def _observed(idata: Container, data: Any) -> Any:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return data

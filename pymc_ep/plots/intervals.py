@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtri
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.results import fit_group, posterior_moments, settings
 
 __all__ = ["LEVELS", "Intervals", "hyper_names", "intervals_of", "labels_of"]
@@ -27,7 +27,7 @@ class Intervals(NamedTuple):
     high: xr.DataArray
 
 
-def hyper_names(container: Any) -> list[str]:
+def hyper_names(container: Container) -> list[str]:
     """Return the names of the hyperparameters of a fit."""
     return [name.removeprefix(_MODE_PREFIX) for name in map(str, fit_group(container)) if name.startswith(_MODE_PREFIX)]
 

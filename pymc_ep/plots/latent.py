@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import Intervals, intervals_of
 
@@ -13,7 +13,7 @@ __all__ = ["plot_latent"]
 
 
 def plot_latent(
-    idata: Any,
+    idata: Container,
     var_name: str,
     *,
     x: Any = None,
@@ -83,7 +83,7 @@ def plot_latent(
     return panel
 
 
-def _points(idata: Any, data: Any) -> np.ndarray:
+def _points(idata: Container, data: Any) -> np.ndarray:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return np.asarray(data)

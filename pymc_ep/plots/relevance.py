@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import posterior_moments, settings
@@ -12,7 +13,7 @@ from pymc_ep.results import posterior_moments, settings
 __all__ = ["plot_relevance"]
 
 
-def plot_relevance(idata: Any, *, ax: Any = None, figsize: Sequence[float] | None = None) -> Any:
+def plot_relevance(idata: Container, *, ax: Any = None, figsize: Sequence[float] | None = None) -> Any:
     """Plot the size of each factor's contribution to the predictors of a bilinear model, the largest first.
 
     Parameters

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import fit_group, posterior_moments
 
@@ -18,7 +19,7 @@ logarithmic."""
 
 
 def plot_states(
-    idata: Any, var_name: str, *, cmap: str = "viridis", ax: Any = None, figsize: Sequence[float] | None = None
+    idata: Container, var_name: str, *, cmap: str = "viridis", ax: Any = None, figsize: Sequence[float] | None = None
 ) -> Any:
     """Show where the coefficients of a `WaveletTree` are in the high state.
 
@@ -59,7 +60,7 @@ def plot_states(
 
 
 def plot_coefficients(
-    idata: Any, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
+    idata: Container, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
 ) -> np.ndarray:
     """Plot how large the coefficients of a `WaveletTree` are in either state, a panel for each level.
 
@@ -99,7 +100,7 @@ def plot_coefficients(
     return axes
 
 
-def _coefficient_values(idata: Any, name: str, what: str) -> tuple[np.ndarray, tuple[int, int]]:
+def _coefficient_values(idata: Container, name: str, what: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Return values by coefficient, and the shape of the image."""
     fit = fit_group(idata)
     if f"{name}_{what}" not in fit:

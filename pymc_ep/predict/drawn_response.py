@@ -1,7 +1,6 @@
 """Predictions of observations by draws, for likelihoods whose site has no response function."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -10,6 +9,7 @@ from pymc.distributions.moments import mean as mean_of
 from pymc.model.fgraph import clone_model
 
 from pymc_ep import compat
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.exceptions import UnsupportedModelError
 
@@ -19,7 +19,9 @@ _SEED = 0
 """Seed of the draws of new observations, so that predictions are reproducible."""
 
 
-def drawn_response(idata: Any, model: pm.Model, group: Likelihood, kind: str, quantiles: Sequence[float]) -> xr.Dataset:
+def drawn_response(
+    idata: Container, model: pm.Model, group: Likelihood, kind: str, quantiles: Sequence[float]
+) -> xr.Dataset:
     """Return mean, sd and quantiles, over the draws of a fit, of a likelihood's mean in PyMC or of draws from it.
 
     Raises

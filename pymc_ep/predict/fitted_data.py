@@ -1,18 +1,16 @@
 """Data of a model that have changed since its fit, and their values in the fit."""
 
-from typing import Any
-
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_ep.compat import group, has_group
+from pymc_ep.compat import Container, group, has_group
 
 __all__ = ["changed_data"]
 
 
-def changed_data(idata: Any, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
+def changed_data(idata: Container, model: pm.Model) -> dict[SharedVariable, np.ndarray]:
     """Return the shared variables whose values differ from those in a fit, mapped to the latter.
 
     The container holds them as ``constant_data``, as observations, and as lengths of dims. Variables added to the model

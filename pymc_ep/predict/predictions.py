@@ -1,12 +1,12 @@
 """Predictions of variables: Gaussian ones in closed form, observed ones on their own scale by quadrature."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
@@ -23,7 +23,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def predict(
-    idata: Any,
+    idata: Container,
     model: pm.Model | None = None,
     *,
     var_names: str | Sequence[str] | None = None,

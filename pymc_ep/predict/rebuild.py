@@ -1,11 +1,12 @@
 """Rebuild the posterior of a result."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pymc as pm
 
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
@@ -19,7 +20,7 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["own_predictions", "posterior_of", "single_posterior_of"]
 
 
-def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
+def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
     """Rebuild the posterior of a fit, over a form that includes the wanted variables.
 
     After `pymc.set_data` the posterior is still that of the fitted data, which the container holds; the wanted
@@ -52,7 +53,7 @@ def posterior_of(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePost
     return cast(SitePosterior, method.rebuild(fitted, fit_state(idata)))
 
 
-def _posterior_at_present(idata: Any, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
+def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
     """Rebuild the posterior of a fit whose data are those of the model."""
     state = fit_state(idata)
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
@@ -85,12 +86,12 @@ def _why_not_gaussian(form: CompiledForm) -> str:
     )
 
 
-def own_predictions(idata: Any, model: pm.Model) -> Predictions | None:
+def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
     """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
     return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions
 
 
-def single_posterior_of(idata: Any, model: pm.Model) -> SitePosterior:
+def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:
     """Rebuild the posterior of a fit that has sites.
 
     Raises

@@ -1,9 +1,8 @@
 """Start points for MCMC from a fit."""
 
-from typing import Any
-
 import numpy as np
 
+from pymc_ep.compat import Container
 from pymc_ep.results import fit_group, posterior_moments, settings
 
 __all__ = ["start_point"]
@@ -12,7 +11,7 @@ _MODE_PREFIX = "hyper_mode_"
 """Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
-def start_point(idata: Any) -> dict[str, np.ndarray]:
+def start_point(idata: Container) -> dict[str, np.ndarray]:
     """Return values of all free variables at the posterior mean of the latent ones, for ``pm.sample(initvals=...)``.
 
     Hyperparameters are at their mode. A model with a rectified likelihood has no finite density at PyMC's own

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_ep.compat import group, group_names, has_group
+from pymc_ep.compat import Container, group, group_names, has_group
 
 __all__ = ["fit_group", "fit_state", "posterior_moments", "settings"]
 
 
-def fit_group(container: Any) -> xr.Dataset:
+def fit_group(container: Container) -> xr.Dataset:
     """Return the group ``fit`` of a container that `pymc_ep.fit` made.
 
     Raises
@@ -22,7 +22,7 @@ def fit_group(container: Any) -> xr.Dataset:
     return _own_group(container, "fit")
 
 
-def fit_state(container: Any) -> dict[str, np.ndarray]:
+def fit_state(container: Container) -> dict[str, np.ndarray]:
     """Return the engine's state, field by field, as arrays in memory.
 
     Raises
@@ -35,7 +35,7 @@ def fit_state(container: Any) -> dict[str, np.ndarray]:
     return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
 
 
-def posterior_moments(container: Any, what: str) -> xr.Dataset:
+def posterior_moments(container: Container, what: str) -> xr.Dataset:
     """Return the posterior ``"mean"``, ``"sd"`` or ``"mode"`` of each variable for which a fit stored it.
 
     Raises
@@ -48,7 +48,7 @@ def posterior_moments(container: Any, what: str) -> xr.Dataset:
     return group(container, name) if has_group(container, name) else xr.Dataset()
 
 
-def settings(container: Any) -> dict[str, Any]:
+def settings(container: Container) -> dict[str, Any]:
     """Return the settings with which `pymc_ep.fit` was called.
 
     Raises
@@ -59,7 +59,7 @@ def settings(container: Any) -> dict[str, Any]:
     return json.loads(fit_group(container).attrs.get("settings", "{}"))
 
 
-def _own_group(container: Any, name: str) -> xr.Dataset:
+def _own_group(container: Container, name: str) -> xr.Dataset:
     if not hasattr(container, "groups"):
         raise TypeError(
             f"A {type(container).__name__} is no result of a fit; pass what pymc_ep.fit returned, or a file of it that "

@@ -9,7 +9,7 @@ of variance zero. Columns that are point estimates have variance zero too, and t
 divergence. Rows have independent entries (`Rows`) or covariances (`FactoredRows`).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pymc_ep.engines.bilinear.row_parameters import (
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
 from pymc_ep.kernels import inner_products
 from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Pairs, Rows
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Scale
 from pymc_ep.sites.cells.likelihoods import CellBound
 
@@ -180,14 +181,14 @@ class Block:
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
         return np.where(good, value, -np.inf), gradient
 
-    def _at(self, pairs: Pairs, rows: AnyRows, places: Any) -> CellBound:
+    def _at(self, pairs: Pairs, rows: AnyRows, places: Array) -> CellBound:
         moments = self._moments(pairs, rows, places)
         parameters = [p[places] for p in self._parameters]
         mean, spread = self._anchor
         anchor = mean[places], spread[places]
         return self._bound.cells.site.bounded(self._y[places], *moments, *parameters, anchor=anchor)
 
-    def _moments(self, pairs: Pairs, rows: AnyRows, places: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _moments(self, pairs: Pairs, rows: AnyRows, places: Array) -> tuple[np.ndarray, np.ndarray]:
         return self._bound.moments(self._own, pairs, rows, self._offset[places], self._partner)
 
     def _pullback(self, pairs: Pairs, rows: AnyRows, of_mean: np.ndarray, of_spread: np.ndarray) -> Rows | FullRows:

@@ -5,12 +5,13 @@ Cholesky factor of its covariance, in which such bounds are concave (Challis and
 estimates have a mean only.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_ep.engines.bilinear.values import AnyRows, MatrixPrior
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Scale
 
 __all__ = [
@@ -64,14 +65,14 @@ def unpacked(values: np.ndarray, points: np.ndarray, kind: type = Rows) -> AnyRo
     return FactoredRows(mean, factor)
 
 
-def packed_gradient(derivative: Any, rows: AnyRows, points: np.ndarray) -> np.ndarray:
+def packed_gradient(derivative: Array, rows: AnyRows, points: np.ndarray) -> np.ndarray:
     """Return derivatives in packed coordinates, (I, p), from those in the fields of the rows."""
     if isinstance(rows, Rows):
         return np.hstack([derivative.mean, (derivative.variance * rows.variance)[:, ~points]])
     return np.hstack([derivative.mean, derivative.factor[:, *_lower_triangle(points)]])
 
 
-def packed_scale(rows: AnyRows, of_cells: Any, prior: MatrixPrior, points: np.ndarray) -> Scale:
+def packed_scale(rows: AnyRows, of_cells: Array, prior: MatrixPrior, points: np.ndarray) -> Scale:
     """Return the approximate inverse negative Hessian in packed coordinates.
 
     The negative Hessian is approximated by that at the best Gaussian, block by block:
@@ -140,7 +141,7 @@ def divergence(rows: AnyRows, prior: MatrixPrior, points: np.ndarray) -> Diverge
 
 
 def total_derivative(
-    of_cells: Any, of_prior_mean: np.ndarray, rows: AnyRows, prior: MatrixPrior, points: np.ndarray
+    of_cells: Array, of_prior_mean: np.ndarray, rows: AnyRows, prior: MatrixPrior, points: np.ndarray
 ) -> AnyRows:
     """Return derivatives of B in the fields of the rows: cells, given in terms of moments, minus the divergence.
 

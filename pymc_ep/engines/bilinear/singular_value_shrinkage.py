@@ -23,6 +23,7 @@ from pymc_ep.engines.bilinear.row_parameters import divergence
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.engines.loop import run
 from pymc_ep.kernels.inner_products import Rows, variance
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.factorisation.singular_value_shrinkage import (
     best_variances,
     shrink,
@@ -159,7 +160,7 @@ class SingularValueShrinkage(BoundAscent):
         at_largest = self._places == np.argmax(np.bincount(self._places, own))
         return float(own[at_largest].sum()), tuple(np.where(at_largest, part, 0.0) for part in derivatives)
 
-    def first(self, prior: BilinearPrior, theta: np.ndarray, seed: Any) -> State:
+    def first(self, prior: BilinearPrior, theta: np.ndarray, seed: Array) -> State:
         """Return a state with means of zero and the best variances for these."""
         m, n = self.shape
         no_pairs = LeadingPairs(np.zeros((m, 0)), np.zeros(0), np.zeros((n, 0)))
@@ -188,7 +189,7 @@ class SingularValueShrinkage(BoundAscent):
             prior, started._replace(left_before=left, right_before=right, basis=modes.state.basis)
         )
 
-    def init(self, problem: Any, start: Any = None) -> State:
+    def init(self, problem: Any, start: Array = None) -> State:
         """Return the first state, with its bound."""
         return self._evaluated(problem.prior(start.theta), start)
 

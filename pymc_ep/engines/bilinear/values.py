@@ -1,10 +1,11 @@
 """Arrays of a bilinear form: its priors at one value of the hyperparameters, and its observed cells."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.cells.likelihoods import CellSite
 
 __all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "NewCells", "places_of_ones", "with_ones"]
@@ -105,7 +106,7 @@ class Cells(NamedTuple):
     site: CellSite
 
     @classmethod
-    def of(cls, y: Any, rows: Any, cols: Any, shape: tuple[int, int], site: CellSite) -> "Cells":
+    def of(cls, y: Array, rows: Array, cols: Array, shape: tuple[int, int], site: CellSite) -> "Cells":
         """Return the cells of an I x J matrix at given rows and columns, (n,) each."""
         rows, cols = np.asarray(rows), np.asarray(cols)
         pairs = Pairs.of(rows, cols, shape[0]), Pairs.of(cols, rows, shape[1])

@@ -19,6 +19,7 @@ from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, pa
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, MatrixPrior
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.kernels.inner_products import Rows
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Found, Scale, maximise_many, scaled
 
 __all__ = ["State", "VariationalGaussian", "first_state"]
@@ -99,7 +100,7 @@ class VariationalGaussian(BoundAscent):
         super().__init__(tol, max_iter)
         self.bound, self.learn, self.full = bound, learn, full
 
-    def init(self, problem: Any, start: Any = None) -> State:
+    def init(self, problem: Any, start: Array = None) -> State:
         """Return the first state, with its bound."""
         return self._evaluated(problem, start)
 
@@ -242,7 +243,7 @@ class VariationalGaussian(BoundAscent):
         return 1.0 / np.maximum(np.abs(curvature), 1.0)
 
 
-def first_state(prior: BilinearPrior, n_factors: int, points: Any, theta: np.ndarray, seed: Any) -> State:
+def first_state(prior: BilinearPrior, n_factors: int, points: Array, theta: np.ndarray, seed: Array) -> State:
     """Return a state with small random means and variances small enough for a finite bound."""
     rng = np.random.default_rng(seed)
 

@@ -13,7 +13,7 @@ import numpy as np
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.numerics.backend.namespace import is_jax
+from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -125,7 +125,7 @@ class EP:
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
 
-    def sweep(self, problem: Problem, shift: Any, precision: Any, inner: int = 0) -> Sweep:
+    def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""
         on_jax = is_jax(problem.mean)
         evaluate = sweep_of(tuple(self.sites), self.power, self.log_concave, inner, on_jax)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import namespace, while_loop
+from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior, GaussianPrior
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
         Site parameters of each group, each of the group's length.
     """
 
-    mean: Any
+    mean: Array
     prior: GaussianPrior
     observed: tuple[Any, ...]
     parameters: tuple[tuple[Any, ...], ...]
@@ -84,20 +84,20 @@ class Sweep(NamedTuple):
         Bound on the share of `change` that is rounding error.
     """
 
-    shift: Any
-    precision: Any
+    shift: Array
+    precision: Array
     posterior: GaussianPosterior
-    cavity_mean: Any
-    cavity_variance: Any
+    cavity_mean: Array
+    cavity_variance: Array
     tilted: Tilted
-    log_z: Any
-    change: Any
-    proper: Any
-    rounding: Any
+    log_z: Array
+    change: Array
+    proper: Array
+    rounding: Array
 
 
 def cavities(
-    posterior: GaussianPosterior, shift: Any, precision: Any, power: float, exact: Any = False
+    posterior: GaussianPosterior, shift: Array, precision: Array, power: float, exact: Array = False
 ) -> tuple[Any, Any]:
     """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
 
@@ -112,7 +112,7 @@ def cavities(
     return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
 
 
-def log_evidence(problem: Problem, precision: Any, power: float, at: tuple) -> Any:
+def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) -> Array:
     """Return EP's log evidence, in a form that is safe for zero precisions and singular covariances.
 
     At the posterior mean m a site has the slope a = b - pi m, and a cavity of variance v has the mean m - eta v a.
@@ -134,8 +134,8 @@ def log_evidence(problem: Problem, precision: Any, power: float, at: tuple) -> A
 
 def sweep(
     problem: Problem,
-    shift: Any,
-    precision: Any,
+    shift: Array,
+    precision: Array,
     *,
     moments: Callable[..., tuple[Tilted, Callable[[Any], Tilted]]],
     gaussian: Sequence[bool],
@@ -186,13 +186,13 @@ def sweep(
 def match_means(
     problem: Problem,
     posterior: GaussianPosterior,
-    shift: Any,
-    precision: Any,
+    shift: Array,
+    precision: Array,
     tilted: Tilted,
     nearby: Callable[[Any], Tilted],
     power: float,
-    limit: Any,
-    exact: Any,
+    limit: Array,
+    exact: Array,
 ) -> Tilted:
     """Move the shifts until posterior and tilted means agree, at fixed precisions and cavity variances.
 
@@ -221,12 +221,12 @@ def match_means(
     xp = namespace(problem.mean)
     sd = xp.sqrt(xp.abs(posterior.variance))
 
-    def distance(at: Any, mean: Any) -> Any:
+    def distance(at: Array, mean: Array) -> Array:
         return xp.sqrt((((at.mean - mean) / xp.where(sd > 0, sd, 1.0)) ** 2).sum())
 
     first = distance(tilted, posterior.mean)
 
-    def unmatched(state: tuple) -> Any:
+    def unmatched(state: tuple) -> Array:
         count, _, gap, *_ = state
         return (count < limit) & (gap > _MATCHED * first) & (gap > _EXACT)
 
@@ -271,8 +271,8 @@ def group_slices(observed: Sequence[Any]) -> list[slice]:
 def joined_moments(
     sites: Sequence[CompiledSite],
     power: float,
-    cavity_mean: Any,
-    cavity_variance: Any,
+    cavity_mean: Array,
+    cavity_variance: Array,
     observed: Sequence[Any],
     parameters: Sequence[Sequence[Any]],
 ) -> tuple[Tilted, Callable[[Any], Tilted]]:

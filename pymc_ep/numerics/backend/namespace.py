@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_jax", "namespace", "on_host", "to_jax", "while_loop"]
+__all__ = ["Array", "is_jax", "namespace", "on_host", "to_jax", "while_loop"]
+
+Array = Any
+"""An array of NumPy or of JAX, or a number in its place."""
 
 
 def namespace(*arrays: Any) -> Any:

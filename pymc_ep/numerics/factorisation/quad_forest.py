@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import namespace
+from pymc_ep.numerics.backend.namespace import Array, namespace
 
 __all__ = ["Forest", "TreePosterior", "quad_forest"]
 
@@ -36,11 +36,11 @@ class TreePosterior(NamedTuple):
         Probability of the high state given that the parent's is low, or high. Roots count as below a low parent.
     """
 
-    log_normaliser: Any
-    high: Any
-    parent: Any
-    below_low: Any
-    below_high: Any
+    log_normaliser: Array
+    high: Array
+    parent: Array
+    below_low: Array
+    below_high: Array
 
 
 class Forest(NamedTuple):
@@ -60,7 +60,7 @@ class Forest(NamedTuple):
         """Number n of nodes."""
         return sum(map(prod, self.shapes))
 
-    def levels(self, values: Any) -> list[Any]:
+    def levels(self, values: Array) -> list[Any]:
         """Cut one value a node, (n,), into levels."""
         out, start = [], 0
         for shape in self.shapes:
@@ -68,7 +68,7 @@ class Forest(NamedTuple):
             start += prod(shape)
         return out
 
-    def log_normaliser(self, log_odds: Any, low: Any, high: Any, xp: Any = None) -> Any:
+    def log_normaliser(self, log_odds: Array, low: Array, high: Array, xp: Any = None) -> Array:
         """Return the log normaliser relative to all emissions of the low state.
 
         Parameters
@@ -83,7 +83,7 @@ class Forest(NamedTuple):
         xp = namespace(log_odds, low, high) if xp is None else xp
         return sum(own.message.sum() for own in self._upwards(log_odds, low, high, xp))
 
-    def posterior(self, log_odds: Any, low: Any, high: Any) -> TreePosterior:
+    def posterior(self, log_odds: Array, low: Array, high: Array) -> TreePosterior:
         """Return the states given all emissions; arguments are those of `log_normaliser`."""
         xp = namespace(log_odds, low, high)
         found: list[TreePosterior] = []
@@ -94,7 +94,7 @@ class Forest(NamedTuple):
             found.append(TreePosterior(own.message, reached, parent, below_low, below_high))
         return TreePosterior(*(xp.concatenate([part.ravel() for part in parts[::-1]]) for parts in zip(*found)))
 
-    def states(self, uniform: Any, low: Any, high: Any, xp: Any) -> Any:
+    def states(self, uniform: Array, low: Array, high: Array, xp: Any) -> Array:
         """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
         found: list[Any] = []
         for own, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
@@ -102,10 +102,10 @@ class Forest(NamedTuple):
             found.append(own < probability)
         return xp.concatenate([level.ravel() for level in found[::-1]])
 
-    def _upwards(self, log_odds: Any, low: Any, high: Any, xp: Any) -> list["_Level"]:
+    def _upwards(self, log_odds: Array, low: Array, high: Array, xp: Any) -> list["_Level"]:
         """Return the upward messages of each level."""
         out = []
-        below: Any = 0.0
+        below: Array = 0.0
         for level, (odds, *given) in enumerate(zip(*map(self.levels, (log_odds, low, high)))):
             belief = odds + below
             if xp is np:
@@ -119,7 +119,7 @@ class Forest(NamedTuple):
 
 
 class _Level(NamedTuple):
-    message: Any
+    message: Array
     """m_0."""
     below: list[tuple[Any, Any]]
     """logit p_d + b and its softplus, for d = low and high."""
@@ -136,7 +136,7 @@ def _shared(probability: np.ndarray) -> np.ndarray:
     return first if (probability == first).all() else probability
 
 
-def _log_odds_terms(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, Any]:
+def _log_odds_terms(probability: Array, belief: Array, xp: Any) -> tuple[Any, Any, Any]:
     """Return logit p + b, its softplus and log(1 - p)."""
     log_complement = xp.log1p(-probability)
     odds = xp.log(probability) - log_complement + belief
@@ -144,12 +144,12 @@ def _log_odds_terms(probability: Any, belief: Any, xp: Any) -> tuple[Any, Any, A
     return odds, softplus(odds), log_complement
 
 
-def _softplus(x: Any) -> Any:
+def _softplus(x: Array) -> Array:
     xp = namespace(x)
     return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def _sum_of_children(children: Any, shape: tuple[int, ...]) -> Any:
+def _sum_of_children(children: Array, shape: tuple[int, ...]) -> Array:
     """Return the sum over each parent's children, by slices: NumPy's sum over axes of two is 30 times slower."""
     trees, rows, columns = shape
     apart = children.reshape((trees, rows, 2, columns, 2))
@@ -157,6 +157,6 @@ def _sum_of_children(children: Any, shape: tuple[int, ...]) -> Any:
     return pairs[..., 0] + pairs[..., 1]
 
 
-def _at_children(parents: Any, xp: Any) -> Any:
+def _at_children(parents: Array, xp: Any) -> Array:
     """Return each parent's value at its four children."""
     return xp.repeat(xp.repeat(parents, 2, axis=2), 2, axis=1)

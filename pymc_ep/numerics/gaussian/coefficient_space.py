@@ -11,13 +11,13 @@ long as B is positive definite.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
-from pymc_ep.numerics.backend.namespace import is_jax, namespace
+from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
@@ -53,14 +53,14 @@ class CoefficientPosterior(NamedTuple):
         W, lower triangular.
     """
 
-    mean: Any
-    variance: Any
-    remainder: Any
-    weights: Any
-    log_det: Any
-    proper: Any
-    coordinates: Any
-    whitener: Any
+    mean: Array
+    variance: Array
+    remainder: Array
+    weights: Array
+    log_det: Array
+    proper: Array
+    coordinates: Array
+    whitener: Array
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
@@ -95,14 +95,14 @@ class FactorPrior(NamedTuple):
         1, or 0 where the prior is flat.
     """
 
-    rows: Any
-    precision: Any
+    rows: Array
+    precision: Array
 
-    def variances(self) -> Any:
+    def variances(self) -> Array:
         """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
         return _column_squares(self.rows)
 
-    def covariance_matrix(self) -> Any:
+    def covariance_matrix(self) -> Array:
         """Return K, (n, n), with flat coefficients counted as standard normal."""
         return self.rows.T @ self.rows
 
@@ -127,7 +127,9 @@ class FactorPrior(NamedTuple):
         """Return the first number of R that is not finite, its coefficient and its predictor."""
         return first_not_finite(np.asarray(self.rows))
 
-    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False
+    ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
@@ -141,7 +143,9 @@ class FactorPrior(NamedTuple):
         )
         return self.shifted(prior, mean, shift, precision)
 
-    def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
+    def shifted(
+        self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
+    ) -> CoefficientPosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
         return shifted_posterior(self.rows.T, self.precision, posterior, mean, shift, precision)
 
@@ -154,7 +158,7 @@ class FactorPrior(NamedTuple):
         half = np.asarray(_triangular_product(posterior.whitener, self.rows))
         return lambda rows, columns=slice(None): half[:, rows].T @ half[:, columns]
 
-    def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
+    def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d R, (p, n): with d log Z / d K = (a a^T - E) / 2 it is E[v] a^T - B^{-1} R Pi."""
         inverse = posterior.whitener.T @ posterior.whitener
         out = np.multiply.outer(np.asarray(posterior.coordinates), np.asarray(posterior.weights))
@@ -170,7 +174,7 @@ class FactorPrior(NamedTuple):
 
 
 def shifted_posterior(
-    design: Any, prior_precision: Any, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any
+    design: Array, prior_precision: Array, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
 ) -> CoefficientPosterior:
     """Return the posterior for another `shift`, with R^T as a matrix (n, p) of any kind.
 
@@ -186,7 +190,7 @@ def shifted_posterior(
     return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 
 
-def widened(squares: Any, n: int, precision: Any) -> Any:
+def widened(squares: Array, n: int, precision: Array) -> Array:
     """Return the standard deviations, (p,), of wide priors where the precision is zero, and 1 elsewhere.
 
     `squares`, (p,), are the sums of squares of the effects on n predictors.
@@ -204,11 +208,11 @@ def dependent(gram: np.ndarray) -> np.ndarray:
     return np.sort(pivots[rank:] - 1)
 
 
-def _triangular_product(whitener: Any, rows: Any) -> Any:
+def _triangular_product(whitener: Array, rows: Array) -> Array:
     if is_jax(whitener):
         return whitener @ rows
     return scipy.linalg.blas.dtrmm(1.0, whitener, np.asfortranarray(rows), lower=1)
 
 
-def _column_squares(rows: Any) -> Any:
+def _column_squares(rows: Array) -> Array:
     return (rows**2).sum(axis=0) if is_jax(rows) else np.einsum("ij,ij->j", rows, rows)

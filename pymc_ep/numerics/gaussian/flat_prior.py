@@ -9,12 +9,13 @@ where d_i is a row of D: `coefficient_space` with every coefficient flat, D spar
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from scipy.sparse.linalg import LinearOperator
 
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 
@@ -76,7 +77,7 @@ class FlatPosterior(NamedTuple):
         """The unknowns are drawn directly."""
         return False
 
-    def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
+    def remaining_variance(self, cross: Array, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of C x, for C = `cross`, (d, N), sparse or dense.
 
         For a LinearOperator, whose rows are not known, they are estimated from draws with a fixed seed: with a relative
@@ -158,7 +159,7 @@ class FlatPrior(NamedTuple):
         predictor = int(np.searchsorted(design.indptr, bad[0], side="right")) - 1
         return float(design.data[bad[0]]), int(design.indices[bad[0]]), predictor
 
-    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> FlatPosterior:
+    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> FlatPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         design, total = self.algebra.design, self.added + precision
         factor = self.algebra.factor(total)
@@ -182,7 +183,7 @@ class FlatPrior(NamedTuple):
         )
         return self.shifted(zero, mean, shift, precision)
 
-    def shifted(self, posterior: FlatPosterior, mean: Any, shift: Any, precision: Any) -> FlatPosterior:
+    def shifted(self, posterior: FlatPosterior, mean: Array, shift: Array, precision: Array) -> FlatPosterior:
         """Return the posterior for another `shift` of the same `precision`: solutions with the factor only.
 
         Iterative refinement from the unknowns of the given posterior: a second step removes the rounding of the first.
@@ -210,12 +211,12 @@ class FlatPrior(NamedTuple):
         design = self.algebra.design
         units = scipy.sparse.eye_array(design.shape[0], format="csr")
 
-        def block(rows: Any, columns: Any = slice(None)) -> np.ndarray:
+        def block(rows: Array, columns: Array = slice(None)) -> np.ndarray:
             return (design @ posterior.factor.solve(design.T @ units[rows].T.toarray()))[columns].T
 
         return block
 
-    def cotangent(self, posterior: FlatPosterior, precision: Any) -> None:
+    def cotangent(self, posterior: FlatPosterior, precision: Array) -> None:
         """Return None: D is constant."""
         return
 

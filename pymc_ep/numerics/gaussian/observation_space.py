@@ -33,7 +33,7 @@ from pymc_ep.numerics.backend.cholesky import (
     solve_right,
     times,
 )
-from pymc_ep.numerics.backend.namespace import is_jax, namespace
+from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
 
 __all__ = [
@@ -77,15 +77,15 @@ class DensePosterior(NamedTuple):
         R with E = s B^{-1} s - R R^T, for the m negative precisions.
     """
 
-    mean: Any
-    variance: Any
-    remainder: Any
-    weights: Any
-    log_det: Any
-    proper: Any
-    root: Any
-    whitener: Any
-    downdate: Any
+    mean: Array
+    variance: Array
+    remainder: Array
+    weights: Array
+    log_det: Array
+    proper: Array
+    root: Array
+    whitener: Array
+    downdate: Array
 
     @property
     def drawn_from_prior(self) -> Literal[True]:
@@ -93,7 +93,7 @@ class DensePosterior(NamedTuple):
         return True
 
     @property
-    def coordinates(self) -> Any:
+    def coordinates(self) -> Array:
         """The weights: the mean of x with Cov(x, eta) = C is that of its prior plus C a."""
         return self.weights
 
@@ -138,7 +138,7 @@ class DensePosterior(NamedTuple):
             return centred
         return centred + rng.standard_normal((len(prior_draws), self.downdate.shape[1])) @ self.downdate.T
 
-    def precision_matrix(self) -> Any:
+    def precision_matrix(self) -> Array:
         """Return E = (K + Pi^{-1})^{-1}, (n, n), by its limit where pi is 0."""
         positive = gram(self.whitener) * self.root[:, None] * self.root
         return positive - self.downdate @ self.downdate.T if self.downdate.shape[1] else positive
@@ -153,13 +153,13 @@ class DensePrior(NamedTuple):
         K, possibly singular.
     """
 
-    covariance: Any
+    covariance: Array
 
-    def variances(self) -> Any:
+    def variances(self) -> Array:
         """Return the prior variances, (n,)."""
         return namespace(self.covariance).diagonal(self.covariance)
 
-    def covariance_matrix(self) -> Any:
+    def covariance_matrix(self) -> Array:
         """Return K, (n, n)."""
         return self.covariance
 
@@ -182,7 +182,7 @@ class DensePrior(NamedTuple):
         """Return the first covariance that is not finite, and the two predictors."""
         return first_not_finite(np.asarray(self.covariance))
 
-    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> DensePosterior:
+    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> DensePosterior:
         """Multiply by Gaussian sites.
 
         Parameters
@@ -210,7 +210,7 @@ class DensePrior(NamedTuple):
         prior = DensePosterior(mean, variance, remainder, zero, log_det, proper, root, whitener, downdate)
         return self.shifted(prior, mean, shift, precision)
 
-    def shifted(self, posterior: DensePosterior, mean: Any, shift: Any, precision: Any) -> DensePosterior:
+    def shifted(self, posterior: DensePosterior, mean: Array, shift: Array, precision: Array) -> DensePosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only.
 
         Starts at the weights of the given posterior. With large precisions the solution loses digits to
@@ -233,7 +233,7 @@ class DensePrior(NamedTuple):
             fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
-    def rounding(self, posterior: DensePosterior) -> Any:
+    def rounding(self, posterior: DensePosterior) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative.
 
         Both are differences of terms as large as prior variances, so that digits cancel under vague priors.
@@ -268,7 +268,7 @@ class DensePrior(NamedTuple):
         np.fill_diagonal(whole, variance)
         return lambda rows, columns=slice(None): whole[rows][:, columns]
 
-    def cotangent(self, posterior: DensePosterior, precision: Any) -> np.ndarray:
+    def cotangent(self, posterior: DensePosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d K = (a a^T - E) / 2, (n, n)."""
         out = np.array(posterior.precision_matrix())
         out *= -0.5
@@ -277,7 +277,7 @@ class DensePrior(NamedTuple):
         return out
 
 
-def _solved_weights(posterior: DensePosterior, covariance: Any, gain: Any) -> Any:
+def _solved_weights(posterior: DensePosterior, covariance: Array, gain: Array) -> Array:
     """Return (I - E K) gain = (I + Pi K)^{-1} gain.
 
     With gain = s h this is s B^{-1} h, which does not cancel where pi K is large. Where s is too small to divide
@@ -296,7 +296,7 @@ def _solved_weights(posterior: DensePosterior, covariance: Any, gain: Any) -> An
     return response + downdate @ (downdate.T @ times(covariance, gain))
 
 
-def _whitener(covariance: Any, root: Any) -> tuple[Any, Any, Any]:
+def _whitener(covariance: Array, root: Array) -> tuple[Any, Any, Any]:
     """Return W = L^{-1}, log |B| and whether B = I + s K s = L L^T is positive definite."""
     xp = namespace(covariance)
     n = covariance.shape[0]
@@ -310,7 +310,7 @@ def _whitener(covariance: Any, root: Any) -> tuple[Any, Any, Any]:
     return inverse_factor(whitened)
 
 
-def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: Any) -> Any:
+def _marginal_variances(covariance: Array, root: Array, whitener: Array, remainder: Array) -> Array:
     """Return diag(K - K s B^{-1} s K), by the diagonal of B^{-1} wherever that is accurate."""
     xp = namespace(covariance)
     explained = 1.0 - remainder
@@ -319,7 +319,7 @@ def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: An
     if xp is not np:
         from pymc_ep.numerics.backend.cholesky_jax import where_any_jax
 
-        def by_rows() -> Any:
+        def by_rows() -> Array:
             return xp.diagonal(covariance) - ((whitener @ (root[:, None] * covariance)) ** 2).sum(axis=0)
 
         return where_any_jax(small, by_rows, by_diagonal)
@@ -332,7 +332,7 @@ def _marginal_variances(covariance: Any, root: Any, whitener: Any, remainder: An
     return by_diagonal
 
 
-def _negative_sites(covariance: Any, root: Any, whitener: Any, precision: Any) -> tuple[Any, Any, Any, Any]:
+def _negative_sites(covariance: Array, root: Array, whitener: Array, precision: Array) -> tuple[Any, Any, Any, Any]:
     """Apply the negative precisions to the posterior of the positive ones.
 
     With D = (-Pi)^{1/2}, C = (I - E K) D and V the posterior covariance so far, V D = K C, and

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from pymc_ep.exceptions import first_index
+from pymc_ep.numerics.backend.namespace import Array
 
 __all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
 
@@ -22,37 +23,37 @@ class _Posterior(Protocol):
     """Posterior of n predictors under Gaussian sites exp(b f - pi f^2 / 2)."""
 
     @property
-    def mean(self) -> Any:
+    def mean(self) -> Array:
         """Marginal means, (n,)."""
 
     @property
-    def variance(self) -> Any:
+    def variance(self) -> Array:
         """Marginal variances V, (n,)."""
 
     @property
-    def remainder(self) -> Any:
+    def remainder(self) -> Array:
         """1 - pi_i V_i, (n,): variance / remainder is the cavity variance of site i."""
 
     @property
-    def weights(self) -> Any:
+    def weights(self) -> Array:
         """The derivative a of log Z in the prior mean, (n,)."""
 
     @property
-    def log_det(self) -> Any:
+    def log_det(self) -> Array:
         """log |I + K Pi|."""
 
     @property
-    def proper(self) -> Any:
+    def proper(self) -> Array:
         """Whether the posterior is a proper Gaussian; the other members are meaningless where it is not."""
 
     @property
-    def coordinates(self) -> Any:
+    def coordinates(self) -> Array:
         """Posterior mean of the prior's coordinates, (c,): the mean of x moves by Cov(x, coordinates) times this."""
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
 
-    def _replace(self, **fields: Any) -> Any:
+    def _replace(self, **fields: Any) -> Array:
         """Return a copy with other fields, as NamedTuples do."""
 
 
@@ -88,16 +89,16 @@ GaussianPosterior = _DrawnFromPrior | _DrawnByItself
 class GaussianPrior(Protocol):
     """N(m0, K) on n predictors. The mean is an argument of the methods, since it changes while K does not."""
 
-    def variances(self) -> Any:
+    def variances(self) -> Array:
         """Return the prior variances, (n,)."""
 
-    def covariance_matrix(self) -> Any:
+    def covariance_matrix(self) -> Array:
         """Return K, (n, n)."""
 
     def is_positive_semidefinite(self) -> bool:
         """Whether K has no negative eigenvalue beyond rounding."""
 
-    def regular(self) -> Any:
+    def regular(self) -> Array:
         """Return a proper prior for a first iterate: itself, or one near it."""
 
     def undetermined(self) -> np.ndarray:
@@ -106,13 +107,13 @@ class GaussianPrior(Protocol):
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first number of the prior that is not finite, with its coordinate and predictor."""
 
-    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> Any:
+    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> Any:
         """Multiply by Gaussian sites; with `log_concave` no site has a negative precision."""
 
-    def shifted(self, posterior: Any, mean: Any, shift: Any, precision: Any) -> Any:
+    def shifted(self, posterior: Any, mean: Array, shift: Array, precision: Array) -> Array:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
 
-    def rounding(self, posterior: Any) -> Any:
+    def rounding(self, posterior: Any) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative."""
 
     def posterior_rows(self, posterior: Any) -> Callable[..., np.ndarray]:
@@ -121,7 +122,7 @@ class GaussianPrior(Protocol):
         Without ``columns`` it returns whole rows, (k, n).
         """
 
-    def cotangent(self, posterior: Any, precision: Any) -> np.ndarray | None:
+    def cotangent(self, posterior: Any, precision: Array) -> np.ndarray | None:
         """Return the derivative of log Z in the prior's array, of its shape; None where that is constant."""
 
     def __iter__(self) -> Any:
@@ -132,7 +133,7 @@ class CoordinatePrior(GaussianPrior, Protocol):
     """A prior with independent coordinates, whose posterior is not `drawn_from_prior`."""
 
     @property
-    def precision(self) -> Any:
+    def precision(self) -> Array:
         """Prior precisions of the coordinates, (c,)."""
 
 

@@ -4,12 +4,13 @@ The algebra is that of `coefficient_space`, with R^T in compressed rows. B and i
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, dependent, shifted_posterior, widened
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 
@@ -78,7 +79,9 @@ class SparseFactorPrior(NamedTuple):
             return None
         return float(self.values[bad[0]]), int(self.indices[bad[0]]), int(self._predictor[bad[0]])
 
-    def posterior(self, mean: Any, shift: Any, precision: Any, *, log_concave: bool = False) -> CoefficientPosterior:
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False
+    ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         transposed = self._transposed
         weighted = transposed.copy()
@@ -95,7 +98,9 @@ class SparseFactorPrior(NamedTuple):
         )
         return self.shifted(prior, mean, shift, precision)
 
-    def shifted(self, posterior: CoefficientPosterior, mean: Any, shift: Any, precision: Any) -> CoefficientPosterior:
+    def shifted(
+        self, posterior: CoefficientPosterior, mean: Array, shift: Array, precision: Array
+    ) -> CoefficientPosterior:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
         return shifted_posterior(self._transposed, self.precision, posterior, mean, shift, precision)
 
@@ -108,7 +113,7 @@ class SparseFactorPrior(NamedTuple):
         half = self._transposed @ posterior.whitener.T
         return lambda rows, columns=slice(None): half[rows] @ half[columns].T
 
-    def cotangent(self, posterior: CoefficientPosterior, precision: Any) -> np.ndarray:
+    def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""
         inverse = posterior.whitener.T @ posterior.whitener
         row, column = self._predictor, self.indices

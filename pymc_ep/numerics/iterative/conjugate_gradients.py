@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.numerics.backend.namespace import Array
+
 __all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
@@ -30,7 +32,7 @@ class Solution(NamedTuple):
         Whether the residual is at most the tolerance.
     """
 
-    x: Any
+    x: Array
     residual: float
     iterations: int
     converged: bool
@@ -51,14 +53,14 @@ class NormalEquations(NamedTuple):
 
     forward: Callable[[Any], Any]
     adjoint: Callable[[Any], Any]
-    weights: Any
+    weights: Array
 
-    def apply(self, vector: Any) -> Any:
+    def apply(self, vector: Array) -> Array:
         """Return A v."""
         return self.adjoint(self.weights * self.forward(vector))
 
 
-def jacobi(diagonal: Any) -> Callable[[Any], Any]:
+def jacobi(diagonal: Array) -> Callable[[Any], Any]:
     """Return the preconditioner that divides by a diagonal, (N,), where that is positive."""
     scale = 1.0 / (diagonal + (diagonal <= 0))
     return lambda vector: scale * vector
@@ -68,7 +70,7 @@ def splitting(
     root: Callable[[float], Callable[[Any], Any]],
     forward: Callable[[Any], Any],
     adjoint: Callable[[Any], Any],
-    weights: Any,
+    weights: Array,
 ) -> Callable[[Any], Any]:
     """Return a preconditioner for H + W^T Pi W, of which both parts are diagonal in orthonormal bases.
 
@@ -96,7 +98,7 @@ def splitting(
     scale = root(_RATIO * middle)
     shrinkage = weights / (weights + middle)
 
-    def precondition(vector: Any) -> Any:
+    def precondition(vector: Array) -> Array:
         scaled = scale(vector)
         # (W^T Pi W + b)^{-1}, also where W has fewer rows than columns, up to the factor b.
         return scale(scaled - adjoint(shrinkage * forward(scaled)))
@@ -106,9 +108,9 @@ def splitting(
 
 def conjugate_gradients(
     apply: Callable[[Any], Any],
-    b: Any,
+    b: Array,
     *,
-    start: Any = None,
+    start: Array = None,
     precondition: Callable[[Any], Any] | None = None,
     tol: float = 1e-6,
     max_iter: int = 1000,
@@ -165,7 +167,7 @@ def conjugate_gradients(
 
 def newton_step(
     apply: Callable[[Any], Any],
-    b: Any,
+    b: Array,
     *,
     precondition: Callable[[Any], Any] | None = None,
     tol: float = 1e-6,
@@ -197,8 +199,8 @@ def newton_step(
 def _iterate(
     apply: Callable[[Any], Any],
     precondition: Callable[[Any], Any],
-    x: Any,
-    residual: Any,
+    x: Array,
+    residual: Array,
     goal: float,
     most: int,
     truncation: float = 0.0,
@@ -224,13 +226,13 @@ def _iterate(
     return x, most, False
 
 
-def _identity(vector: Any) -> Any:
+def _identity(vector: Array) -> Array:
     return vector
 
 
-def _dot(one: Any, other: Any) -> float:
+def _dot(one: Array, other: Array) -> float:
     return float(one @ other)
 
 
-def _norm(vector: Any) -> float:
+def _norm(vector: Array) -> float:
     return _dot(vector, vector) ** 0.5

@@ -3,7 +3,7 @@
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy.linalg
@@ -12,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.numerics.backend.cholesky import counts, factor_lower, mirror_lower
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.precision.multifrontal import Multifrontal, pivots_vanish, rows_by_length
 from pymc_ep.numerics.precision.nested_dissection import dissect, pair_count, pattern
 
@@ -96,7 +97,7 @@ class Algebra(Protocol):
         """Factor D^T diag(weights) D, with `ridge`, (N,), added to its diagonal where given."""
 
 
-def plan_algebra(design: Any, shape: tuple[int, ...] | None = None) -> Algebra:
+def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra:
     """Return the exact algebra with the fewest operations.
 
     Parameters

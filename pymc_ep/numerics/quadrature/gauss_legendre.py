@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import namespace, while_loop
+from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 
 __all__ = [
     "REACH",
@@ -74,19 +74,19 @@ class Panels(NamedTuple):
         The first panel of each site.
     """
 
-    left: Any
-    width: Any
+    left: Array
+    width: Array
     site: np.ndarray
     first: np.ndarray
 
-    def reduce(self, values: Any, function: str) -> Any:
+    def reduce(self, values: Array, function: str) -> Array:
         """Reduce values of shape (panels,) to one a site by ``"add"`` or ``"maximum"``, with shape (n,)."""
         if namespace(values) is np:
             return getattr(np, function).reduceat(values, self.first)
         # Under JAX every site has the same number of panels.
         return getattr(namespace(values), function).reduce(values.reshape((len(self.first), -1)), axis=1)
 
-    def total(self, values: Any) -> Any:
+    def total(self, values: Array) -> Array:
         """Sum values of shape (nodes, panels) for each site, to shape (n,)."""
         return self.reduce(values.sum(axis=0), "add")
 
@@ -113,14 +113,14 @@ class TiltedNodes(NamedTuple):
     """
 
     panels: Panels
-    centre: Any
-    offset: Any
-    weight: Any
-    slope: Any
-    log_z: Any
-    mean: Any
-    variance: Any
-    jump: Any = None
+    centre: Array
+    offset: Array
+    weight: Array
+    slope: Array
+    log_z: Array
+    mean: Array
+    variance: Array
+    jump: Array = None
 
 
 LogDensity = Callable[..., Sequence[Any]]
@@ -129,10 +129,10 @@ LogDensity = Callable[..., Sequence[Any]]
 
 def tilted_nodes(
     log_density: LogDensity,
-    y: Any,
-    mean: Any,
-    variance: Any,
-    power: Any,
+    y: Array,
+    mean: Array,
+    variance: Array,
+    power: Array,
     parameters: Sequence[Any] = (),
     *,
     knots: Sequence[Any] = (),
@@ -168,7 +168,7 @@ def tilted_nodes(
     """
     xp = namespace(mean, variance, y)
 
-    def density(f: Any) -> Sequence[Any]:
+    def density(f: Array) -> Sequence[Any]:
         return log_density(f, y, *parameters)
 
     if log_concave:
@@ -185,7 +185,13 @@ def tilted_nodes(
 
 
 def panel_values(
-    log_density: LogDensity, panels: Panels, centre: Any, log_centre: Any, y: Any, parameters: Sequence[Any], nodes: int
+    log_density: LogDensity,
+    panels: Panels,
+    centre: Array,
+    log_centre: Array,
+    y: Array,
+    parameters: Sequence[Any],
+    nodes: int,
 ) -> tuple[Any, Any, Any]:
     """Return the nodes of all panels as offsets from the centre, log t there over that at the centre, and its slope."""
     offset = panels.left + panels.width * legendre(nodes)[0][:, None]
@@ -199,14 +205,14 @@ def panel_values(
 
 def weighed(
     panels: Panels,
-    offset: Any,
-    log_t: Any,
-    slope: Any,
-    centre: Any,
-    log_centre: Any,
-    mean: Any,
-    variance: Any,
-    power: Any,
+    offset: Array,
+    log_t: Array,
+    slope: Array,
+    centre: Array,
+    log_centre: Array,
+    mean: Array,
+    variance: Array,
+    power: Array,
 ) -> TiltedNodes:
     """Return the rule with the probabilities of its nodes."""
     xp = namespace(mean, variance, offset)
@@ -222,7 +228,7 @@ def weighed(
         return TiltedNodes(panels, centre, offset, weight / total[site], power[site] * slope, log_z, mean, variance)
 
 
-def reweighted(rule: TiltedNodes, step: Any) -> TiltedNodes:
+def reweighted(rule: TiltedNodes, step: Array) -> TiltedNodes:
     """Reweight the nodes for other cavity means: the ratio of two Gaussians is an exponential of the offset.
 
     Parameters
@@ -275,7 +281,7 @@ def legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return (node + 1) / 2, weight / 2
 
 
-def panels_between(low: Any, high: Any, inner: Any) -> Panels:
+def panels_between(low: Array, high: Array, inner: Array) -> Panels:
     """Cut the intervals at the inner points, of shape (points, n), that lie inside them."""
     xp = namespace(low, high)
     inside = (inner > low) & (inner < high)
@@ -292,7 +298,7 @@ def panels_between(low: Any, high: Any, inner: Any) -> Panels:
     return Panels(left.reshape(-1), width.reshape(-1), site, np.arange(0, n * count, count))
 
 
-def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
+def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
     """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
@@ -301,7 +307,7 @@ def _hull_interval(mean: Any, variance: Any, knots: Sequence[Any], xp: Any) -> t
     return low, high, [cut * deviation for cut in _GAUSSIAN_CUTS]
 
 
-def _peak_interval(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> tuple[Any, Any, Any, Any]:
+def _peak_interval(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> tuple[Any, Any, Any, Any]:
     """Return a point near the mode, log t there, and the offsets at which the integrand has dropped by `DROP`."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         centre = _mode(density, mean, variance, power, xp)
@@ -310,7 +316,7 @@ def _peak_interval(density: Callable, mean: Any, variance: Any, power: Any, xp: 
     return centre, log_centre, -left, right
 
 
-def _mode(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> Any:
+def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> Array:
     """Find a point less than `_MODE_LOSS` nats below the maximum of the tilted density.
 
     Along the direction in which the density rises from the cavity mean, ``rise(d) = |d log density / d f|`` at
@@ -327,7 +333,7 @@ def _mode(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> A
     low = xp.zeros_like(mean)
     part = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
 
-    def loss(low: Any, high: Any, rise_low: Any, rise_high: Any) -> Any:
+    def loss(low: Array, high: Array, rise_low: Array, rise_high: Array) -> Array:
         return xp.minimum(rise_low, rise_high) * (high - low)
 
     def cond(state: tuple[Any, ...]) -> Any:
@@ -353,7 +359,7 @@ def _mode(density: Callable, mean: Any, variance: Any, power: Any, xp: Any) -> A
 
 
 def _edges(
-    density: Callable, centre: Any, log_centre: Any, mean: Any, variance: Any, power: Any, xp: Any
+    density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: Any
 ) -> tuple[Any, Any]:
     """Find the distances left and right of `centre` at which the log integrand has dropped by about `DROP`.
 
@@ -363,7 +369,7 @@ def _edges(
     """
     way = np.array([-1.0, 1.0])[:, None]
 
-    def drop(distance: Any) -> tuple[Any, Any]:
+    def drop(distance: Array) -> tuple[Any, Any]:
         """Drop at distances of shape (2, n), and its derivative."""
         offset = way * distance
         log_t, slope = density(centre + offset)

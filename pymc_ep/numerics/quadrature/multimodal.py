@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.quadrature.gauss_legendre import (
     LogDensity,
     Panels,
@@ -68,7 +69,7 @@ _HALVINGS = 30
 def defined(log_density: LogDensity) -> LogDensity:
     """Return a log density that is minus infinity, with slope zero, wherever the given one is not finite."""
 
-    def density(f: Any, y: Any, *parameters: Any) -> tuple[Any, Any]:
+    def density(f: Array, y: Array, *parameters: Array) -> tuple[Any, Any]:
         log_t, slope = log_density(f, y, *parameters)
         good = np.isfinite(log_t)
         return np.where(good, log_t, -np.inf), np.where(good & np.isfinite(slope), slope, 0.0)

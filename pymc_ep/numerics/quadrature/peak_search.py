@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.quadrature.gauss_legendre import LogDensity
 
 __all__ = [
@@ -92,11 +93,11 @@ Integrand = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 def integrand_of(
-    log_density: LogDensity, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]
+    log_density: LogDensity, y: Array, mean: Array, variance: Array, power: Array, parameters: Sequence[Any]
 ) -> Integrand:
     """Return ``integrand(offset, sites)``: its log and slope at offsets (k, m) from the cavity means of m sites."""
 
-    def integrand(offset: np.ndarray, sites: Any = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+    def integrand(offset: np.ndarray, sites: Array = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         spread = variance[sites]
         log_t, slope = log_density(mean[sites] + offset, y[sites], *(values[sites] for values in parameters))
         return power[sites] * log_t - offset**2 / (2 * spread), power[sites] * slope - offset / spread

@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.engines.bilinear.block_ascent import BestRows, best_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound
 from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored
@@ -29,7 +30,7 @@ _BOUND = "lower bound on the log density of the cells of each new row given the 
 """Description of the rows' bounds in the dataset."""
 
 
-def fold_in(idata: Any, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
     """Return the posterior of new rows of one matrix of a bilinear model, given the fitted rows of the other one.
 
     New rows have the prior of the fitted ones. Hyperparameters are at their mode, and the fit does not change.

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.engines.bilinear.values import NewCells
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -25,7 +26,7 @@ class CellPredictions:
     """Predictive quantities of cells, whose predictors are inner products and so not Gaussian."""
 
     @staticmethod
-    def rebuild(idata: Any, model: pm.Model) -> BilinearPosterior:
+    def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
         return require_bilinear(idata, model, "This")
 

@@ -1,10 +1,11 @@
 """Rebuild the posterior of a bilinear model from a result."""
 
-from typing import Any, cast
+from typing import cast
 
 import pymc as pm
 import xarray as xr
 
+from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
@@ -16,7 +17,7 @@ from pymc_ep.results.unchanged import require_unchanged
 __all__ = ["bilinear_posterior", "require_bilinear"]
 
 
-def require_bilinear(idata: Any, model: pm.Model, caller: str) -> BilinearPosterior:
+def require_bilinear(idata: Container, model: pm.Model, caller: str) -> BilinearPosterior:
     """Return the posterior of a fit; raise unless it is of a bilinear model."""
     form = compiled_form(model, settings(idata)["latent"])
     if not isinstance(form, CompiledBilinear):
@@ -27,7 +28,7 @@ def require_bilinear(idata: Any, model: pm.Model, caller: str) -> BilinearPoster
     return bilinear_posterior(idata, model, form)
 
 
-def bilinear_posterior(idata: Any, model: pm.Model, form: CompiledBilinear) -> BilinearPosterior:
+def bilinear_posterior(idata: Container, model: pm.Model, form: CompiledBilinear) -> BilinearPosterior:
     """Rebuild the posterior of a fit of a bilinear model.
 
     Raises
@@ -57,7 +58,7 @@ def bilinear_posterior(idata: Any, model: pm.Model, form: CompiledBilinear) -> B
     return posterior
 
 
-def _require_labels(idata: Any, model: pm.Model, name: str) -> None:
+def _require_labels(idata: Container, model: pm.Model, name: str) -> None:
     """Raise unless the rows of a matrix have the labels of the fit."""
     dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
     labels = model.coords.get(dim)

@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 from scipy.special import logsumexp
 
+from pymc_ep.compat import Container
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
@@ -52,7 +53,7 @@ class _Ranked(NamedTuple):
 
 
 def recommend(
-    idata: Any,
+    idata: Container,
     model: pm.Model | None = None,
     *,
     n: int = 20,
