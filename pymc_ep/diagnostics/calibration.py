@@ -21,7 +21,7 @@ from pymc_ep.sites import CompiledSite, check_finite
 __all__ = ["loo_pit", "predictive_pit"]
 
 _MOST_COUNTS = 10**7
-"""Most predictive probabilities of single counts that are summed: 80 MB an array, and seconds of work."""
+"""Most predictive probabilities of single counts that are summed, 80 MB an array: a bound on memory and work."""
 _EDGES = np.array([-1.0, -0.999, -0.99, -0.9, -0.5, 0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
 """Edges of the panels on which a predictive density is integrated, in t: shorter towards the ends, for heavy tails."""
 _NODES = 12
@@ -29,7 +29,7 @@ _NODES = 12
 _FAR = 40.0
 """Distance from the mean, in logarithms or logits, beyond which the density counts as zero: a factor of 2e17."""
 _INTEGRAL_ERROR = 1e-3
-"""Largest error of the integral of a density, which is one: invisible in a histogram of transforms."""
+"""Largest error of the integral of a density, which is one, and so of a transform."""
 
 
 def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:

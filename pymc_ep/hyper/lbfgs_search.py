@@ -25,7 +25,8 @@ search goes on in whitened coordinates; their Hessian costs two evaluations for 
 _EVALUATIONS = 1000
 """Most evaluations of the evidence in one search, ten rounds: a bound on its time."""
 _REACH = 4.0
-"""Half-width of the box of a logarithm or logit, a factor of 50. A first step along a steep slope would leave it."""
+"""Half-width of the box of a logarithm or logit, a factor of 50: a smaller one costs rounds, a larger one lets a first
+step along a steep slope reach points without evidence."""
 _RETRIES = 6
 """Rounds in a row that may meet points without evidence. Each at least quarters the box, to 1e-3 of `_REACH` at the
 end."""

@@ -17,8 +17,8 @@ _SETTLED = 1e-3
 """Largest gradient, relative to max(|value|, 1), of a settled search: rounding of a large value hides smaller
 slopes."""
 _NEAR_SD = 0.03
-"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient: the standard
-error of a mean over 1000 draws."""
+"""Newton step to the mode, in standard deviations, below which a search counts as settled at any gradient. It equals
+the standard error of a mean over 1000 draws."""
 _BEYOND = 15.0, 20.0
 """Distances of a logarithm or logit from its start, factors of 3e6 and 5e8, at which densities are compared: a proper
 one falls between them."""

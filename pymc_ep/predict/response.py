@@ -31,7 +31,7 @@ _BLOCK = 2**20
 _HALVINGS = 60
 """Steps of bisection: more than the digits of a double."""
 _MOST_COUNTS = 10**5
-"""Largest count up to which probabilities are summed: seconds of work."""
+"""Largest count up to which probabilities are summed: a bound on the work of one quantile."""
 _COUNTS = 64
 """Counts whose probabilities are evaluated at a time: fewer cost calls, more are wasted on small counts."""
 _FAR = 40.0

@@ -33,7 +33,7 @@ __all__ = ["Integral", "integrate"]
 _MODE_GAIN = 1e-3
 """Least gain of an iteration of the search for the mode, in nats. The mode is a centre only, and need not be exact."""
 _WALKERS = 200
-"""Chains, moved as one array: enough for a covariance of 25 hyperparameters."""
+"""Chains, moved as one array: more give a better covariance of the density, and cost evaluations of the emulator."""
 _MOVES = 10
 """Moves of the chains after each change of the emulator: so many to forget the old one, and so many that are kept."""
 _KNOWN = 1.0

@@ -28,8 +28,9 @@ _WIDE = 10.0
 """Standard deviation of the predictors under the Gaussian that replaces a flat prior in a first iterate: wide on the
 scale of a log or logit link."""
 _DEPENDENT = 1e-11
-"""Pivot of the correlation matrix of the effects of flat coefficients below which they are linearly dependent: above
-its rounding, 1e-16 times their number, and below the pivots of nearly collinear designs."""
+"""Pivot of the correlation matrix of the effects of flat coefficients below which they are linearly dependent: a
+smaller limit takes rounding, 1e-16 times their number, for information; a larger one refuses nearly collinear
+designs."""
 
 
 class CoefficientPosterior(NamedTuple):

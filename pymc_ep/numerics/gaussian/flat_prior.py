@@ -22,8 +22,8 @@ from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 __all__ = ["FlatPosterior", "FlatPrior", "null_unknowns"]
 
 _CLEAN = 1e-12
-"""Residual of the normal equations, relative to their right-hand side, above which a solution is refined once: rounding
-of a well-conditioned solution is below it."""
+"""Residual of the normal equations, relative to their right-hand side, above which a solution is refined once: a
+smaller limit costs solutions, a larger one digits."""
 _FLAT = 1e-9
 """Least remainder 1 - pi V, the share of a predictor's precision that is not its own site's. A smaller one has no
 digits left, and the cavity counts as flat: its variance is 1e9 times that of the posterior. Evidence and moments of a
@@ -32,8 +32,8 @@ _DRAWS = 200
 """Draws from which variances are estimated where rows are not known: a relative standard error of sqrt(2 / 200) =
 0.1."""
 _RIDGE = 1e-10
-"""Ridge added to each unknown, relative to its own diagonal element, to find the null space: the shares of null
-directions are then right to about this number."""
+"""Ridge added to each unknown, relative to its own diagonal element, to find the null space: a larger one blurs it, a
+smaller one is lost in rounding."""
 
 
 class FlatPosterior(NamedTuple):

@@ -31,8 +31,8 @@ Product = Callable[[np.ndarray], np.ndarray]
 _EQUAL = 1e-12
 """Relative difference of the unknowns' precisions that counts as rounding: their mean replaces them all."""
 _ORTHOGONAL = 1e-9
-"""Largest product of two bases with a random vector of order 1 that counts as zero: above the rounding of transforms,
-and below any product of bases that overlap."""
+"""Largest product of two bases with a random vector of order 1 that counts as zero: a smaller limit takes rounding of
+transforms for an overlap, a larger one misses small overlaps."""
 _VANISHES = 1e-14
 """Sum of two precisions, relative to their moduli, below which it is rounding: 45 units."""
 _OPERATIONS = 2.0**9

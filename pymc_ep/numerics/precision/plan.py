@@ -29,8 +29,7 @@ __all__ = [
 _MOST_PAIRS = 2**25
 """Most products of two entries of a row for nested dissection: 2 GB while they are sorted."""
 _FULL = 0.5
-"""Density of a precision above which it is factored densely: fill-in leaves little to save, and dissection costs
-time."""
+"""Density of a precision above which it is factored densely: the more fill-in, the less nested dissection saves."""
 _DENSE = 0.05
 """Density of a design above which its products are dense, by BLAS: an entry of a sparse product costs some 20
 operations of BLAS."""

@@ -54,8 +54,8 @@ _DROP = 60.0
 """Drop below the highest point of the grid, in nats, at which the interval of integration may end: exp(-60) is
 9e-27."""
 _DISAGREEMENT = 1e-6
-"""Difference between two forms of d log Z / d mean, times the cavity standard deviation, that shows a jump of t: above
-the error of the quadrature, below that of any jump of note."""
+"""Difference between two forms of d log Z / d mean, times the cavity standard deviation, that counts as a jump of t: a
+smaller limit takes quadrature error for a jump, a larger one misses small jumps."""
 
 _TAIL_COEFFICIENTS = 4
 """Last Legendre coefficients of a panel that are tested: one or two alone may vanish by symmetry."""
