@@ -33,10 +33,10 @@ CONSTANTS = (
     "_EVALUATIONS",
     "_REACH",
     "_RETRIES",
-    "_LEAPS",
-    "_STEEP",
+    "_UPHILL_DISTANCES",
+    "_STEEP_SLOPE",
     "_FARTHEST",
-    "_LITTLE",
+    "_NEGLIGIBLE_GAIN",
     "FAR",
     "WIDEST",
 )
