@@ -47,6 +47,10 @@ class Likelihood(Factor, Protocol):
         """Predictor eta, of the shape of the observations."""
 
     @property
+    def affine_predictor(self) -> Any:
+        """The predictor as one of the variables that `SitePosterior.moments` takes."""
+
+    @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """Site parameters, each (n,)."""
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm, Likelihood
+from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.engines.prior import Prior
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 
@@ -124,6 +124,3 @@ class SitePosterior(Posterior, Protocol):
 
     def moments(self, variables: Sequence[Any] | None = None) -> dict[str, Moments]:
         """Return the moments of the given affine variables, by default of all."""
-
-    def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of the predictors of a likelihood, with or without observations."""

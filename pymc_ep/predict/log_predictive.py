@@ -104,7 +104,7 @@ class AtPredictor(NamedTuple):
 def at_predictor(posterior: SitePosterior, group: Likelihood) -> AtPredictor:
     """Return the site, the Gaussian of its predictors and the parameters for new observations of a likelihood."""
     name = group.name
-    moments = posterior.predictor_moments(group)
+    moments = posterior.moments([group.affine_predictor])[name]
     site, parameters = posterior.form.site_at(posterior.theta, group)
     shape = moments.mean.shape
     for parameter, values in zip(site.site.parameters, parameters):

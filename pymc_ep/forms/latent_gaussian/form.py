@@ -102,6 +102,11 @@ class SiteGroup:
     link: str
     correlated: bool = False
 
+    @property
+    def affine_predictor(self) -> "AffineVariable":
+        """The predictor as a variable, for its moments."""
+        return AffineVariable(self.name, self.predictor)
+
 
 @dataclass(frozen=True)
 class FixedTerm:

@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments, weighted_moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import NumericalError, at_index, first_index
@@ -191,10 +190,6 @@ class LatentPosterior:
                 slope = (ends[1][name] - ends[0][name]) / (2 * step)
                 variances[name] = variances[name] + (slope**2).reshape(means[name].shape)
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
-
-    def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of the predictors of a likelihood, with or without observations."""
-        return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale, from the Gaussian of the unconstrained ones.

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments, weighted_moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
@@ -140,10 +139,6 @@ class PosteriorMixture:
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
-
-    def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of the predictors of a likelihood, with or without observations."""
-        return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return moments of the hyperparameters on their own scale."""

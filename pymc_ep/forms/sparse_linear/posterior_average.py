@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.base import Status
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
@@ -123,10 +122,6 @@ class PosteriorAverage:
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
         return mixed_moments((weight, part.moments(variables)) for weight, part in self.components())
-
-    def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of a likelihood's predictors, one to predict included."""
-        return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held."""

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import numpy as np
 
-from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import FactorValues
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
@@ -75,10 +74,6 @@ class SampledPosterior:
             base, mean, *samples = self.form.affine_values(self.theta, variable, points)
             out[variable.name] = Moments(mean, np.sqrt(np.mean([(s - base) ** 2 for s in samples], axis=0)))
         return out
-
-    def predictor_moments(self, likelihood: Likelihood) -> Moments:
-        """Return the moments of a likelihood's predictors, one to predict included."""
-        return self.moments([AffineVariable(likelihood.name, likelihood.predictor)])[likelihood.name]
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""

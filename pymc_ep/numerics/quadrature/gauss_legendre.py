@@ -22,6 +22,7 @@ import numpy as np
 from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
 
 __all__ = [
+    "GAUSSIAN_CUTS",
     "REACH",
     "LogDensity",
     "Panels",
@@ -58,7 +59,7 @@ _MODE_SECTIONS = 6
 _MAX_SEARCH = 60
 """Most rounds of a search. It ends one on values that are not finite; finite ones needed nine rounds at most."""
 
-_GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
+GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
 
 
@@ -302,9 +303,9 @@ def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Any) 
     """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
-    reach = _GAUSSIAN_CUTS[-1] * deviation
+    reach = GAUSSIAN_CUTS[-1] * deviation
     low, high = xp.minimum(peak, 0.0) - reach, xp.maximum(peak, 0.0) + reach
-    return low, high, [cut * deviation for cut in _GAUSSIAN_CUTS]
+    return low, high, [cut * deviation for cut in GAUSSIAN_CUTS]
 
 
 def _peak_interval(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> tuple[Any, Any, Any, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.quadrature.gauss_legendre import (
+    GAUSSIAN_CUTS,
     LogDensity,
     Panels,
     TiltedNodes,
@@ -22,7 +23,6 @@ from pymc_ep.numerics.quadrature.gauss_legendre import (
     weighed,
 )
 from pymc_ep.numerics.quadrature.peak_search import (
-    NEAR,
     Integrand,
     Survey,
     bracket_at,
@@ -33,8 +33,6 @@ from pymc_ep.numerics.quadrature.peak_search import (
 
 __all__ = ["defined", "scanned_nodes"]
 
-_CUTS = np.array([-NEAR, -5.0, -2.5, 0.0, 2.5, 5.0, NEAR])[:, None]
-"""Cavity standard deviations at which panels break, as for any density that may have several modes."""
 _PEAKS = 3
 """Most peaks that are bracketed, highest on the grid first; panels near others are halved until they are resolved."""
 
@@ -141,7 +139,7 @@ def _search(integrand: Integrand, seen: Survey, mean: np.ndarray, variance: np.n
     )
     low, high = np.maximum(low, low_end), np.minimum(high, high_end)
     centre = peaks[0]
-    breaks = np.concatenate([_CUTS * deviation, peaks, breaks_near_peaks]) - centre
+    breaks = np.concatenate([np.array(GAUSSIAN_CUTS)[:, None] * deviation, peaks, breaks_near_peaks]) - centre
     return _Intervals(mean + centre, low - centre, high - centre, breaks)
 
 

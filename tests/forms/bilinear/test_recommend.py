@@ -200,3 +200,16 @@ def test_gaussian_cells_are_not_ranked():
         pm.Normal("z", (V[[0, 1, 2]] * U[[0, 1, 1]]).sum(axis=-1), 1.0, observed=[0.3, -0.2, 1.1])
     with pytest.raises(pmep.UnsupportedModelError, match="'z' is Gaussian; rank by the means"):
         pmep.recommend(pmep.fit(model=model, **QUIET), model, U=0)
+
+
+def test_probabilities_of_wide_predictors():
+    """By quadrature on a fine grid, where one rule for all cells would err in the third digit."""
+    with pm.Model() as model:
+        V, U = (pm.Normal(name, 0, 2.5, shape=(n, D)) for name, n in (("V", I), ("U", J)))
+        pmep.BilinearPoisson("y", V, U, ROWS[:20], COLS[:20], offset=-4.0, observed=COUNTS[:20])
+    found = pmep.recommend(pmep.fit(model=model, **QUIET), model, U=np.arange(J), n=10)
+    mean, sd = (found[f"predictor_{what}"].to_numpy()[..., None] for what in ("mean", "sd"))
+    assert sd.max() > 2
+    z = np.linspace(-10, 10, 20_001)
+    expected = (SURVIVAL["poisson"](mean + sd * z) * scipy.stats.norm.pdf(z)).sum(axis=-1) * (z[1] - z[0])
+    np.testing.assert_allclose(found["probability"], expected, atol=1e-4)

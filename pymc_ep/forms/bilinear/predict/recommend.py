@@ -22,6 +22,7 @@ from pymc_ep.forms.bilinear.predict.inputs import (
 )
 from pymc_ep.forms.bilinear.predict.rebuild import require_bilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
+from pymc_ep.sites.cells.integrals import log_integral
 
 __all__ = ["recommend"]
 
@@ -172,10 +173,12 @@ class _Search:
                 f"keep those that it has an observation with by exclude_observed=False."
             )
         others = np.argpartition(-score, n - 1, axis=1)[:, :n]
-        order = np.argsort(-np.take_along_axis(score, others, axis=1), axis=1, kind="stable")
-        others = np.take_along_axis(others, order, axis=1)
         mean, sd = (np.take_along_axis(part, others, axis=1) for part in (mean, sd))
-        return _Ranked(others, mean, sd, self._log_least(mean, sd))
+        # The fixed rule that scores all cells errs by 3e-3 where log rates have an sd of 2; that of the best by 4e-5.
+        least = np.full(mean.shape, float(self._least))
+        log_least = log_integral(self._site, least, mean, sd**2, *map(np.asarray, self._parameters))
+        order = np.argsort(-mean if self._by == "predictor_mean" else log_least, axis=1, kind="stable")
+        return _Ranked(*(np.take_along_axis(part, order, axis=1) for part in (others, mean, sd, log_least)))
 
     def _log_least(self, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return log P(y = least), (k, m), of Gaussian predictors with these moments."""
