@@ -56,21 +56,21 @@ class Solution:
     """
 
     moments: dict[str, tuple[np.ndarray, np.ndarray]]
-    hyper_modes: dict[str, np.ndarray]
-    scalars: dict[str, Any]
-    traces: dict[str, tuple[str, np.ndarray]]
-    sites: dict[str, dict[str, np.ndarray]]
     state: dict[str, np.ndarray]
-    draws: Draws | None
-    numbers_per_draw: int
     status: str
     converged: bool
-    settings: dict[str, Any] = field(default_factory=dict)
+    draws: Draws | None = None
+    numbers_per_draw: int = 0
+    most_draws: int = 1000
+    modes: dict[str, np.ndarray] = field(default_factory=dict)
+    hyper_modes: dict[str, np.ndarray] = field(default_factory=dict)
+    scalars: dict[str, Any] = field(default_factory=dict)
+    traces: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
+    hyper_traces: dict[str, np.ndarray] = field(default_factory=dict)
+    sites: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    coefficients: dict[str, dict[str, Any]] = field(default_factory=dict)
     design: dict[str, np.ndarray] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     log_evidence_is: str = ""
     objective_is: str = "log evidence"
     max_change_is: str = "largest change of a site"
-    modes: dict[str, np.ndarray] = field(default_factory=dict)
-    most_draws: int = 1000
-    hyper_traces: dict[str, np.ndarray] = field(default_factory=dict)
-    coefficients: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -26,12 +26,10 @@ class BoundAscent:
     ----------
     tol : float
         The iteration ends once the change is no larger.
-    max_iter : int
-        Largest number of steps.
     """
 
-    def __init__(self, tol: float, max_iter: int):
-        self.tol, self.max_iter = tol, max_iter
+    def __init__(self, tol: float):
+        self.tol = tol
 
     def objective(self, state: Any) -> float:
         """Return the bound with the log prior of the hyperparameters."""
@@ -43,16 +41,21 @@ class BoundAscent:
 
     def finished(self, state: Any) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
-        progress = f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
         if state.change <= self.tol and self.may_end(state):
-            return Status(True, f"converged {progress}")
-        if state.loop >= self.max_iter:
-            return Status(False, f"stopped {progress}; raise max_iter or tol")
+            return Status(True, f"converged {_progress(state)}")
         return None
+
+    def exhausted(self, state: Any, iterations: int) -> str:
+        """Return the sentence for an ascent that is not finished at the largest number of iterations."""
+        return f"stopped {_progress(state)}; raise max_iter or tol"
 
     def may_end(self, state: Any) -> bool:
         """Return whether all parameters have been updated, so that a small change means convergence."""
         raise NotImplementedError
+
+
+def _progress(state: Any) -> str:
+    return f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
 
 
 def lbfgs_steps(

@@ -40,6 +40,9 @@ class Engine(Protocol):
     def finished(self, state: Any) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
 
+    def exhausted(self, state: Any, iterations: int) -> str:
+        """Return the sentence for a state that is not finished at the largest number of iterations, with the cure."""
+
 
 class Report:
     """Progress report of a fit. This one does nothing; that of `pymc_ep.calls.progress` shows a bar.

@@ -52,11 +52,7 @@ def run(
     status = engine.finished(state)
     while status is None:
         if len(objective) >= max_iter:
-            status = Status(
-                False,
-                f"stopped after {max_iter} iterations with a change of {change[-1]:.2g}; raise max_iter or lower "
-                f"damping",
-            )
+            status = Status(False, engine.exhausted(state, max_iter))
             break
         try:
             state = engine.step(problem, state)

@@ -64,6 +64,10 @@ class RecordedEngine:
         """Return how the iteration ended, or None while it goes on."""
         return self._engine.finished(state)
 
+    def exhausted(self, state: Any, iterations: int) -> str:
+        """Return the sentence of the engine within for a state that is not finished at the last iteration."""
+        return self._engine.exhausted(state, iterations)
+
     def save(self, state: Any, *, last: bool = False) -> None:
         """Save the state if the checkpoint is due or if `last`."""
         self._checkpoint.save(last=last, **self._arrays(state))

@@ -97,7 +97,7 @@ def test_extrapolation_saves_loops_and_changes_no_result():
         def _accelerated(self, problem, before, state, guaranteed):
             return self._tight(problem, state)
 
-    options = {"inner": "irls", "inner_max_iter": 20, "tol": 1e-5, "outer": 2000, "learn": True}
+    options = {"inner": "irls", "inner_max_iter": 20, "tol": 1e-5, "learn": True}
     plain, quick = (
         run(kind(form.linear, Exact(form.linear), **options), sites, Start(form.start), max_iter=2001)
         for kind in (Plain, DoubleLoop)
@@ -290,7 +290,7 @@ def test_lanczos_variances_are_the_exact_ones_in_the_whole_space():
 def test_change_of_estimated_variances_is_a_root_mean_square():
     form = image(12, 0.1, 0.05)
     solver = Iterative(form.linear, n_samples=10)
-    engine = DoubleLoop(form.linear, solver, inner="irls", inner_max_iter=20, tol=1e-3, outer=5)
+    engine = DoubleLoop(form.linear, solver, inner="irls", inner_max_iter=20, tol=1e-3)
     problem = BoundedSites(form)
     before = engine.init(problem)
     after = engine.step(problem, before)

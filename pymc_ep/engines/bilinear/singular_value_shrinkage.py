@@ -125,7 +125,6 @@ class SingularValueShrinkage(BoundAscent):
         Whether hyperparameters are learned.
     tol : float
         Increase of the objective in one step, per cell, at which the iteration ends.
-    max_iter : int
     """
 
     def __init__(
@@ -138,9 +137,8 @@ class SingularValueShrinkage(BoundAscent):
         ard: bool = False,
         learn: bool = False,
         tol: float = 1e-6,
-        max_iter: int = 1000,
     ):
-        super().__init__(tol, max_iter)
+        super().__init__(tol)
         self.cells, self.shape, self.rank = cells, shape, rank
         self.site = cast(CurvedCellSite, cells.site)
         self.points, self.ard, self.learn = shrinkage == "map", ard, learn
@@ -180,9 +178,9 @@ class SingularValueShrinkage(BoundAscent):
         # A shallow copy shares the arrays of the cells.
         engine = copy.copy(self)
         engine.points, engine.ard, engine.learn = True, False, False
-        engine.tol, engine.max_iter = _MODE_STOP
+        engine.tol, max_iter = _MODE_STOP
         points = state.with_sides(*(Rows(rows.mean, np.zeros_like(rows.variance)) for rows in state.sides))
-        modes = run(engine, problem, points, max_iter=engine.max_iter + 1)
+        modes = run(engine, problem, points, max_iter=max_iter + 1)
         prior, left, right = problem.prior(state.theta), modes.state.left_mean, modes.state.right_mean
         started = state.with_sides(Rows(left, state.left_variance), Rows(right, state.right_variance))
         return self._with_best_variances(

@@ -91,13 +91,12 @@ class VariationalGaussian(BoundAscent):
         Whether hyperparameters are learned.
     tol : float
         Increase of the objective in one step, per cell, at which the iteration ends.
-    max_iter : int
     full : bool
         Whether rows have covariances after the sweeps.
     """
 
-    def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, max_iter: int, full: bool = False):
-        super().__init__(tol, max_iter)
+    def __init__(self, bound: BilinearBound, *, learn: bool, tol: float, full: bool = False):
+        super().__init__(tol)
         self.bound, self.learn, self.full = bound, learn, full
 
     def init(self, problem: Any, start: Array = None) -> State:

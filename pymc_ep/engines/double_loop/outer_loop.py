@@ -137,8 +137,6 @@ class DoubleLoop:
     inner_max_iter : int
     tol : float
         Change at which the outer loop stops.
-    outer : int
-        Largest number of outer loops.
     inner_tol : float
         Decrease of the inner objective, relative to its size, at which an inner loop stops.
     learn : bool
@@ -156,7 +154,6 @@ class DoubleLoop:
         inner: str,
         inner_max_iter: int,
         tol: float,
-        outer: int,
         inner_tol: float = 1e-7,
         learn: bool = False,
         smoothing: float | None = None,
@@ -167,7 +164,6 @@ class DoubleLoop:
         self.inner_max_iter = inner_max_iter
         self.inner_tol = inner_tol
         self.tol = tol
-        self.outer = outer
         self.learn = learn
         self.smoothing = smoothing
 
@@ -235,15 +231,13 @@ class DoubleLoop:
 
     def finished(self, state: State) -> Status | None:
         """Return how the outer loop ended, or None while it goes on."""
-        loops = f"{state.loop} outer loop{'' if state.loop == 1 else 's'}"
-        unsolved = "; conjugate gradients stopped short of cg_tol: raise cg_max_iter" if not state.solved else ""
         if state.change <= self.tol and (self.smoothing is None or (state.variance <= state.least).all()):
-            return Status(state.solved, f"converged after {loops} with a change of {state.change:.2g}{unsolved}")
-        if state.loop >= self.outer:
-            return Status(
-                False, f"stopped after {loops} with a change of {state.change:.2g}; raise outer or tol{unsolved}"
-            )
+            return Status(state.solved, f"converged after {_progress(state)}")
         return None
+
+    def exhausted(self, state: State, iterations: int) -> str:
+        """Return the sentence for a double loop that is not finished at the largest number of outer loops."""
+        return f"stopped after {_progress(state, '; raise outer or tol')}"
 
     def _variances(self, state: State) -> Variances:
         if self.smoothing is not None:
@@ -361,3 +355,9 @@ def _root_mean_square(size: np.ndarray) -> float:
 def _packed(state: State) -> np.ndarray:
     """Return (x, log z, theta) as one vector, (N + n + p,)."""
     return np.concatenate([state.unknowns, np.log(state.variance), state.theta])
+
+
+def _progress(state: State, cure: str = "") -> str:
+    loops = f"{state.loop} outer loop{'' if state.loop == 1 else 's'}"
+    unsolved = "" if state.solved else "; conjugate gradients stopped short of cg_tol: raise cg_max_iter"
+    return f"{loops} with a change of {state.change:.2g}{cure}{unsolved}"

@@ -235,6 +235,13 @@ class EP:
         """Return the largest change of a site in a plain update."""
         return float(state.sweep.change)
 
+    def exhausted(self, state: State, iterations: int) -> str:
+        """Return the sentence for a fit that is not finished at the largest number of iterations."""
+        return (
+            f"stopped after {iterations} iterations with a change of {self.change(state):.2g}; raise max_iter or "
+            f"lower damping"
+        )
+
     def finished(self, state: State) -> Status | None:
         """Test the change against the tolerance."""
         change = self.change(state)

@@ -55,9 +55,9 @@ class Problem:
         of_noise = sum(np.exp(theta[2]) * part.sum() for part in of_parameters)
         return np.array([of_width, of_offset.sum(), of_noise]) - theta
 
-    def fitted(self, theta=THETA, rank=D, tol=1e-10, **options):
-        engine = SingularValueShrinkage(self.cells, self.shape, rank=rank, tol=tol, **({"max_iter": 4000} | options))
-        return engine, run(engine, self, engine.first(self.prior(theta), theta, 0), max_iter=10000)
+    def fitted(self, theta=THETA, rank=D, tol=1e-10, max_iter=4000, **options):
+        engine = SingularValueShrinkage(self.cells, self.shape, rank=rank, tol=tol, **options)
+        return engine, run(engine, self, engine.first(self.prior(theta), theta, 0), max_iter=max_iter + 1)
 
 
 OPTIONS = {
@@ -225,7 +225,7 @@ def test_from_modes_columns_are_kept_that_are_not_found_from_zeros():
         *(MatrixPrior(np.zeros((n, D)), np.ones((n, D))) for n in shape), np.zeros(len(rows)), (), 0.0
     )
     problem = SimpleNamespace(prior=lambda theta: prior)
-    engine = SingularValueShrinkage(cells, shape, rank=D, tol=1e-8, max_iter=2000)
+    engine = SingularValueShrinkage(cells, shape, rank=D, tol=1e-8)
     zeros = engine.first(prior, np.zeros(0), 0)
     ends = [run(engine, problem, start, max_iter=2000) for start in (zeros, engine.from_modes(problem, zeros))]
     columns = [np.count_nonzero(np.abs(end.state.left_mean).sum(axis=0)) for end in ends]

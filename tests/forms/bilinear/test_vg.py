@@ -85,8 +85,9 @@ THETA = np.array([-0.3, 0.1, 0.4])
 
 def fitted(problem, theta=THETA, points=((), ()), learn=False, tol=1e-13, max_iter=300, full=False):
     bound = problem.bound(points)
-    engine = VariationalGaussian(bound, learn=learn, tol=tol, max_iter=max_iter, full=full)
-    return bound, run(engine, problem, first_state(problem.prior(theta), D, bound.points, theta, 0), max_iter=1000)
+    engine = VariationalGaussian(bound, learn=learn, tol=tol, full=full)
+    first = first_state(problem.prior(theta), D, bound.points, theta, 0)
+    return bound, run(engine, problem, first, max_iter=max_iter + 1)
 
 
 @every_site
@@ -176,7 +177,7 @@ def test_the_bounds_lie_below_the_evidence(name):
 
     bounds = []
     for full in (False, True):
-        engine = VariationalGaussian(bound, learn=False, tol=1e-12, max_iter=200, full=full)
+        engine = VariationalGaussian(bound, learn=False, tol=1e-12, full=full)
         found = run(engine, Given(), first_state(prior, 1, bound.points, np.zeros(0), 0), max_iter=300)
         bounds.append(found.state.log_bound)
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
@@ -310,7 +311,7 @@ def test_all_starts_end_at_one_bound():
     ends = []
     for seed in range(4):
         bound = problem.bound()
-        engine = VariationalGaussian(bound, learn=False, tol=1e-12, max_iter=300)
+        engine = VariationalGaussian(bound, learn=False, tol=1e-12)
         start = first_state(problem.prior(THETA), D, bound.points, THETA, seed)
         ends.append(run(engine, problem, start, max_iter=1000).state.log_bound)
     np.testing.assert_allclose(ends, max(ends), atol=1e-4)

@@ -74,7 +74,7 @@ def solve(call: Call) -> Solution:
         cells,
         (len(prior.left.mean), len(prior.right.mean)),
         learn=call.hyper == "optimize",
-        **{name: settings[name] for name in ("rank", "ard", "shrinkage", "tol", "max_iter")},
+        **{name: settings[name] for name in ("rank", "ard", "shrinkage", "tol")},
     )
     first = ascent.first(prior, theta, settings["seed"])
     if call.start is not None:

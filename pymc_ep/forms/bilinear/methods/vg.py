@@ -75,7 +75,6 @@ def solve(call: Call) -> Solution:
         bound,
         learn=call.hyper == "optimize",
         tol=settings["tol"],
-        max_iter=settings["max_iter"],
         full=settings["covariance"] == "full",
     )
     engine = RecordedEngine(ascent, call.checkpoint, saved)

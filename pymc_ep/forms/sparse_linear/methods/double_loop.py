@@ -223,7 +223,6 @@ def _run(
         inner=settings["inner"],
         inner_max_iter=settings["inner_max_iter"],
         tol=settings["tol"],
-        outer=settings["outer"],
         **choices,
     )
     engine = RecordedEngine(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})

@@ -61,10 +61,7 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     return Solution(
         moments={},
         modes=modes,
-        sites={},
         scalars=fit.scalars,
-        draws=None,
-        numbers_per_draw=0,
         objective_is="log density",
         **_shared(form, fit, state),
     )
