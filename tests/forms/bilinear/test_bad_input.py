@@ -91,14 +91,14 @@ def but_one(value, other=1.0):
     ("build", "message"),
     [
         (lambda: every_cell(np.ones((4, 3), int)), r"shape \(4, 3\), but .* are of shape \(3, 4\).*transpose the obs"),
-        (lambda: every_cell(but_one(-1)), r"observation -1.* at index \(1, 2\)"),
+        (lambda: every_cell(but_one(-1)), r"value -1 at index \(1, 2\)"),
         (lambda: every_cell(np.ones((3, 4), int), but_one(0.0)), r"the exposure 0 at index \(1, 2\).*leave it out"),
-        (lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[1, -1]), "observation -1.* at index 1"),
+        (lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[1, -1]), "value -1 at index 1"),
         (
             lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[0, 1], truncated=True),
-            "observation 0.* at index 0.*at least one",
+            "value 0 at index 0.*at least one",
         ),
-        (lambda: pmep.BilinearBernoulli("y", *shaped(), [0, 1], [0, 1], observed=[0, 2]), "index 1.*0 or 1"),
+        (lambda: pmep.BilinearBernoulli("y", *shaped(), [0, 1], [0, 1], observed=[0, 2]), "value 2 at index 1.*zeros and ones"),
         (
             lambda: pmep.BilinearPoisson(
                 "y", *shaped(), pm.Data("rows", [0, 7]), pm.Data("cols", [0, 1]), observed=[0, 2]
