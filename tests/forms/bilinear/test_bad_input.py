@@ -98,7 +98,10 @@ def but_one(value, other=1.0):
             lambda: pmep.BilinearPoisson("y", *shaped(), [0, 1], [0, 1], observed=[0, 1], truncated=True),
             "value 0 at index 0.*at least one",
         ),
-        (lambda: pmep.BilinearBernoulli("y", *shaped(), [0, 1], [0, 1], observed=[0, 2]), "value 2 at index 1.*zeros and ones"),
+        (
+            lambda: pmep.BilinearBernoulli("y", *shaped(), [0, 1], [0, 1], observed=[0, 2]),
+            "value 2 at index 1.*zeros and ones",
+        ),
         (
             lambda: pmep.BilinearPoisson(
                 "y", *shaped(), pm.Data("rows", [0, 7]), pm.Data("cols", [0, 1]), observed=[0, 2]
