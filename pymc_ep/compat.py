@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Container = Any
-"""What holds a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
+"""Container of a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
 
 PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""

@@ -1,4 +1,4 @@
-"""What can go wrong, each with its sentence and its cure."""
+"""Exceptions and warnings, each with its sentence and its cure."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -54,7 +54,7 @@ class BilinearPoisson:
     InvalidDataError
         For indices out of range and for numbers of rows, columns and observations that differ.
     ValueError
-        For a link that there is not, or one that does not go with the other options.
+        For an unknown link, or one that does not go with the other options.
 
     References
     ----------
@@ -238,7 +238,7 @@ def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
 
 
 def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
-    """Return alpha, which has to be positive where it is known by now; None where there is none."""
+    """Return alpha, checked to be positive if it is a constant; None without overdispersion."""
     if alpha is None:
         return None
     graph = _for_each(name, "alpha", alpha, {rate.type.shape[0]} - {None})

@@ -1,4 +1,4 @@
-"""What the Poisson distributions with a predictor share: the Op and the graphs of log density and distribution."""
+"""Poisson distributions with a predictor: their Op, and graphs of log density and distribution function."""
 
 from typing import Any
 

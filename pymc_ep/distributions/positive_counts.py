@@ -17,7 +17,7 @@ from pymc_ep.compat import random_draw
 __all__ = ["PositiveCounts", "PositiveCountsRV"]
 
 _TINY = 1e-300
-"""For rates, and numbers of trials left over, that are none in doubles."""
+"""Least rate and number of remaining trials, in place of zero in doubles."""
 
 
 class PositiveCountsRV(TruncatedRV):

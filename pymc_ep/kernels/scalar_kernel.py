@@ -1,4 +1,4 @@
-"""What all elementwise kernels share: their bodies in Python, C, Numba and JAX behind one PyTensor scalar Op."""
+"""Elementwise kernels: bodies in Python, C, Numba and JAX behind one PyTensor scalar Op."""
 
 import inspect
 import zlib

@@ -49,12 +49,12 @@ class Tilted(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """What an observation and its site's parameters must satisfy together."""
+    """Joint condition on an observation and the parameters of its site."""
 
     holds: Callable[..., np.ndarray]
     """``holds(y, *parameters)``: True where they do."""
     wanted: str
-    """Says what is wanted, for the message."""
+    """The condition in words, for the message."""
 
 
 class Response(NamedTuple):
@@ -63,7 +63,7 @@ class Response(NamedTuple):
     mean: Callable[..., np.ndarray]
     """``mean(eta, *parameters)``, of arrays: never falls in eta, and takes no parameters that are learned."""
     variance: Callable[..., np.ndarray]
-    """``variance(eta, *parameters)``, of arrays; infinite where there is none."""
+    """``variance(eta, *parameters)``, of arrays; infinite where the variance is."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ _DOMAINS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str, str]] = {
     "positive": (lambda y: np.isfinite(y) & (y > 0), "positive finite numbers", "positive and finite"),
     "unit interval": (lambda y: (y > 0) & (y < 1), "numbers between 0 and 1, without the ends", "between 0 and 1"),
 }
-"""What an observation or parameter may be: a check, what a site takes, and what a parameter must be."""
+"""Domains of observations and parameters: a check, and its words for observations and for one parameter."""
 
 _REGISTRY: dict[str, Site] = {}
 

@@ -181,11 +181,11 @@ class CompiledSite(BoundFunctions):
         return tuple(_shaped(part, shape) for part in evaluate(*arrays))
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
-        """Return what else a result tells of the site, by name; arguments are those of `bounded`."""
+        """Return further results of the site by name, such as states of mixtures; arguments are those of `bounded`."""
         return {}
 
     def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
-        """Return what else a result tells of the site, by name; arguments are those of `moments`."""
+        """Return further results of the site by name, such as states of mixtures; arguments are those of `moments`."""
         return {}
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
@@ -372,7 +372,7 @@ def _without_checks(mode: Any) -> Any:
 
 
 COMPILED: dict[type[Site], type[CompiledSite]] = {Site: CompiledSite}
-"""What holds the functions of each kind of site."""
+"""Class of the compiled functions of each kind of site."""
 
 
 def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:

@@ -58,7 +58,7 @@ class TreeMixture(Site):
             raise InvalidDataError(f"{error} Indices are levels of the tree, the finest first.") from None
 
     def by_level(self, value: Any) -> np.ndarray:
-        """Return what the nodes of each level share, (levels,), of one value a node, (n,), or for all of them, ()."""
+        """Return one value a level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
         nodes = np.broadcast_to(np.asarray(value, dtype=float), self.forest.size)
         return np.array([level.flat[0] for level in self.forest.levels(nodes)])
 
@@ -201,7 +201,7 @@ class CompiledTreeMixture(CompiledSite):
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return what adds up to the log density of the mixture, (n,), or with an axis of draws before."""
+        """Return terms by node, (n,) or (draws, n), whose sum is the log density of the mixture."""
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
         shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))

@@ -184,7 +184,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
 
 
 def log_or_none(y: np.ndarray) -> np.ndarray:
-    """Return log y of counts, minus infinity of none."""
+    """Return log y of counts, minus infinity where y is zero."""
     with np.errstate(divide="ignore"):
         return np.log(y)
 
@@ -200,7 +200,7 @@ def no_zeros(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rate = np.exp(f)
     small = rate < 1e-8
     # -log(1 - e^-rate) = -f + rate / 2 - ..., and rate / (e^rate - 1) = 1 - rate / 2 + ...: exact below 1e-8.
-    # Above 700 zeros are none in doubles, and rates may be infinite.
+    # Above 700, P(0) is zero in doubles; rates may be infinite.
     safe = np.where(small, 1.0, np.minimum(rate, 700.0))
     slope = -np.where(small, 1.0 - rate / 2, safe / np.expm1(safe))
     return np.where(small, -f + rate / 2, -np.log(-np.expm1(-safe))), slope
@@ -212,7 +212,7 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
     grown = np.logaddexp(0.0, f - np.log(alpha))
     # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
     t = alpha * grown
-    # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be none in doubles.
+    # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be zero in doubles.
     tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)
     small = (t < 1e-8) & ~tiny
     safe, near = np.where(small | tiny, 1.0, t), np.where(small, t, 1.0)
@@ -225,6 +225,6 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
 
 
 def at_most_one(above: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-    """Return a probability times e^log_scale, where that may overflow for a probability that is none."""
+    """Return a probability times e^log_scale, whose second factor may overflow where the probability is zero."""
     with np.errstate(divide="ignore"):
         return np.exp(np.minimum(np.log(above) + log_scale, 0.0))

@@ -48,7 +48,7 @@ Anchor = tuple[np.ndarray, np.ndarray]
 
 
 class CellBound(NamedTuple):
-    """What cells add to a bound on the log evidence.
+    """Terms of cells in a lower bound on the log evidence, with their derivatives.
 
     Attributes
     ----------
@@ -379,7 +379,7 @@ _SITES: dict[str, _Registered] = {}
 
 
 def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
-    """Say which likelihood of cells goes with a site, so that bilinear models can have it.
+    """Register the likelihood of cells of a site, so that bilinear models can have it.
 
     Parameters
     ----------
@@ -405,7 +405,7 @@ def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
 
 
 def cell_site(name: str, *, truncated: bool) -> CellSite | None:
-    """Return the likelihood of cells that is that of a site, maybe with zeros cut off; None where there is none."""
+    """Return the likelihood of cells of a site, with zeros cut off if `truncated`; None where none is registered."""
     known = _SITES.get(name)
     if known is None:
         return None

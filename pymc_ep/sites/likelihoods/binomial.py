@@ -53,7 +53,8 @@ def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
 def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
     """Around 0, where the poles of the logistic function are, and around the peak.
 
-    Without a success, or a failure, there is none; exp(eta) then takes over within a few units of a distance log n.
+    Without successes, or without failures, there is no peak; exp(eta) then takes over within a few units of a distance
+    log n.
     """
     xp = namespace(y)
     peak = xp.log((y + 0.5) / (n - y + 0.5))

@@ -1,4 +1,4 @@
-"""What sites with a logistic function to two powers share: Bernoulli, binomial and negative binomial."""
+"""Powers of logistic functions: densities and bounds of the Bernoulli, binomial and negative binomial sites."""
 
 from collections.abc import Callable
 from typing import Any
