@@ -57,7 +57,7 @@ Container = Any
 """Container of a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
 
 PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
-"""Whether the stack is PyMC 6, PyTensor 3 and ArviZ 1 (else PyMC 5, PyTensor 2 and ArviZ 0.x)."""
+"""True with PyMC 6, PyTensor 3 and ArviZ 1; False with PyMC 5, PyTensor 2 and ArviZ 0.x."""
 
 if PYMC_6:
     from pytensor.compile.rewriting import inline_ofg_node
@@ -70,7 +70,7 @@ else:
 
 
 def restore_observed(model: pm.Model) -> None:
-    """Take repeats out of a model's list of observed variables.
+    """Remove repeats from a model's list of observed variables.
 
     `pymc.sample_posterior_predictive` of PyMC 5.28 extends that list, in place, by the variables in the result's group
     ``observed_data``: the model's density counts them twice from then on.
@@ -105,7 +105,7 @@ def quick_mode() -> Mode:
 
 
 def indexed_first(node: Apply) -> list | None:
-    """Return the arrays that index the first axes of an array, one each; None where others are indexed, or sliced."""
+    """Return the index arrays of the leading axes, one per axis; None if another kind of index is among them."""
     indices = indices_of(node)
     plain = all(not isinstance(index, slice) and isinstance(index.type, TensorType) for index in indices)
     return indices if plain else None
@@ -157,7 +157,7 @@ class _Fill(Op):
 
 @node_rewriter([Elemwise])
 def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
-    """Rewrite what would be run element by element in Python, for want of a NumPy function that does it at once."""
+    """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
     scalar_op = node.op.scalar_op
     target = node.outputs[0].dtype
     if isinstance(scalar_op, Cast):
@@ -170,7 +170,7 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
     if isinstance(scalar_op, Log1mexp):
         (x,) = node.inputs
         half = constant(np.log(0.5), dtype=target)
-        # Each branch where the other is the accurate one stays finite.
+        # The arguments are clipped so that the branch not taken stays finite.
         low, high = log1p(-exp(minimum(x, half))), log(-expm1(maximum(x, half)))
         return [switch(x < half, low, high).astype(target)]
     if isinstance(scalar_op, Clip):
@@ -182,7 +182,7 @@ def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
 
 
 def inlined(node: Apply) -> list:
-    """Return the outputs of a node whose operation is a graph of others, by these others."""
+    """Return the outputs of a node whose Op is itself a graph, with that graph written out."""
     if PYMC_6:
         return inline_ofg_node(node)
     return clone_replace(node.op.inner_outputs, dict(zip(node.op.inner_inputs, node.inputs)))
@@ -191,7 +191,7 @@ def inlined(node: Apply) -> list:
 def random_draw(rv_op: Callable[..., Any], *parameters: Any, size: Any, rng: Any) -> tuple[Any, Any]:
     """Return ``(next_rng, draws)`` of a RandomVariable Op, such as `pytensor.tensor.random.poisson`.
 
-    With `rng` None it has a generator of its own, which PyTensor 3 no longer makes unasked.
+    With `rng` None a new shared generator is made, which PyTensor 3 no longer does by default.
     """
     if PYMC_6:
         rng = random.shared_rng(seed=None) if rng is None else rng
@@ -213,7 +213,9 @@ def to_dataset(
     skip_event_dims: bool = False,
     attrs: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """Label arrays as ArviZ does for `pymc.sample`, all at once: ArviZ makes an array of its own of each first.
+    """Return arrays as one Dataset, labelled as ArviZ does for `pymc.sample`.
+
+    One call for all variables: ArviZ would first make a DataArray of each.
 
     Parameters
     ----------
@@ -259,9 +261,9 @@ def to_dataset(
 
 
 def dim_names(name: str, ndim: int, dims: Sequence[str | None]) -> tuple[str, ...]:
-    """Return the dims of a variable, those that are not given called as ArviZ calls them.
+    """Return the dims of a variable; those not given have ArviZ's names, ``<name>_dim_<i>``.
 
-    ArviZ 0.x counts all axes, ArviZ 1 those without a name.
+    In ArviZ 0.x i counts all axes, in ArviZ 1 only those without a name.
     """
     given = [*dims, *[None] * (ndim - len(dims))]
     count = [given[:i].count(None) if PYMC_6 else i for i in range(len(given))]
@@ -269,7 +271,7 @@ def dim_names(name: str, ndim: int, dims: Sequence[str | None]) -> tuple[str, ..
 
 
 def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
-    """Return an `arviz.InferenceData` or an `xarray.DataTree`, whichever `pymc.sample` returns here."""
+    """Return the groups as one container, of the type that `pymc.sample` returns: see `Container`."""
     if PYMC_6:
         return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in groups.items()})
     from arviz import InferenceData
@@ -283,7 +285,7 @@ def group_names(container: Container) -> tuple[str, ...]:
 
 
 def has_group(container: Container, name: str) -> bool:
-    """Return whether the container has a group of that name."""
+    """Return True if the container has a group of that name."""
     return name in group_names(container)
 
 
@@ -346,8 +348,8 @@ def largest_rhat(draws: np.ndarray) -> float:
     Parameters
     ----------
     draws : ndarray, (chain, draw, ...)
-        Of two chains at least. Elements that are the same in all of them do not count; infinite is that of one which
-        does not move in some chain, or is not a number.
+        At least two chains. Elements with one value in all chains are skipped. R-hat is infinite for an element that is
+        constant within a chain, or NaN.
     """
     from arviz import rhat
 
@@ -368,11 +370,11 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     if PYMC_6:
         from arviz_stats.base import array_stats
 
-        # It takes log likelihoods, whose inverses are the weights of leaving one out.
+        # `psislw` takes log likelihoods; the leave-one-out weights are their inverses.
         return float(array_stats.psislw(-log_weights)[1])
     from arviz import psislw
 
-    # Overflow there means a value of the shape that has no weight among those tried.
+    # A candidate value of the shape whose weight is zero overflows there.
     with np.errstate(over="ignore"):
         return float(psislw(log_weights)[1])
 
@@ -389,7 +391,7 @@ def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: boo
     n_samples : int
         Draws behind `p`.
     warning : bool
-        Whether the values may be wrong.
+        True if the values may be wrong.
     """
     n = pointwise.size
     common: dict[str, float | str] = {
@@ -405,6 +407,6 @@ def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: boo
         return ELPDDataLOO(elpd=elpd, p=p, good_k=None, elpd_i=pointwise, **common)
     from arviz.stats.stats_utils import ELPDData
 
-    # Its text is made of the first entries in this order.
+    # ELPDData prints its first entries, in this order.
     values = {"elpd_loo": elpd, "se": common.pop("se"), "p_loo": p, **common, "loo_i": pointwise.rename("loo_i")}
     return ELPDData(list(values.values()), index=list(values))

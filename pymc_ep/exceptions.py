@@ -42,12 +42,12 @@ class ConvergenceWarning(UserWarning):
 
 
 def at_index(index: tuple[int, ...]) -> str:
-    """Return where an entry of an array stands, for messages."""
+    """Return the words " at index ..." of a message, for an entry of an array; empty for a scalar."""
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a question after the most similar of the known names, for the end of a message; empty where none is."""
+    """Return " Did you mean ...?" with the most similar known name, to end a message; empty if none is similar."""
     by_lower = {other.lower(): other for other in known}
     close = get_close_matches(str(name).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""

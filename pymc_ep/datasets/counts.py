@@ -1,4 +1,4 @@
-"""Matrices of counts: what people listen to, where they go, and how many pass a corner."""
+"""Matrices of counts: plays of artists, check-ins at places, and pedestrians at sensors."""
 
 import os
 
@@ -25,7 +25,7 @@ _MELBOURNE = Collection(
 
 
 def load_lastfm(path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return how often users of Last.fm listened to artists.
+    """Return the number of times that users of Last.fm played artists.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ def load_lastfm(path: str | os.PathLike | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         A row for each of 92,834 pairs, with the columns ``user``, ``artist`` (both the publishers' numbers), ``name``
-        of the artist and ``plays``. Pairs that never met are not there.
+        of the artist and ``plays``. Pairs without plays are left out.
 
     Raises
     ------
     FileNotFoundError
-        Without the files; it says where to get them.
+        If the files are missing; the message has their source.
 
     References
     ----------
@@ -58,7 +58,7 @@ def load_lastfm(path: str | os.PathLike | None = None) -> pd.DataFrame:
 
 
 def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return how often users of Gowalla checked in at places.
+    """Return the number of times that users of Gowalla checked in at places.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     pandas.DataFrame
         A row for each of 378,968 pairs, with the columns ``user`` and ``place``, counted from zero, ``visits``, and
         ``part``: ``"train"``, ``"tune"`` or ``"test"``, a user's earliest 70, the next 10 and the latest 20 percent.
-        Pairs that never met are not there.
+        Pairs without visits are left out.
 
     Raises
     ------
     FileNotFoundError
-        Without the files; it says where to get them.
+        If the files are missing; the message has their source.
 
     References
     ----------
@@ -93,7 +93,7 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
 
 
 def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return how many people passed the sensors of Melbourne in each hour.
+    """Return the number of pedestrians that passed each sensor of Melbourne in each hour.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.Data
     Raises
     ------
     FileNotFoundError
-        Without the file; it says where to get it.
+        If the file is missing; the message has its source.
     """
     with _MELBOURNE.open("counts_hourly.csv", path) as lines:
         counts = pd.read_csv(lines)

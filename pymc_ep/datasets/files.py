@@ -1,4 +1,4 @@
-"""Files of public collections that users have, and this package may not bring."""
+"""Files of public collections that users download, as this package may not distribute them."""
 
 import gzip
 import os
@@ -14,11 +14,11 @@ class Collection(NamedTuple):
     Attributes
     ----------
     folder : str
-        Its name.
+        Name of the folder.
     source : str
-        Where to get it.
+        Source of the collection, for the message.
     terms : str
-        Under which terms it may be used.
+        Terms of use.
     """
 
     folder: str
@@ -32,13 +32,13 @@ class Collection(NamedTuple):
         ----------
         file : str
         path : path-like or None
-            The folder. By default it is that of the collection's name in the one that ``PYMC_EP_DATA`` names.
+            The folder; by default `folder` within the one that the environment variable ``PYMC_EP_DATA`` names.
         encoding : str
 
         Raises
         ------
         FileNotFoundError
-            Where there is no such file; it says where to get the collection.
+            If there is no such file; the message has the source of the collection.
         """
         root = os.environ.get("PYMC_EP_DATA") or None
         folder = Path(path) if path is not None else root and Path(root) / self.folder

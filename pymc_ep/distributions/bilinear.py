@@ -1,6 +1,6 @@
 """Counts and bits whose predictors are inner products of rows of two matrices, such as users' and items'.
 
-Each is a distribution of PyMC's at such a predictor, so that draws, log densities and everything else are PyMC's own.
+Each is one of PyMC's distributions at such a predictor, so that draws and log densities are PyMC's own.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class BilinearPoisson:
     .. math:: y_c \sim \operatorname{Poisson}(\lambda_c), \qquad
               \log \lambda_c = v_{i(c)}^\top u_{j(c)} + \text{offset}_c
 
-    or, by the link ``"softplus"``, :math:`\log(e^{\lambda_c} - 1)` is that.
+    With the link ``"softplus"`` the left side of the second equation is :math:`\log(e^{\lambda_c} - 1)`.
 
     Parameters
     ----------
@@ -33,17 +33,17 @@ class BilinearPoisson:
     V, U : tensor_like, (I, D) and (J, D)
         Such as ``pm.Normal("V", 0, s, dims=("item", "factor"))``, or ``pm.MvNormal`` with one covariance for all rows.
     rows, cols : array_like of int, (n,)
-        Row of V and row of U of each cell, counted from zero. A cell that is there twice is observed twice, and cells
-        that are not there are missing, not zero.
+        Row of V and row of U of each cell, counted from zero. A cell that is listed twice is observed twice; cells that
+        are not listed are missing, not zero.
     offset : tensor_like, (n,)
         Added to the predictors: biases such as ``b[rows] + c[cols]``, an intercept, the log of an exposure.
     link : {"exp", "softplus"}
-        Rates of e^f, or of log(1 + e^f), which are linear in a large predictor f.
+        Rate e^f, or log(1 + e^f), which is linear for large predictors f.
     alpha : tensor_like, optional
-        With it counts are overdispersed: negative binomial with variance ``rate + rate**2 / alpha``, as if each rate
-        had a factor of its own from a gamma distribution with mean one and shape `alpha`. For rates of e^f only.
+        Makes the counts negative binomial, with variance ``rate + rate**2 / alpha``: each rate is multiplied by an
+        independent gamma variable with mean one and shape `alpha`. For the rate e^f only.
     truncated : bool
-        Whether zeros cannot be observed, as where cells without an event are not in the data. For rates of e^f only.
+        True for counts truncated to y > 0, as in data that list only the cells with an event. For the rate e^f only.
     observed : array_like of int, (n,)
     dims : optional
     **kwargs
@@ -212,7 +212,7 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
 
 
 def require_unmasked(subject: str, values: Any) -> None:
-    """Raise where an entry is masked, as arithmetic would go on with whatever is below the mask."""
+    """Raise if an entry is masked: arithmetic would use the value below the mask."""
     if np.ma.is_masked(values):
         k = int(np.argmax(np.ma.getmaskarray(values)))
         raise InvalidDataError(f"{subject} that are masked at index {k}; leave that cell out.")
@@ -225,7 +225,7 @@ def _length(part: Any) -> int | None:
 
 
 def _for_each(name: str, what: str, values: Any, lengths: set[int]) -> Any:
-    """Return real numbers of which there has to be one, or one for every cell, where lengths are known."""
+    """Return real numbers, of which there must be one, or one for each cell if lengths are known."""
     if values is None or (not isinstance(values, Variable) and np.asarray(values).dtype.kind in "USc"):
         raise InvalidDataError(f"{name!r} has {what}={values!r}; give one number, or one for every cell.")
     graph = as_real(values)
@@ -249,7 +249,7 @@ def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
 
 
 def _require_whole(name: str, observed: Any) -> None:
-    """Raise for observations that are no vector of whole numbers, to which PyMC would cut them off unasked."""
+    """Raise for observations that are no vector of whole numbers: PyMC would truncate them to integers silently."""
     if np.ndim(observed) != 1:
         raise InvalidDataError(f"{name!r} has observations of shape {np.shape(observed)}; give one for every cell.")
     values = np.ma.asarray(observed)
@@ -277,7 +277,7 @@ def _require_whole(name: str, observed: Any) -> None:
 
 
 def _require_index(name: str, what: str, index: Any, size: int | None) -> None:
-    """Raise for indices, known by now, that are no whole numbers in range."""
+    """Raise for constant indices that are not whole numbers in range."""
     if isinstance(index, Variable):
         if not isinstance(index, Constant):
             return

@@ -39,8 +39,8 @@ def as_real(x: Any) -> Any:
 class PoissonLinkRV(SymbolicRandomVariable):
     """Op of a Poisson distribution whose rate is a function of a real predictor.
 
-    The draws are those of PyTensor's own Poisson Op, so that every backend has them. Subclasses give `rate`;
-    their type is what recognisers look for.
+    The draws are those of PyTensor's own Poisson Op, so that every backend has them. Subclasses define `rate`;
+    recognisers identify them by their type.
     """
 
     extended_signature = "[rng],[size],()->[rng],()"
@@ -60,17 +60,18 @@ class PoissonLinkRV(SymbolicRandomVariable):
         return cls(inputs=[rng, size, eta], outputs=[next_rng, draws])(rng, size, eta)
 
 
-# PyMC's dispatcher of `pymc.distributions.moments.mean` has no public name; registering with it is how means are added.
+# PyMC's dispatcher of `pymc.distributions.moments.mean` has no public name, but a mean can be added in no other way.
 @_mean.register(PoissonLinkRV)
 def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any) -> Any:
     return maybe_resize(op.rate(eta), size)
 
 
 class CountDistribution(Discrete):
-    """A discrete distribution of a predictor eta, its first parameter, that looks at its observations.
+    """A discrete distribution of a predictor eta, its first parameter, that checks its observations.
 
-    It refuses fractional ones, which PyMC would cut to integers silently, and a shape that eta cannot have. Missing
-    values (NaN or masked) are PyMC's to impute, and of symbolic observations only the shape is looked at.
+    It raises for fractional observations, which PyMC would truncate to integers silently, and for a shape that eta
+    cannot have. Missing values (NaN or masked) are left to PyMC's imputation. Of symbolic observations only the shape
+    is checked.
     """
 
     def __new__(cls, name: str, *args: Any, observed: Any = None, **kwargs: Any) -> Any:

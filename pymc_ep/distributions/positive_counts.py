@@ -1,7 +1,7 @@
-"""Poisson and negative binomial counts of which zeros cannot be observed, with draws that need no rejection.
+"""Poisson and negative binomial counts truncated to y > 0, with draws that need no rejection.
 
-PyMC draws truncated counts until none is zero. Where almost all are, as in data that list the few cells with an event,
-that takes longer than it allows for. Densities and recognition are those of `pymc.Truncated`.
+PyMC rejects draws until no count is zero. At small rates, as in data that list the few cells with an event, that takes
+more steps than PyMC allows. Densities and recognition are those of `pymc.Truncated`.
 """
 
 from typing import Any
@@ -21,17 +21,18 @@ _TINY = 1e-300
 
 
 class PositiveCountsRV(TruncatedRV):
-    """Op of counts of at least one; its inputs are those of PyMC's, and it is one of these to whoever asks.
+    """Op of counts of at least one, with the inputs of PyMC's `TruncatedRV`, of which it is a subclass.
 
-    A Poisson count is that of arrivals by a time, its rate mu. Given that there is any, the first one is at a time tau
-    whose distribution is an exponential cut off at mu, and later ones are a Poisson count of rate mu - tau. A negative
-    binomial count of n and p adds up clusters, of logarithmic sizes, that arrive in the same way by the time
-    t = -n log p; those after the first are a negative binomial count of n (1 - tau / t) and p.
+    A Poisson count of rate mu is the number of arrivals at unit rate up to the time mu. Given at least one, the first
+    arrives at a time tau with an exponential distribution truncated to tau < mu, and the number of later ones is a
+    Poisson count of rate mu - tau. A negative binomial count (n, p) is a sum over clusters of logarithmic size, which
+    arrive in the same way up to the time t = -n log p. The clusters after the first sum to a negative binomial count
+    (n (1 - tau / t), p).
     """
 
     @classmethod
     def rv_op(cls, dist: Any, lower: Any, upper: Any, max_n_steps: int, *, size: Any = None) -> Any:
-        """Return the variable for a `dist` of PyMC that is Poisson or negative binomial, cut off below one."""
+        """Return the variable for a Poisson or negative binomial `dist` of PyMC, truncated to y > 0."""
         size = size if size is None else pt.as_tensor(size, dtype="int64", ndim=1)
         size = tuple(dist.shape) if rv_size_is_none(size) else size
         op, (_, *given) = dist.owner.op, change_dist_size(dist, new_size=size).owner.inputs
@@ -66,7 +67,7 @@ class PositiveCounts(pm.Truncated):
 
 
 def _first(rng: Any, shape: Any, end: Any) -> tuple[Any, Any]:
-    """Return the generator and the time of the first arrival, given that there is one by the end."""
+    """Return the next generator and the time of the first arrival, given at least one before `end`."""
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     return rng, -pt.log1p(u * pt.expm1(-end))
 
@@ -81,7 +82,7 @@ def _poisson(rng: Any, shape: Any, mu: Any) -> tuple[Any, Any]:
 def _negative_binomial(rng: Any, shape: Any, n: Any, p: Any) -> tuple[Any, Any]:
     end = pt.maximum(-n * pt.log(p), _TINY)
     rng, tau = _first(rng, shape, end)
-    # A logarithmic size (Kemp 1981): geometric given a success probability that is p^u.
+    # A logarithmic size (Kemp 1981): geometric with the success probability p^u, u uniform.
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     rng, v = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     size = 1 + pt.floor(pt.log1p(-v) / pt.log(-pt.expm1(u * pt.log(p))))

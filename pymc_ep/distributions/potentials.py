@@ -18,17 +18,17 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index
 __all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
 
 _POSITIONS = {LaplaceRV: (0, 1), NormalRV: (0, 1), StudentTRV: (1, 2)}
-"""Where location and scale stand among the parameters of each potential."""
+"""Positions of location and scale among the parameters of each potential's Op."""
 
 
 class Potential(NamedTuple):
-    """The distribution of coefficients, located at zero; its parameters are those of the rest, in the same order.
+    """The distribution of coefficients, with location zero. Its parameters are those of `op` without the location.
 
     Attributes
     ----------
     op : RandomVariable
     ndims : tuple of int
-        0 for a parameter that all coefficients share, 1 for one value for each group of coefficients.
+        For each parameter 0 if all coefficients share it, 1 if it has one value for each group of coefficients.
     """
 
     op: RandomVariable
@@ -45,10 +45,10 @@ class Potential(NamedTuple):
         return parameters[scale - (location < scale)]
 
     def each(self, parameters: Sequence[Any], groups: np.ndarray | None) -> list[Any]:
-        """Return the parameters with those of the groups as one value for each coefficient, in double precision."""
-        # A number such as 0.5 comes in single precision, which would show in its logarithm.
+        """Return the parameters in double precision, values for each group as values for each coefficient."""
+        # PyTensor keeps a number such as 0.5 in single precision; its logarithm would have single precision too.
         double = [p.astype("float64") for p in parameters]
-        # PyTensor would go through an index that is no variable of its own element by element, in Python.
+        # As a variable: PyTensor would convert a plain array used as an index element by element, in Python.
         places = None if groups is None else pt.constant(groups)
         return [p[places] if ndim and places is not None else p for p, ndim in zip(double, self.ndims)]
 
@@ -64,9 +64,9 @@ def read_potential(potential: Any, owner: str, argument: str = "potential") -> t
     Parameters
     ----------
     potential : TensorVariable
-        What the user gave.
+        The argument that the user gave.
     owner, argument : str
-        The distribution that takes it and the name it has there, for messages.
+        The distribution that takes it, and the name of its argument, for messages.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def require_positive(potential: Potential, parameters: Sequence[Any], owner: str
 
 
 def known_shape(parameter: Any) -> tuple[int | None, ...]:
-    """Return the shape of a parameter, for which the lengths of its dims are looked up; None for those not known."""
+    """Return the shape of a parameter, with the lengths of its dims where these are known; None for unknown sides."""
     return tuple(
         _length(parameter, axis) if length is None else int(length) for axis, length in enumerate(parameter.type.shape)
     )
@@ -136,12 +136,12 @@ def _length(parameter: Any, axis: int) -> int | None:
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as whole numbers, where it may be a length or hold graphs that are known.
+    """Return a shape as a tuple of int, from one length or a sequence, either of which may hold constant graphs.
 
     Raises
     ------
     InvalidDataError
-        Where it is anything else.
+        For anything else.
     """
     sides = [n.eval() if isinstance(n, Variable) else n for n in np.atleast_1d(np.array(shape, object))]
     try:
@@ -151,7 +151,7 @@ def static_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _simplest(parameter: Any) -> Any:
-    """Return a parameter as a constant where it is one, and a single value without the axis PyMC may have given it."""
+    """Return a parameter as a constant if it is one, and a single value without the axis that PyMC may have added."""
     if not all(parameter.type.broadcastable):
         return parameter
     value = get_underlying_scalar_constant_value(parameter, raise_not_constant=False)

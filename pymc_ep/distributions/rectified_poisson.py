@@ -17,7 +17,7 @@ __all__ = ["RectifiedPoisson", "RectifiedPoissonRV"]
 
 
 class RectifiedPoissonRV(PoissonLinkRV):
-    """Op of `RectifiedPoisson`; `zero_mass` tells its two variants apart."""
+    """Op of `RectifiedPoisson`; `zero_mass` distinguishes its two variants."""
 
     name = "rectified_poisson"
     _print_name = ("RectifiedPoisson", "\\operatorname{RectifiedPoisson}")
@@ -82,7 +82,7 @@ class RectifiedPoisson(CountDistribution):
     def logp(value: Any, eta: Any) -> Any:
         """Return the graph of the log density of counts `value`."""
         none = pt.le(eta, 0)
-        # Where the rate is zero the other branch sees the rate 1, so that its gradient is finite.
+        # At rate zero the branch not taken gets the rate one, so that its gradient is finite.
         safe = pt.switch(none, 1, eta)
         empty = pt.switch(pt.eq(value, 0), 0.0, -np.inf)
         return pt.switch(none, empty, poisson_logp(value, safe, pt.log(safe)))

@@ -1,4 +1,4 @@
-"""Whether observations can have the parameters of a distribution, by their shapes."""
+"""Checks that the parameters of a distribution broadcast to the shape of its observations."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pymc_ep.exceptions import InvalidDataError
 __all__ = ["require_shape", "shape_error"]
 
 Shape = Sequence[int | None]
-"""Sides that are not known yet are None."""
+"""A shape; a side of unknown length is None."""
 
 
 def require_shape(name: str, observed: Shape, parameter: Shape, what: str = "predictor") -> None:
@@ -29,7 +29,7 @@ def require_shape(name: str, observed: Shape, parameter: Shape, what: str = "pre
 
 def shape_error(name: str, observed: Shape, parameter: Shape, what: str = "predictor") -> InvalidDataError:
     """Return the error that names an observed variable and both shapes; see `require_shape`."""
-    # `None not in` tells mypy nothing of the numbers.
+    # mypy does not narrow the type after `None not in`.
     same = None not in (*observed, *parameter) and math.prod(observed) == math.prod(parameter)  # type: ignore[arg-type]
     cure = (
         "Reshape one of them to the shape of the other (matrices and LinearOperators give flat output)"

@@ -15,7 +15,7 @@ from pymc_ep.distributions.counts import (
 
 __all__ = ["SoftplusPoisson", "SoftplusPoissonRV"]
 
-# Below this log(1 + e^eta) = e^eta (1 - e^eta / 2 + ...) equals e^eta in double precision.
+# Predictor below which log(1 + e^eta) = e^eta (1 - e^eta / 2 + ...) equals e^eta in double precision.
 _EXPONENTIAL_BELOW = -37.0
 
 
@@ -66,7 +66,7 @@ class SoftplusPoisson(CountDistribution):
     def logp(value: Any, eta: Any) -> Any:
         """Return the graph of the log density of counts `value`."""
         rate = SoftplusPoissonRV.rate(eta)
-        # The rate underflows below eta = -745 and takes its logarithm with it, which is eta itself in the tail.
+        # The rate underflows below eta = -745, so its logarithm is taken as eta in the tail.
         log_rate = pt.switch(pt.lt(eta, _EXPONENTIAL_BELOW), eta, pt.log(pt.maximum(rate, np.exp(_EXPONENTIAL_BELOW))))
         return poisson_logp(value, rate, log_rate)
 

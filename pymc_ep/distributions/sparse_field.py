@@ -1,4 +1,4 @@
-"""Improper prior of an array whose linear coefficients are sparse: total variation, wavelet shrinkage."""
+"""Improper prior of an array with sparse linear coefficients: total variation, wavelet shrinkage."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +19,12 @@ from pymc_ep.operators import LinearMap, apply_operator, as_linear_map
 __all__ = ["SparseField", "SparseFieldRV"]
 
 _RANK_UNKNOWNS = 2048
-"""Most unknowns for which the rank of an operator that does not know it is computed, by a dense decomposition."""
+"""Largest number of unknowns for which the rank of an operator without a known one is computed, by a dense
+decomposition."""
 
 
 class SparseFieldRV(RandomVariable):
-    """Op of `SparseField`; its parameters are those of the potential but for the location.
+    """Op of `SparseField`; its parameters are those of the potential without the location.
 
     Parameters
     ----------
@@ -73,10 +74,10 @@ class SparseFieldRV(RandomVariable):
         return self.potential.random(self.potential.each(parameters, self.linear_map.groups))[1]
 
     def log_excess(self, parameters: Sequence[Any]) -> Any:
-        """Return the log of the density's factor beside the product of all normalised potentials, ().
+        """Return the log of the density over the product of all normalised potentials, ().
 
-        The product of J potentials of scale b has b^-J where the density of the B x that can be reached, a space of
-        `rank` dimensions, scales as b^-rank.
+        The product of J potentials of scale b has the factor b^-J. The density on the range of B, which has `rank`
+        dimensions, has b^-rank instead.
         """
         scale = self.potential.scale(parameters)
         surplus = self.coefficients - self.rank
@@ -96,10 +97,9 @@ class SparseField(Continuous):
 
     .. math:: p(x) \propto b^{-\operatorname{rank}(B)} \prod_j t\bigl((B x)_j / b\bigr)
 
-    with a super-Gaussian potential t of scale one. What B maps to zero (the mean of an image, under total variation)
-    has a flat prior. The power of b is that of the coefficients' density in the space that B reaches, so that a scale
-    that the coefficients share can be learned ([1]_; with the product of normalised potentials the scale would be
-    counted once for each coefficient, dependent or not).
+    with a super-Gaussian potential t of scale one. The prior is flat on the null space of B (the mean of an image,
+    under total variation). The power of b is the dimension of the range of B, so that a shared scale can be learned
+    [1]_. In a product of normalised potentials it would be the number of coefficients, linearly dependent or not.
 
     Parameters
     ----------
@@ -111,14 +111,14 @@ class SparseField(Continuous):
         `Wavelet2D`, finest first). Values for each group, and degrees of freedom, can be learned only where the rows
         of B are linearly independent, as those of wavelets are.
     shape : tuple of int, optional
-        Of x; by default that of the operator's input, or of `dims`.
+        Shape of x; by default that of the operator's input, or of `dims`.
     rank : int, optional
-        Of B, where the operator does not know it and is too large to compute it.
+        Rank of B, needed if the operator does not know it and is too large to compute it.
 
     Raises
     ------
     UnsupportedModelError
-        For an operator or potential that does not fit; says what would.
+        For an operator or potential of another kind; the message names those accepted.
     InvalidDataError
         For a scale that is not positive.
 

@@ -30,24 +30,24 @@ from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
 
 _PSEUDO_COUNTS = np.float64(2.0)
-"""Both parameters of the beta prior of probabilities that are not given: as if one node had been seen in either state,
-which keeps them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
+"""Both parameters of the beta prior of probabilities that are not given: one pseudo-observation of each state keeps
+them off 0 and 1 where a level has no node in one of the states. Python's 2.0 would be single precision."""
 _FIRST = (0.1, 0.9)
-"""Where probabilities that are not given start, below a low and below a high parent."""
+"""Initial values of probabilities that are not given, below a low and below a high parent."""
 _FIRST_ROOT = 0.5
 
 
 class Component(NamedTuple):
-    """The prior of some of the coefficients.
+    """The prior of one set of coefficients, the details or the scaling coefficients.
 
     Attributes
     ----------
     linear_map : LinearMap
         From the image to these coefficients; groups are the levels.
     potentials : tuple of Potential
-        Of the low and the high state, or one where there are no states.
+        Those of the low and the high state, or a single one without states.
     forest : Forest
-        On which the indicators of the states are.
+        The forest of the state indicators.
     """
 
     linear_map: LinearMap
@@ -63,7 +63,7 @@ class WaveletTreeRV(SymbolicRandomVariable):
     components : tuple of Component
         The details, and unless they are flat the scaling coefficients.
     linear_map : Wavelet2D
-        With all coefficients, those of the components one after the other.
+        The map to all coefficients, in the order of the components.
     """
 
     _print_name = ("WaveletTree", "\\operatorname{WaveletTree}")
@@ -73,7 +73,7 @@ class WaveletTreeRV(SymbolicRandomVariable):
         super().__init__(*args, **kwargs)
 
     def split(self, parameters: Sequence[Any]) -> list[tuple[list[list[Any]], list[Any]]]:
-        """Return of each component the parameters of its potentials and the probabilities of its states."""
+        """Return, for each component, the parameters of its potentials and the probabilities of its states."""
         return _split(self.components, parameters)
 
 
@@ -94,10 +94,10 @@ def each_probability(forest: Forest, probabilities: Sequence[Any]) -> tuple[Any,
     ----------
     forest : Forest
     probabilities : (root, child)
-        Graphs, () and (levels - 1, 2); without the latter for a forest of one level.
+        Graphs, () and (levels - 1, 2); `child` is left out for a forest of one level.
     """
     root, *child = (p.astype("float64") for p in probabilities)
-    # As a variable, since PyTensor would go through another index element by element, in Python.
+    # As a variable: PyTensor would convert a plain array used as an index element by element, in Python.
     levels = pt.constant(np.repeat(np.arange(len(forest.shapes)), [int(np.prod(shape)) for shape in forest.shapes]))
     both = [pt.concatenate([*(p[:, state] for p in child), root[None]])[levels] for state in (0, 1)]
     return both[0], both[1]
@@ -144,8 +144,9 @@ class WaveletTree(Continuous):
 
     .. math:: p(x) = \sum_\delta P(\delta) \prod_j t_{\delta_j}\bigl((W x)_j\bigr)
 
-    with W orthonormal and the indicators on quad-trees, whose roots are the coarsest details ([1]_, [2]_): where there
-    is an edge all its coefficients are large, from the coarse levels to the fine ones. Levels count from the finest.
+    with W orthonormal and the indicators on quad-trees, whose roots are the coarsest details ([1]_, [2]_). An edge
+    makes its coefficients large on all levels, so a child is likely in the state of its parent. Levels count from the
+    finest.
 
     Parameters
     ----------
@@ -159,19 +160,19 @@ class WaveletTree(Continuous):
         the low and the high state. Each parameter is one value, or one for each level. Which of the two is the wider
         is not enforced; a fit starts with the high one. NUTS may exchange them where their priors are the same.
     scaling : pymc distribution, or a pair of them, optional
-        Of the scaling coefficients, the image that remains after the last level, or of their low and high state. By
-        default their prior is flat.
+        Potential of the scaling coefficients, the image that remains after the last level, or a pair for their low and
+        high state. Their prior is flat by default.
     transition : mapping, optional
-        Probabilities of the high state, values or random variables: ``"root"``, one, and ``"child"``, (levels - 1, 2),
-        where ``child[l, d]`` is that of a node of level l whose parent is in state d; with a pair for `scaling` also
-        ``"scaling"``. Those left out become variables of the model, ``<name>_root`` and the like, with the prior
+        Probabilities of the high state, values or random variables: ``"root"``, (), and ``"child"``, (levels - 1, 2),
+        where ``child[l, d]`` is that of a node of level l with a parent in state d. With a pair for `scaling` also
+        ``"scaling"``. Those left out become variables of the model, named ``<name>_root`` and so on, with the prior
         Beta(2, 2).
 
     Raises
     ------
     InvalidDataError
-        For sides that are no multiples of ``2**levels``, parameters of a wrong length or sign, probabilities outside of
-        (0, 1), and potentials that are both the same.
+        For sides that are not multiples of ``2**levels``, parameters of a wrong length or sign, probabilities outside
+        (0, 1), and two equal potentials.
     UnsupportedModelError
         For other potentials.
 
@@ -192,7 +193,7 @@ class WaveletTree(Continuous):
     rv_type = WaveletTreeRV
 
     def __new__(cls, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Add the image to the model, and before it the probabilities that are not given."""
+        """Add to the model the probabilities that are not given, then the image."""
         try:
             return super().__new__(cls, name, *args, learned=partial(_learned, name), **kwargs)
         except (InvalidDataError, UnsupportedModelError) as error:
@@ -214,7 +215,7 @@ class WaveletTree(Continuous):
     ) -> Any:
         """Return a variable of this distribution outside of any model; all of `transition` is needed.
 
-        Only a model gives `learned`, which returns a variable of a name and shape for what `transition` lacks.
+        `learned`, set within a model only, returns a variable of a given name and shape for a missing probability.
         """
         if kwargs.get("size") is not None:
             raise InvalidDataError(
@@ -318,7 +319,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _scaling_potentials(scaling: Any) -> tuple[tuple[Potential, ...], list[Any]]:
-    """Return the potentials of the scaling coefficients, none where they are flat, and their parameters."""
+    """Return the potentials of the scaling coefficients, empty for a flat prior, and their parameters."""
     if scaling is None:
         return (), []
     if not isinstance(scaling, tuple | list):
@@ -340,7 +341,7 @@ def _scaling_map(whole: Wavelet2D, size: int) -> LinearMap:
 def _given_probabilities(
     transition: Any, names: Sequence[str], levels: int, learned: Callable[[str, tuple[int, ...]], Any] | None
 ) -> dict[str, Any]:
-    """Return the probabilities of these names, once all that are given have been looked at."""
+    """Return the probabilities of these names, after a check of all that are given."""
     if not isinstance(transition, Mapping | None):
         raise InvalidDataError(
             f"transition={transition!r} of a WaveletTree is no mapping; give a dict with the keys "

@@ -86,7 +86,7 @@ def load_backend(backend: str) -> None:
 
 
 class _LoadBackend(GraphRewriter):
-    """A rewrite that changes nothing but loads a backend's bodies when PyTensor first compiles for it."""
+    """A rewrite that leaves graphs unchanged and loads a backend's bodies when PyTensor first compiles for it."""
 
     def __init__(self, backend: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _LoadBackend(GraphRewriter):
         load_backend(self.backend)
 
 
-# PyTensor's linkers demand all rewrites that are tagged with their backend's name. Going through one keeps jax, and
-# numba where it is not the default, out of `import pymc_ep`.
+# PyTensor's linkers run all rewrites that are tagged with their backend's name. Loading through such a rewrite keeps
+# jax, and numba where it is not the default, out of `import pymc_ep`.
 for _backend in BACKENDS:
     optdb.register(f"pymc_ep_load_{_backend}", _LoadBackend(_backend), _backend, position=0.01)

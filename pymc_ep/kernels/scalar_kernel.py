@@ -21,22 +21,22 @@ def _four_float64(*_types: Any) -> tuple[Any, ...]:
     return (float64,) * 4
 
 
-# PyTensor pickles the function that names the output types, so there is one importable function for each number.
+# PyTensor pickles the function of the output types, so there is one importable function for each number of outputs.
 _FLOAT64 = {4: _four_float64, 5: _five_float64}
 
 
 class ScalarKernel(ScalarOp):
     """A scalar function with several outputs and a body for each backend.
 
-    Inputs of any real type are widened to double precision, the outputs are float64: the tails that the
-    kernels exist for do not survive single precision, so with float32 inputs only their rounding is lost.
+    Inputs of any real type are widened to double precision, and the outputs are float64, since the tails need double
+    precision. With float32 inputs the only error is then their rounding.
 
     Subclasses set `nin`, `nout`, `body` (the module of the Python body), `c_sources`, `c_function` and `__props__`,
     and define `impl` and `pullback`.
     """
 
     body: ModuleType
-    """Module with the Python body and, in FUNCTIONS, all that the body calls, callees first."""
+    """Module of the Python body; its FUNCTIONS lists the body and all functions that it calls, callees first."""
     tables: ClassVar[dict[str, Sequence[float] | float]]
     """Constants of the C body, by their C names."""
     c_sources: tuple[Path, ...]
@@ -66,11 +66,11 @@ class ScalarKernel(ScalarOp):
         return "{ " + "\n".join(lines) + " }"
 
     def c_code_cache_version(self) -> tuple[int, ...]:
-        """Return a version that follows the text of the body, so that no edit can meet an old binary."""
+        """Return a version computed from the text of the body, so that no edit can use an old binary."""
         return (1, zlib.crc32(self.c_support_code().encode()))
 
     def numba_cache_key(self, dispatch: str) -> str:
-        """Key under which PyTensor keeps the compiled Numba body: it changes whenever the text does.
+        """Return the key of the compiled Numba body in PyTensor's cache, computed from the text of the body.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class ScalarKernel(ScalarOp):
 
 
 def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
-    """Format numbers as C constants; 17 digits give each double back exactly."""
+    """Return numbers as C constants; 17 digits represent each double exactly."""
     lines = []
     for name, values in tables.items():
         # Two kernels that share a table may meet in one fused C function.

@@ -21,10 +21,10 @@ ACCEPTED = (
 )
 
 PROBES = 4096
-"""Most columns that `ForeignMap.matrix` finds by applying the operator to unit vectors: seconds at 1 ms each."""
+"""Largest number of columns for which `ForeignMap.matrix` applies the operator to unit vectors: 4 s at 1 ms each."""
 
 _ALONE = RLock()
-"""Held while an operator of another package is called; one may be made of others."""
+"""Lock held during a call of an operator of another package; reentrant, as an operator may call others."""
 
 
 class DenseMap(LinearMap):
@@ -108,8 +108,8 @@ class ForeignMap(LinearMap):
         units = np.eye(prod(self.input_shape))
         return sp.csr_array(sp.hstack([sp.csc_array(self._forward(unit)[:, None]) for unit in units], format="csr"))
 
-    # An operator may return its argument, or an array that it will use again, as by another thread: what leaves here is
-    # a copy, and one at a time is made.
+    # An operator may return its argument, or an array that it uses again, perhaps in another thread. So its output is
+    # copied, and calls are serialised by the lock.
     def _forward(self, x: np.ndarray) -> np.ndarray:
         with _ALONE:
             return np.array(self.operator.matvec(x.ravel()), dtype=np.float64).reshape(self.output_shape)

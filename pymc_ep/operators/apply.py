@@ -23,8 +23,8 @@ register_bodies("numba", "pymc_ep.operators.numba")
 class ApplyLinearMap(Op):
     """``y = op(x)``, float64, for one linear map.
 
-    Two such Ops are equal when they hold the same map, not one of equal content: what a map does can cost much to
-    compare, and what is applied twice to different variables is mostly one object.
+    Two such Ops are equal if they hold the same map object. Maps of equal content are not compared: that can be costly,
+    and a map that is applied to several variables is mostly one object.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class ApplyLinearMap(Op):
         return f"ApplyLinearMap{{{self.linear_map}}}"
 
     def make_node(self, x: Any) -> Apply:
-        """Take a tensor that may have the map's input shape, give one of its output shape."""
+        """Return the node for a tensor whose static shape allows the map's input shape."""
         x = pt.as_tensor_variable(x)
         check_static_shape(x, self.linear_map)
         return Apply(self, [x.astype("float64")], [pt.tensor(shape=self.linear_map.output_shape, dtype="float64")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
-        """Return the output's shape, which no input can change."""
+        """Return the output's shape, which does not depend on the inputs."""
         return [tuple(pt.constant(side, dtype="int64") for side in self.linear_map.output_shape)]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
@@ -89,7 +89,7 @@ def apply_operator(A: Any, x: Any) -> TensorVariable:
         Matrices and LinearOperators act on `x` ravelled in C order and give flat output; this package's own operators
         take and give the shapes that they state. A matrix is kept, not copied: leave it as it is.
     x : tensor_like
-        Of real numbers.
+        Real numbers, of the input shape of `A`.
 
     Returns
     -------
@@ -101,14 +101,14 @@ def apply_operator(A: Any, x: Any) -> TensorVariable:
     UnsupportedModelError
         `A` is not a linear map, or lacks a correct adjoint.
     InvalidDataError
-        The shapes do not fit (said now where they are known, when computing otherwise), an entry of the operator is
-        not finite, or `x` is no tensor of real numbers.
+        The shapes do not fit, an entry of the operator is not finite, or `x` is no tensor of real numbers. Shapes that
+        are not known now are checked when the graph is evaluated.
     """
     x = _real_tensor(x)
     if isinstance(A, LinearMap):
         linear_map = A
     elif None in x.type.shape and x.type.ndim != 1:
-        # The sides are not known, their product is.
+        # The sides are not known, but their product is the number of columns.
         columns = columns_of(A)
         linear_map, x = as_linear_map(A, (columns,)), x.ravel()
     else:

@@ -1,4 +1,4 @@
-"""Linear maps on arrays: what every operator has, and how they are transposed, composed and stacked."""
+"""Linear maps on arrays: the base class of all operators, their adjoints, compositions and stacks."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -14,17 +14,17 @@ from pymc_ep.exceptions import InvalidDataError
 __all__ = ["MATRIX_LIMIT", "Adjoint", "Composition", "LinearMap", "Stack", "checked_shape", "stack"]
 
 MATRIX_LIMIT = 2**24
-"""Most non-zeros that `LinearMap.matrix` writes down: 200 MB."""
+"""Largest number of non-zeros of a matrix that `LinearMap.matrix` forms: 200 MB."""
 
 RANK_LIMIT = 2**20
-"""Most entries of a matrix whose rank is found by its singular values where no formula gives it: below a second."""
+"""Largest number of entries of a matrix whose rank is computed from its singular values, in less than a second."""
 
 
 class LinearMap:
     """A linear map from arrays of one shape to arrays of another, with its adjoint.
 
     Subclasses set the two shapes and define `_forward` and `_adjoint`, which get C-contiguous float64 arrays of
-    exactly these shapes and return new ones; they override `matrix` and `_rank` where they can do better.
+    exactly these shapes and return new ones; they override `matrix` and `_rank` if there is a faster way.
 
     Parameters
     ----------
@@ -35,24 +35,24 @@ class LinearMap:
     Attributes
     ----------
     input_shape, output_shape : tuple of int
-        Of N and J elements.
+        Shapes of N and of J elements.
     groups : ndarray of int, (J,), or None
-        The group to which each C-ravelled output coefficient belongs, counted from 0; None where there is but one.
+        Group of each output coefficient in C order, counted from 0; None if there is only one group.
     orthonormal : bool
-        Whether the map's matrix W has orthonormal rows, W W' = I.
+        True if the map's matrix W has orthonormal rows, W W' = I.
     few_entries : bool
-        Whether `matrix` is a quick way to few non-zeros, at any size at which it is not None.
+        True if `matrix`, where it is not None, is cheap and has few non-zeros.
     picks : bool
-        Whether each output is a single element of the input.
+        True if each output is a single element of the input.
     """
 
     few_entries = False
     picks = False
 
     period: int | None = None
-    """Shift of an image by which `translated` maps repeat; None for maps that are not translated."""
+    """Period, in pixels, of `translated` in its shift; None for maps without translates."""
 
-    # An ndarray to the left of `@` would otherwise take the map for a scalar object.
+    # Otherwise an ndarray to the left of `@` would treat the map as a scalar object.
     __array_ufunc__ = None
 
     def __init__(
@@ -77,7 +77,7 @@ class LinearMap:
         return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
 
     def translated(self, shift: Sequence[int]) -> "LinearMap":
-        """Return the map on a grid that is moved by so many rows and columns; itself where it has no `period`."""
+        """Return the map on a grid moved by `shift` rows and columns; the map itself if it has no `period`."""
         return self
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -86,20 +86,20 @@ class LinearMap:
             raise InvalidDataError(f"{self} takes arrays of shape {self.input_shape}, not {shape}.")
 
     def matrix(self) -> sp.csr_array | None:
-        """Return the matrix (J, N), both sides ravelled in C order; None where it would not be sparse enough."""
+        """Return the matrix (J, N), both sides ravelled in C order; None if it would have too many non-zeros."""
         return None
 
     def squared_adjoint(self, y: Any) -> np.ndarray | None:
-        """Return sum_j A_ji^2 y_j for each input i, of `input_shape`; None where the map knows no quick way to it.
+        """Return sum_j A_ji^2 y_j for each input i, of `input_shape`; None if the map has no fast method.
 
-        With variances of independent outputs for y, these are the variances that the adjoint gives to the inputs.
+        For y the variances of independent variables e_j, this is the variance of A' e.
         """
         return None
 
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return x -> f(A' diag(weights) A) x, or near it, for preconditioners; None where the map knows no quick way.
+        """Return x -> f(A' diag(weights) A) x, exact or approximate, for preconditioners; None without a fast method.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class LinearMap:
 
     @cached_property
     def rank(self) -> int | None:
-        """Numerical rank, as `numpy.linalg.matrix_rank` counts it; None where the map is too large to say."""
+        """Numerical rank, as `numpy.linalg.matrix_rank` counts it; None if the map is too large to compute it."""
         return self._rank()
 
     @cached_property
@@ -205,7 +205,7 @@ class Composition(LinearMap):
         self.period = inner.period
 
     def translated(self, shift: Sequence[int]) -> LinearMap:
-        """Return the same of the inner map on a grid that is moved."""
+        """Return the composition with the inner map on the moved grid."""
         return Composition(self.outer, self.inner.translated(shift))
 
     def matrix(self) -> sp.csr_array | None:
@@ -214,7 +214,7 @@ class Composition(LinearMap):
         return None if outer is None or inner is None else sp.csr_array(outer @ inner)
 
     def squared_adjoint(self, y: Any) -> np.ndarray | None:
-        """Return sum_j A_ji^2 y_j, where the outer map picks some of the inner one's outputs; else None."""
+        """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one; else None."""
         return self.inner.squared_adjoint(self.outer.squared_adjoint(y)) if self.outer.picks else None
 
     @cached_property
@@ -242,9 +242,9 @@ class Composition(LinearMap):
 
 
 class Stack(LinearMap):
-    """Several maps of the same input, outputs ravelled and joined: what `stack` makes.
+    """Several maps of the same input, with outputs ravelled and joined; made by `stack`.
 
-    Where a member has groups they are kept, numbered on from those before; a member without is one group then.
+    The groups of the members are numbered consecutively. If any member has groups, each member without is one group.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ class Stack(LinearMap):
         self.starts = [0, *np.cumsum(sizes).tolist()]
 
     def parts(self, y: Any) -> list[Any]:
-        """Cut a stacked output, (J,), into those of the members, in their shapes; NumPy, JAX or symbolic."""
+        """Return the members' outputs, in their shapes, from a stacked output, (J,); NumPy, JAX or symbolic."""
         bounds = zip(self.starts[:-1], self.starts[1:])
         return [y[a:b].reshape(m.output_shape) for (a, b), m in zip(bounds, self.members)]
 
@@ -310,8 +310,8 @@ def stack(*maps: LinearMap) -> LinearMap:
     Returns
     -------
     LinearMap
-        With a flat output. Where a map has groups they are kept, numbered on from those of the maps before; a map
-        without is one group then.
+        With a flat output. The groups of the maps are numbered consecutively. If any map has groups, each map without
+        is one group.
     """
     return Stack(maps)
 
@@ -335,9 +335,9 @@ def checked_shape(shape: Any, name: str, *, sides: int | None = None) -> tuple[i
     ----------
     shape : sequence of int
     name : str
-        Of the map whose shape it is.
+        Name of the map, for the message.
     sides : int, optional
-        Number of sides demanded.
+        Required number of sides.
     """
     try:
         checked = tuple(index(side) for side in shape)

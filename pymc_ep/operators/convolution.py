@@ -18,7 +18,8 @@ NDIMAGE_MODES = {"periodic": "wrap", "reflect": "reflect", "constant": "constant
 PAD_MODES: dict[str, Any] = {"periodic": "wrap", "reflect": "symmetric", "constant": "constant"}
 
 DIRECT_TAPS = 25
-"""Most non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, at 256 x 256 and above."""
+"""Largest number of non-zero taps that are summed one by one: 25 take as long as two Fourier transforms, from 256 x 256
+pixels on."""
 
 
 class Convolution2D(LinearMap):
@@ -35,7 +36,7 @@ class Convolution2D(LinearMap):
     kernel : array, (k, m)
         Finite; no side longer than the image's. It is not normalised.
     boundary : {"periodic", "reflect", "constant"}
-        What lies beyond the border: the image again, the image mirrored about the edges of its outermost pixels
+        Values beyond the border: the image repeated, the image mirrored about the edges of its outermost pixels
         (b a | a b c | c b), or zeros.
 
     Notes
@@ -66,9 +67,9 @@ class Convolution2D(LinearMap):
 
     @cached_property
     def cyclic(self) -> bool:
-        """Whether the Fourier transforms are those of the image itself, with its own period.
+        """True if the boundary is periodic and the Fourier transforms are taken of the image without padding.
 
-        Where a side has a large prime factor they would take several times as long as those of the padded image.
+        An image with a large prime factor in a side is padded: the transform is then several times faster.
         """
         return self.boundary == "periodic" and all(fft.next_fast_len(n, real=True) == n for n in self.input_shape)
 
@@ -96,7 +97,7 @@ class Convolution2D(LinearMap):
         if len(taps) * size > MATRIX_LIMIT:
             return None
         (k, m), (r, c) = self.kernel.shape, self.input_shape
-        # Where in the image each element of the padded one comes from; -1 for the zeros beyond its border.
+        # Index in the image of each element of the padded image; -1 for zeros beyond the border.
         row_of, column_of = (self._pad_indices(axis) for axis in (0, 1))
         output = np.arange(size)
         rows, columns, values = [], [], []
@@ -112,7 +113,7 @@ class Convolution2D(LinearMap):
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Return x -> f(w K'K) x with the mean weight w, for K with a periodic boundary: near if weights are alike."""
+        """Return x -> f(w K'K) x with the mean weight w and a periodic K: accurate for similar weights."""
         values = function(np.mean(weights) * np.abs(self._transfer) ** 2)
         return lambda x: fft.irfft2(fft.rfft2(x) * values, self.input_shape)
 
@@ -140,7 +141,7 @@ class Convolution2D(LinearMap):
         out = fft.irfft2(fft.rfft2(x, self.fft_shape) * self.spectrum, self.fft_shape)
         if self.cyclic:
             return out
-        # What the transforms wrap around ends up in front of the outputs that see the whole kernel.
+        # Outputs affected by the wrap-around of the transforms come first; those after them see the whole kernel.
         (k, m), (r, c) = self.kernel.shape, self.input_shape
         return out[k - 1 :][:r, m - 1 :][:, :c]
 
@@ -176,13 +177,13 @@ class Convolution2D(LinearMap):
     def _rank(self) -> int | None:
         if self.boundary != "periodic":
             return super()._rank()
-        # The matrix is normal with the spectrum as its eigenvalues, whose sizes are thus its singular values.
+        # The matrix is normal with the spectrum as eigenvalues; the absolute values of these are its singular values.
         sizes = np.abs(fft.fft2(self.kernel, self.input_shape))
         return int(np.count_nonzero(sizes > sizes.max() * sizes.size * np.finfo(float).eps))
 
 
 def _checked_kernel(kernel: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a copy of the kernel as float64, or say what is wrong with it."""
+    """Return a copy of the kernel as float64; raise if it is not valid."""
     given = np.asarray(kernel)
     if given.dtype.kind not in "biuf":
         raise InvalidDataError(f"Convolution2D: the kernel must be an array of real numbers, not {kernel!r}.")

@@ -15,7 +15,7 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Fourier2D"]
 
 AXES = (1, 0)
-"""Of the transforms: the last one is halved, so that of conjugate frequencies those of the upper rows remain."""
+"""Axes of the transforms. The last one is halved: of two conjugate frequencies the one in the upper rows is kept."""
 
 
 class Fourier2D(LinearMap):
@@ -26,15 +26,15 @@ class Fourier2D(LinearMap):
     shape : (int, int)
         Rows and columns of the image.
     keep : array of bool, `shape`, optional
-        Frequencies that are measured, in the order of `numpy.fft.fft2`; all of them otherwise. Frequencies (a, b) and
-        (-a, -b) of a real image are complex conjugates: both are known once either is marked.
+        True for measured frequencies, in the order of `numpy.fft.fft2`; all by default. Coefficients (a, b) and
+        (-a, -b) of a real image are complex conjugates, so one of the two is enough.
 
     Attributes
     ----------
     frequencies : (ndarray of int, ndarray of int), (J,) each
-        Place of each output in the array that `numpy.fft.fft2` returns; of two conjugates the one that comes first.
+        Index of each output in the array that `numpy.fft.fft2` returns; of two conjugates the first one.
     sines : ndarray of bool, (J,)
-        Whether an output is an imaginary part.
+        True for outputs that are imaginary parts.
     weights : ndarray, (J,)
         Factors of real and imaginary parts: sqrt(2), or 1 for frequencies that are their own conjugates.
 
@@ -62,7 +62,7 @@ class Fourier2D(LinearMap):
         Parameters
         ----------
         spectrum : array of complex, `shape`
-            As `numpy.fft.fft2` returns it with ``norm="ortho"``. Only its entries at `frequencies` are looked at.
+            As `numpy.fft.fft2` returns it with ``norm="ortho"``. Only its entries at `frequencies` are used.
         """
         values = spectrum[self.frequencies] * self.weights
         return np.where(self.sines, values.imag, values.real)
@@ -89,7 +89,7 @@ class Fourier2D(LinearMap):
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Flat places in the upper rows: of real parts, of imaginary ones, and of pairs that are both in these rows."""
+        """Flat indices in the upper rows: of real and imaginary parts, and of both members of pairs in these rows."""
         (rows, columns), shape = self.frequencies, self.input_shape
         places = rows * shape[1] + columns
         # Rows that are their own mirror images hold both conjugates of a pair.

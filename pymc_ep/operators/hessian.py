@@ -14,21 +14,21 @@ __all__ = ["Hessian2D"]
 class Hessian2D(LinearMap):
     """Second differences of an image: horizontal, vertical, and mixed ones times the square root of two.
 
-    Those of a plane, however steep, are zero: where pixels are missing, potentials on them continue slopes, and those
-    on `Gradient2D` do not. Weighted like this their squares add up to those of the Hessian matrix, its Frobenius norm,
-    of which a smooth image has the same in whatever direction it is turned.
+    Those of a plane, however steep, are zero. Where pixels are missing, potentials on second differences therefore
+    continue slopes, unlike those on `Gradient2D`. With the square root of two the sum of squares is the squared
+    Frobenius norm of the Hessian matrix, which is invariant under rotations of a smooth image.
 
     Parameters
     ----------
     shape : (int, int)
-        Rows r and columns c of the image; one of them three or more, or both two.
+        Rows r and columns c of the image: at least one is three or more, or both are two.
 
     Notes
     -----
     Differences that would reach across the border are left out. The output is flat, (r (c-2) + (r-2) c + (r-1) (c-1),):
     x[i, j] - 2 x[i, j+1] + x[i, j+2], the same along columns, and sqrt(2) (x[i+1, j+1] - x[i+1, j] - x[i, j+1] +
-    x[i, j]), each part in C order; parts with no such differences are empty. Planes alone have none: the rank is
-    r c - 3, or two less than the length of a single row or column.
+    x[i, j]), each part in C order; a part may be empty. Only planes have second differences of zero: the rank is
+    r c - 3, or n - 2 for a single row or column of length n.
     """
 
     few_entries = True

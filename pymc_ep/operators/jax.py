@@ -1,7 +1,7 @@
-"""JAX bodies of the linear maps; those of their adjoints follow by transposition.
+"""JAX bodies of the linear maps and their adjoints.
 
-`traceable` has the body of each map of this package. An adjoint's is the transpose that JAX derives from it, so that
-the two cannot disagree. Any other map, of a foreign operator or a class of the user's, is called on the host.
+`traceable` has the body of each map of this package. The body of an adjoint is the transpose that JAX derives from it,
+so that the two cannot disagree. Any other map, foreign or of a user's class, is called on the host.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def jax_apply(op: ApplyLinearMap, **kwargs: Any) -> Body:
 
 @singledispatch
 def traceable(linear_map: LinearMap) -> Body:
-    """Return the body of a map; of a class that is not known here, as a call back to the host."""
+    """Return the body of a map; for a class without one here, a callback to the host."""
     return _on_host(linear_map)
 
 
@@ -190,7 +190,7 @@ def _halved(x: Any, filters: tuple[list[float], list[float]]) -> list[Any]:
 
 
 def _on_host(linear_map: LinearMap) -> Body:
-    """Return the map as a call back to the host that can be differentiated in reverse mode."""
+    """Return the map as a callback to the host, differentiable in reverse mode."""
     out = jax.ShapeDtypeStruct(linear_map.output_shape, jnp.float64)
     back = jax.ShapeDtypeStruct(linear_map.input_shape, jnp.float64)
 

@@ -19,9 +19,9 @@ class Mask(LinearMap):
     Parameters
     ----------
     shape : sequence of int
-        Of the array, of any number of sides.
+        Shape of the array, with any number of sides.
     mask : array of bool, `shape`, or array of int, (n,)
-        True where an element is kept; or indices into the C-ravelled array, of which some may occur repeatedly.
+        True where an element is kept; or indices into the C-ravelled array, which may repeat.
     """
 
     few_entries = True
@@ -61,7 +61,7 @@ class Mask(LinearMap):
         return sp.csr_array((np.ones(n), self.indices, np.arange(n + 1)), shape=(n, prod(self.input_shape)))
 
     def squared_adjoint(self, y: Any) -> np.ndarray:
-        """Return the adjoint of y: all non-zeros are ones."""
+        """Return the adjoint of y, as all non-zeros of the matrix are ones."""
         return self.adjoint(y)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How Numba runs an applied operator: in object mode, since the work is in SciPy."""
+"""Numba body of an applied operator: a call in object mode, since the work is in SciPy."""
 
 import warnings
 from typing import Any
@@ -10,7 +10,7 @@ from pymc_ep.operators.apply import ApplyLinearMap
 
 @register_funcify_and_cache_key(ApplyLinearMap)
 def numba_apply(op: ApplyLinearMap, node: Any, **kwargs: Any) -> tuple[Any, None]:
-    """Return a function that calls back into Python, and no cache key: it holds this very map."""
+    """Return a function that calls back into Python, and no cache key, since it holds this map object."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")
         return generate_fallback_impl(op, node, **kwargs), None

@@ -16,14 +16,15 @@ from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
 __all__ = ["Wavelet2D"]
 
 _BLOCK = 16
-"""Rows that are transposed at a time: two cache lines, so that columns a power of two apart do not evict each other."""
+"""Number of rows that are transposed at a time: two cache lines, so that columns a power of two apart do not evict each
+other."""
 
 Filters = tuple[sp.csr_array, sp.csr_array]
 """Matrices for the two axes of an image."""
 
 
 class Wavelet2D(LinearMap):
-    """Coefficients of an image in an orthonormal wavelet basis, that is periodic at the border.
+    """Coefficients of an image in an orthonormal wavelet basis, periodic at the border.
 
     Parameters
     ----------
@@ -32,10 +33,10 @@ class Wavelet2D(LinearMap):
     wavelet : str or pywt.Wavelet
         An orthonormal one: ``"haar"``, ``"db2"``, ``"sym4"``, ``"coif1"`` and others of these families.
     levels : int
-        Times that the low-pass image is halved; at least 1.
+        Number of times that the low-pass image is halved; at least 1.
     scaling : bool
-        Whether the scaling coefficients, of the low-pass image that remains, are part of the output. Without them
-        the output is blind to that image: a potential on it leaves the scaling coefficients flat.
+        True if the output contains the scaling coefficients, those of the low-pass image that remains. Without them a
+        potential on the output leaves the prior of that image flat.
     shift : (int, int)
         Rows and columns by which the image is moved up and to the left, cyclically, before the transform.
 
@@ -76,7 +77,7 @@ class Wavelet2D(LinearMap):
         return Wavelet2D(self.input_shape, self.wavelet, self.levels, scaling=self.scaling, shift=shift)
 
     def bands(self, y: Any) -> list[tuple[Any, ...]]:
-        """Cut coefficients, (J,), into images: one (horizontal, vertical, diagonal) a level, then (scaling,) if there.
+        """Return coefficients, (J,), as images: (horizontal, vertical, diagonal) per level, then (scaling,) if any.
 
         Parameters
         ----------
@@ -100,8 +101,8 @@ class Wavelet2D(LinearMap):
     def squared_adjoint(self, y: Any) -> np.ndarray:
         """Return sum_j W_ji^2 y_j, an image, for y of `output_shape`.
 
-        A band's rows of W are all products of a row of R and one of C, so that its images Y add R^2' Y C^2, with the
-        squares taken of each number: about 3 F products a pixel and level, for filters of F taps.
+        The rows of W for a band are products of a row of R and one of C, so that a band with image Y adds R^2' Y C^2,
+        with elementwise squares: about 3 F products per pixel and level, for filters of F taps.
         """
         out = np.zeros(self.input_shape)
         for images, pairs in zip(self.bands(self.T._checked(y)), self._squares):
@@ -211,7 +212,7 @@ def _orthonormal_wavelet(wavelet: Any) -> pywt.Wavelet:
         wavelet = pywt.Wavelet(wavelet)
     taps = np.array(wavelet.dec_lo)
     overlaps = [taps[: len(taps) - shift] @ taps[shift:] for shift in range(0, len(taps), 2)]
-    # Of those called orthogonal, the discrete Meyer wavelet is cut to finite length and misses this by 0.002.
+    # The discrete Meyer wavelet is flagged orthogonal, but it is cut to finite length: its overlaps are off by 0.002.
     if not wavelet.orthogonal or not np.allclose(overlaps, np.eye(1, len(overlaps))[0], rtol=0.0, atol=1e-10):
         raise InvalidDataError(
             f"Wavelet2D: the wavelet {wavelet.name!r} is not orthonormal; take one of {_orthonormal_names()}."
@@ -233,7 +234,7 @@ def _checked_shift(shift: Any) -> tuple[int, int]:
 
 
 def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
-    # The most halvings of a side are its trailing zero bits.
+    # A side can be halved as often as it has trailing zero bits.
     most = min((side & -side).bit_length() - 1 for side in shape)
     try:
         wanted = 0 if isinstance(levels, bool) else index(levels)

@@ -52,7 +52,7 @@ class Relation(NamedTuple):
     """Joint condition on an observation and the parameters of its site."""
 
     holds: Callable[..., np.ndarray]
-    """``holds(y, *parameters)``: True where they do."""
+    """``holds(y, *parameters)``: True where the constraint is met."""
     wanted: str
     """The condition in words, for the message."""
 
@@ -61,14 +61,14 @@ class Response(NamedTuple):
     """Mean and variance of an observation given its predictor."""
 
     mean: Callable[..., np.ndarray]
-    """``mean(eta, *parameters)``, of arrays: never falls in eta, and takes no parameters that are learned."""
+    """``mean(eta, *parameters)``, of arrays: non-decreasing in eta, and free of learned parameters."""
     variance: Callable[..., np.ndarray]
     """``variance(eta, *parameters)``, of arrays; infinite where the variance is."""
 
 
 @dataclass(frozen=True)
 class SuperGaussian:
-    """How a site is a maximum over Gaussians: ``log t(eta) = slope * eta + g((eta - centre)**2)``.
+    """Super-Gaussian form of a site: ``log t(eta) = slope * eta + g((eta - centre)**2)``, a maximum over Gaussians.
 
     With g convex and decreasing, its tangent at any x > 0 gives a Gaussian that lies below t everywhere and touches it
     where ``(eta - centre)**2 = x`` (Palmer et al. 2006). All are PyTensor graphs with the constants of t left in.
@@ -104,50 +104,50 @@ class Site:
     parameters : tuple of str
         Names of the site parameters, in the order in which the functions below take them.
     domain : str
-        What an observation may be: ``"count"``, ``"positive count"``, ``"integer"``, ``"ordinal"``, ``"binary"``,
-        ``"real"``, ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (its ends left out).
+        Domain of the observations: ``"count"``, ``"positive count"``, ``"integer"``, ``"ordinal"``, ``"binary"``,
+        ``"real"``, ``"non-negative"``, ``"positive"`` or ``"unit interval"`` (open at both ends).
     parameter_domains : tuple of str
-        What each parameter may be: one of these, or ``"extended real"`` (infinities included); empty where all are
-        positive.
+        Domain of each parameter: one of these, or ``"extended real"`` (infinities included). Empty if all are positive.
     relation : Relation, optional
-        What an observation and the parameters must satisfy together.
+        Joint constraint on an observation and the parameters.
     interpreted : bool
-        Whether NumPy runs the graphs op by op, unless a mode is asked for: for a density that one model has, and whose
-        compilation would take longer than its fit.
+        True if NumPy runs the graphs op by op unless a mode is given. For densities that occur in one model only, where
+        compilation would take longer than the fit.
     gaussian : bool
-        Whether t is a Gaussian in eta for every y: it then replaces itself, whatever its cavity.
+        True if t is Gaussian in eta for every y: its Gaussian replacement is then t itself, for any cavity.
     log_concave : bool
-        Whether t is log-concave in eta for every y; engines then rely on positive site precisions.
+        True if t is log-concave in eta for every y; engines then rely on positive site precisions.
     logp : callable
         ``logp(y, eta, *parameters)``: PyTensor graph of log t.
     tilted : callable, optional
         ``tilted(y, mean, variance, power, *parameters)``: PyTensor graphs, as a `Tilted`, of the closed
         form. Without it the moments come from quadrature of `logp`.
     any_power : bool
-        Whether the closed form holds for every power in (0, 1]; otherwise for one only, and quadrature does the rest.
+        True if the closed form holds for every power in (0, 1]; False if for power one only, with quadrature for the
+        others.
     knots : callable, optional
         ``knots(y, *parameters)``: a sequence of arrays in eta at which quadrature panels must break, because
         the site's own scale lives there however wide the cavity is. Called with arrays, not graphs. Where t is not
         log-concave the first knot is its maximum; without any, peaks and scales are searched for, at some cost.
     knots_beyond : float
-        Width in eta of an interval of integration up to which panels need not break at the knots.
+        Largest width in eta of an interval of integration whose panels need not break at the knots.
     nodes : int
         Quadrature nodes in each panel.
     super_gaussian : SuperGaussian, optional
-        How t is a maximum over Gaussians, for bounds whose Gaussians adapt their precision.
+        Super-Gaussian form of t, for bounds by Gaussians of varying precision.
     curvature_bound : callable, optional
-        ``curvature_bound(y, *parameters)``: graph of a number that ``-d^2 log t / d eta^2`` exceeds nowhere, for bounds
-        by Gaussians of that precision.
+        ``curvature_bound(y, *parameters)``: graph of an upper bound on ``-d^2 log t / d eta^2`` over all eta, for
+        bounds by Gaussians of that precision.
     typical : callable
-        ``typical(y, *parameters)``: mean and variance, of arrays, of a Gaussian in eta that t is roughly like, to start
-        from where there is no Gaussian prior; by default a standard normal.
+        ``typical(y, *parameters)``: mean and variance, of arrays, of a rough Gaussian approximation of t in eta: the
+        start of a fit without a Gaussian prior. Standard normal by default.
     intensity : callable, optional
-        ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, where the rate is no affine or
-        exponential function of it and eta itself may be negative.
+        ``intensity(mean, variance)``, of arrays: the expected rate under a Gaussian eta, for rates that are neither
+        affine nor exponential in eta while eta may be negative.
     response : Response, optional
         Mean and variance of an observation given eta, for predictions on the scale of the observations.
     options : dict
-        Static keyword options of the functions above with their values, for example ``zero_mass``.
+        Static keyword options of the functions above and their values, for example ``zero_mass``.
     """
 
     name: str
@@ -172,24 +172,24 @@ class Site:
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a registered site by its name: its functions need none then."""
+        """Pickle a registered site by its name, so that its functions need not be picklable."""
         if _REGISTRY.get(self.name) is self:
             return get_site, (self.name,)
         return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     @property
     def scanned(self) -> bool:
-        """Whether peaks and scales of the density are searched for, since nothing about its shape is known."""
+        """True if quadrature must search for the peaks and scales of t: it is not log-concave and has no knots."""
         return not self.log_concave and self.knots is None
 
     @property
     def has_bound(self) -> bool:
-        """Whether Gaussians that lie below t everywhere are known."""
+        """True if a Gaussian lower bound on t is known."""
         return self.super_gaussian is not None or self.curvature_bound is not None
 
     @property
     def coupled(self) -> bool:
-        """Whether the moments of one predictor depend on the cavities of others: sites are then updated together."""
+        """True if the moments of one predictor depend on the cavities of others; such sites are updated together."""
         return False
 
     def validate(self, y: np.ndarray, name: str) -> None:
@@ -205,16 +205,16 @@ class Site:
         require_domain(np.asarray(y), self.domain, name, self.name)
 
     def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
-        """Raise `InvalidDataError` at the first parameter outside its domain, or at odds with its observation.
+        """Raise `InvalidDataError` at the first parameter outside its domain, or in conflict with its observation.
 
         Parameters
         ----------
         values : sequence of ndarray
-            In the order of `parameters`.
+            Parameters, in the order of `parameters`.
         name : str
             Name of the observed variable, for the message.
         y : ndarray, optional
-            Observations, each parameter's shape broadcasting against theirs; without them `relation` goes unchecked.
+            Observations, of a shape that the parameters broadcast against; without them `relation` is not checked.
         """
         domains = self.parameter_domains or ("positive",) * len(self.parameters)
         for parameter, domain, value in zip(self.parameters, domains, values, strict=True):
@@ -248,14 +248,14 @@ def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
 
 
 def first_outside(value: Any, domain: str) -> tuple[Any, str, str] | None:
-    """Return the first number outside a domain, where it stands, and what it must be; None where all are inside."""
+    """Return the first number outside a domain, the words for its index and for the domain; None if all are inside."""
     check, _, wanted = _DOMAINS[domain]
     found = _first_bad(np.asarray(value), check)
     return None if found is None else (*found, wanted)
 
 
 def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[Any, str] | None:
-    """Return the first value that fails a check, and where it stands."""
+    """Return the first value that fails a check and the words for its index; None if all pass."""
     with np.errstate(invalid="ignore"):
         bad = ~check(value)
     if not bad.any():
@@ -304,7 +304,7 @@ def register_site(site: Site) -> Site:
 
 
 def get_site(name: str) -> Site:
-    """Return the site registered under `name`; a ValueError lists the names there are."""
+    """Return the site registered under `name`; raise a ValueError that lists all names if there is none."""
     try:
         return _REGISTRY[name]
     except KeyError:

@@ -1,10 +1,10 @@
 """Lower bounds of sites by Gaussians, as functions of arrays.
 
-A site below which Gaussians ``exp(k + b eta - pi eta**2 / 2)`` are known is one of two kinds. Where it is
-super-Gaussian they touch it at a squared distance x from its centre and have the precision ``pi = -2 g'(x)``; for a
-predictor of mean eta and variance z under a Gaussian, ``x = z + (eta - centre)**2`` is the best. Where only its
-curvature is bounded, pi is fixed and they touch it at eta. In both cases the expected log of the best Gaussian is the
-`Bounded.value`, the inner objective of a double loop, of which ``b - pi eta`` is the derivative in eta.
+A site with lower bounds ``exp(k + b eta - pi eta**2 / 2)`` is of one of two kinds. For a super-Gaussian site a bound
+touches it at a squared distance x from its centre and has the precision ``pi = -2 g'(x)``. The best bound for a
+Gaussian predictor of mean eta and variance z has ``x = z + (eta - centre)**2``. For a site whose curvature alone is
+bounded, pi is fixed and the bound touches the site at eta. In both cases `Bounded.value` is the expected log of the
+best bound: the inner objective of a double loop. Its derivative in eta is ``b - pi eta``.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +19,11 @@ from pymc_ep.sites.base import Site
 __all__ = ["BoundFunctions", "Bounded"]
 
 _LEAST_WEIGHT = 0.01
-"""Least weight in reweighted least squares, relative to pi, of log-concave sites: they have one maximum."""
+"""Least weight of log-concave sites in reweighted least squares, relative to pi. A small value is safe: there is one
+maximum."""
 _SAFE_WEIGHT = 0.5
-"""Least weight of other sites, relative to pi. Steps are up to twice those of the quadratic below the value that pi
-belongs to, along which the value does not fall; longer ones would leave for maxima far away."""
+"""Least weight of other sites, relative to pi. A step is then at most twice that of the quadratic lower bound with
+curvature pi, along which the value does not fall. Longer steps would lead to distant maxima."""
 
 
 class Bounded(NamedTuple):
@@ -37,7 +38,7 @@ class Bounded(NamedTuple):
     precision : array
         pi of the Gaussian.
     weight : array
-        ``-d^2 value / d eta^2``, which pi exceeds, but no less than a part of pi: for reweighted least squares.
+        ``-d^2 value / d eta^2``, at most pi, raised to a given share of pi: the weight in reweighted least squares.
     """
 
     value: Any
@@ -63,7 +64,7 @@ class BoundFunctions:
         y : array_like
             Observations.
         eta, z : array_like
-            z is positive: a Laplace site has no Gaussian below it that touches it at its peak.
+            Mean and variance of the predictor. z is positive, since no Gaussian below a Laplace site touches its peak.
         *parameters : array_like
             In the order of ``site.parameters``.
 
@@ -76,14 +77,14 @@ class BoundFunctions:
         return Bounded(*(part.reshape(shape) for part in self._bounded_function(*arrays)))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
-        """Return the derivative of `Bounded.value` in each parameter, one array a parameter; arguments as there."""
+        """Return the derivative of `Bounded.value` in each parameter, one array each; arguments as in `bounded`."""
         if not self.site.parameters:
             return ()
         shape, arrays = self._flatten(y, eta, z, *parameters)
         return tuple(part.reshape(shape) for part in self._bounded_gradient_function(*arrays))
 
     def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
-        """Return both `bounded` and `bounded_parameter_gradient`, of which some sites have parts in common."""
+        """Return both `bounded` and `bounded_parameter_gradient`; some sites compute common parts once."""
         arguments = (y, eta, z, *parameters)
         return self.bounded(*arguments), self.bounded_parameter_gradient(*arguments)
 

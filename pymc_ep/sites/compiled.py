@@ -31,9 +31,10 @@ from pymc_ep.sites.log_density_rows import BLOCK, by_rows
 __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 
 _KEPT = 2 * 10**8
-"""Numbers in rules that are kept for means nearby, 1.5 GiB; the moments of sites beyond are computed anew."""
+"""Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
+computed anew."""
 _NO_WEIGHT = 1e-100
-"""Share of the integral at and below which a node counts for nothing."""
+"""Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
 
 
 def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
@@ -93,7 +94,7 @@ class CompiledSite(BoundFunctions):
         self._quadrature: Callable[..., Sequence[Any]] = self._by_quadrature
         self._quadrature_gradient: Callable[..., Sequence[Any]] = self._gradient_by_quadrature
         if self._jax and site.scanned:
-            # The rounds of a search depend in number on the values.
+            # The search takes a number of rounds that depends on the values, which JAX cannot trace.
             from pymc_ep.sites.compiled_jax import on_host
 
             host = compile_site(site, **options)
@@ -113,14 +114,14 @@ class CompiledSite(BoundFunctions):
         y, mean, variance : array_like
             Observations and cavity moments.
         power : array_like
-            In (0, 1]. A traced JAX value is taken to be other than one.
+            In (0, 1]. A traced JAX value is treated as other than one, since its value is unknown.
         *parameters : array_like
             In the order of ``site.parameters``.
 
         Returns
         -------
         Tilted
-            Nothing is checked; see `check_finite`.
+            Not checked; see `check_finite`.
         """
         evaluate = self._closed if self._has_closed_form(power) else self._quadrature
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
@@ -129,10 +130,10 @@ class CompiledSite(BoundFunctions):
     def moments_and_nearby(
         self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
     ) -> tuple[Tilted, Callable[[Any], Tilted]]:
-        """Return the moments, and a function of other cavity means that returns theirs.
+        """Return the moments, and a function of new cavity means that returns their moments.
 
-        Arguments are those of `moments`, all but the power of one shape (n,). On the CPU the function reuses the
-        nodes of a quadrature for means nearby, for a fraction of the cost.
+        Arguments are those of `moments`, all of one shape (n,) except the power. On the CPU the function reuses the
+        quadrature nodes for means close to the first ones, at a fraction of the cost.
         """
         if self._jax or self._has_closed_form(power):
             return self.moments(y, mean, variance, power, *parameters), lambda centre: self.moments(
@@ -168,7 +169,7 @@ class CompiledSite(BoundFunctions):
     def parameter_gradient(
         self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
     ) -> tuple[Any, ...]:
-        """Return the derivative of log Z in each parameter at fixed cavity, one array a parameter.
+        """Return the derivative of log Z in each parameter at a fixed cavity, one array per parameter.
 
         Arguments are those of `moments`. A site without parameters gives an empty tuple. For a closed form the graph
         of log Z is differentiated; otherwise this is ``E[power * d log t / d parameter]`` under the tilted density.
@@ -189,7 +190,7 @@ class CompiledSite(BoundFunctions):
         return {}
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return log t(eta; y, parameters); of two or more axes the first is that of draws."""
+        """Return log t(eta; y, parameters), of the broadcast shape; of two or more axes the first is the draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
             arrays = [array[None] for array in arrays]
@@ -246,7 +247,7 @@ class CompiledSite(BoundFunctions):
     def _log_density_function(self, shapes: tuple[tuple[int | None, int | None], ...]) -> Callable[..., Any]:
         """``(y, f, *parameters) -> log t`` of matrices that broadcast as `shapes` say.
 
-        Called once on many draws, so left to NumPy where it can be.
+        Called once on many draws, so it is run by NumPy where possible.
         """
         if shapes not in self._log_density_functions:
             names = ("y", "eta", *self.site.parameters)
@@ -290,7 +291,7 @@ class CompiledSite(BoundFunctions):
 
     @cached_property
     def _density(self) -> Callable[..., Sequence[Any]]:
-        """`_density_function`, or for a density of unknown support one that is minus infinity outside of it."""
+        """`_density_function`; for a density of unknown support its log is minus infinity outside the support."""
         return defined(self._density_function) if self.site.scanned else self._density_function
 
     def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
@@ -326,16 +327,17 @@ class CompiledSite(BoundFunctions):
         panels, site = rule.panels, rule.panels.site
         y, _, _, power, *parameters = arrays
         y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
-        # Nodes without weight may lie where the density has no derivative, or one that overflows.
+        # Nodes of weight zero are moved to the centre: the derivative may not exist at them, or overflow.
         offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
         parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
         return [panels.reduce(part, "add") for part in parts]
 
     def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
-        """Cut the vectors into pieces, and make the rule of each; yields indices of the sites, their arrays, the rule.
+        """Yield pieces of the vectors, each as indices of the sites, their arrays and their quadrature rule.
 
-        Pieces keep (nodes, n) arrays small; JAX fuses them away. Where the integrand is a smooth single peak a
-        Gauss-Hermite rule is exact, and the other sites of the block form a piece of their own.
+        Pieces keep the (nodes, n) arrays small; JAX needs none, since it fuses these arrays away. Sites whose integrand
+        is a smooth single peak get a Gauss-Hermite rule, which is exact there; the others of a block form a second
+        piece.
         """
         n = arrays[0].shape[0]
         if self._jax:
@@ -355,7 +357,7 @@ class CompiledSite(BoundFunctions):
 
 
 def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:
-    """Put the fields of pieces, each a sequence of vectors, in their places among all sites."""
+    """Return vectors of all sites from pieces, each given as indices and a sequence of vectors."""
     out: list[Any] = []
     for index, fields in pieces:
         if is_jax(fields[0]):
@@ -367,7 +369,7 @@ def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequenc
 
 
 def _without_checks(mode: Any) -> Any:
-    """Drop PyMC's assertions on parameters: bad ones end as moments that are not finite, found by `check_finite`."""
+    """Return the mode without PyMC's assertions on parameters: `check_finite` finds bad ones by their moments."""
     return get_mode(mode).including("local_remove_check_parameter")
 
 
@@ -381,11 +383,11 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
     Parameters
     ----------
     tilted : Tilted
-        What `CompiledSite.moments` returned.
+        Result of `CompiledSite.moments`.
     y, mean, variance : array_like
-        What it was called with.
+        Arguments of that call.
     name : str
-        What the message calls the sites: the name of the site or of the observed variable.
+        Name of the site or of the observed variable, for the message.
     """
     finite = np.logical_and.reduce([np.isfinite(np.asarray(part)) for part in tilted])
     if finite.all():

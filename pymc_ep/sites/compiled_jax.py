@@ -16,7 +16,7 @@ jit = jax.jit
 
 
 def is_tracer(value: Any) -> bool:
-    """Whether `value` is a JAX value that is only known by its shape."""
+    """Return True if `value` is a traced JAX value, of which only shape and type are known."""
     return isinstance(value, jax.core.Tracer)
 
 
@@ -24,13 +24,13 @@ def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Any) -> Ca
     """Return the traceable function that a PyTensor graph becomes under JAX, with the rewrites of `mode`."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.optimizer.rewrite(graph)
-    # The constants of the graph become arrays here, which must outlive a trace that is under way.
+    # The constants of the graph become arrays here, which must outlive any trace in progress.
     with jax.ensure_compile_time_eval():
         return jax_funcify(graph)
 
 
 def on_host(function: Callable[..., Sequence[Any]], count: int) -> Callable[..., Sequence[Any]]:
-    """Return the traceable function that calls one of NumPy vectors, which returns `count` vectors of their length."""
+    """Return a traceable form of a function on the host: NumPy vectors (n,) in, `count` vectors (n,) out."""
 
     def called(*arrays: Any) -> Sequence[Any]:
         result = jax.ShapeDtypeStruct(arrays[0].shape, jnp.float64)

@@ -1,4 +1,4 @@
-"""Log densities of observations at many draws of their predictors, a row each."""
+"""Log densities of observations at many draws of their predictors, one row per draw."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,19 +8,19 @@ import numpy as np
 __all__ = ["BLOCK", "by_rows"]
 
 BLOCK = 2**15
-"""Numbers in one block of an array that is worked on at a time: with its temporaries it stays in the cache."""
+"""Elements of an array that are processed at a time: such a block and its temporaries fit in the cache."""
 
 Shapes = tuple[tuple[int | None, int | None], ...]
 
 
 def by_rows(compiled_for: Callable[[Shapes], Callable[..., Any]], y: Any, eta: Any, *parameters: Any) -> np.ndarray:
-    """Return log t at arguments that broadcast; of two or more axes the first is that of draws.
+    """Return log t, of the broadcast shape of the arguments; with two or more axes the first one is the draws.
 
     Parameters
     ----------
     compiled_for : callable
-        Returns the function ``(y, eta, *parameters) -> [log t]`` of matrices for their static shapes, of which a 1
-        says that the one row or column belongs to all.
+        Returns the function ``(y, eta, *parameters) -> [log t]`` of matrices, given their static shapes. A side of 1
+        is broadcast.
     y, eta, *parameters : array_like
     """
     arrays = [np.asarray(array, dtype=np.float64) for array in (y, eta, *parameters)]
@@ -41,7 +41,7 @@ def by_rows(compiled_for: Callable[[Shapes], Callable[..., Any]], y: Any, eta: A
 
 
 def _told_once(array: np.ndarray) -> np.ndarray:
-    """Return the one row or column of a matrix that repeats it, or the matrix: what does not vary is computed once."""
+    """Return a matrix with repeated rows or columns cut to one, so that log t is computed once for all of them."""
     if array.size and (array == array[:1]).all():
         array = array[:1]
     if array.size and (array == array[:, :1]).all():

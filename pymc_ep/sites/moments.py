@@ -24,7 +24,7 @@ def tilted_moments(
         ``"binomial_cloglog"`` (each ``n``), ``"ordered_logit"``, ``"ordered_probit"`` (``lower``, ``upper``),
         ``"exponential"``, ``"gamma"`` (``alpha``), ``"beta"`` (``nu``),
         ``"laplace"`` (y is the location, ``b`` the scale), ``"asymmetric_laplace"`` (``b``, ``kappa``),
-        ``"student_t"`` (``nu``, ``sigma``), ``"normal"`` (``sigma``), or one that was registered.
+        ``"student_t"`` (``nu``, ``sigma``), ``"normal"`` (``sigma``), or any other registered site.
     y : array_like
         Observations: counts, zeros and ones, or reals.
     mean, variance : array_like
@@ -34,7 +34,7 @@ def tilted_moments(
     mode : PyTensor mode or str, optional
         Compile mode; with ``"JAX"`` the result consists of JAX arrays.
     **parameters
-        The parameters of the site, arrays, and its options such as ``zero_mass``.
+        Parameters of the site, as arrays, and its options such as ``zero_mass``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Mean and variance of observations given the predictor, as `Response` of sites."""
+"""The `Response` of common likelihoods: mean and variance of an observation given its predictor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ _PROBABILITIES: dict[str, Callable[[Any], Any]] = {
 
 
 def counts(rate: Callable[[Any], Any]) -> Response:
-    """Poisson counts of that rate."""
+    """Poisson counts: mean and variance are both ``rate(eta)``."""
     return Response(rate, rate)
 
 
 def successes(link: str) -> Response:
-    """Successes of one trial, or of n, under that link."""
+    """Successes in one trial, or in n, under a link."""
     probability = _PROBABILITIES[link]
 
     def variance(eta: Any, n: Any = 1.0) -> Any:
@@ -34,7 +34,7 @@ def successes(link: str) -> Response:
 
 
 def positive(shape: Callable[..., Any]) -> Response:
-    """Mean m = exp(eta) and variance m^2 over what `shape` returns of m and the parameters."""
+    """Mean m = exp(eta) and variance m^2 / shape(m, *parameters)."""
 
     def variance(eta: Any, *parameters: Any) -> Any:
         mean = np.exp(eta)
@@ -44,5 +44,5 @@ def positive(shape: Callable[..., Any]) -> Response:
 
 
 def located(variance: Callable[..., Any]) -> Response:
-    """Mean eta, and a variance of the parameters alone."""
+    """Mean eta, and a variance that depends on the parameters alone."""
     return Response(lambda eta, *_: eta, lambda eta, *parameters: variance(*parameters) + 0.0 * eta)

@@ -1,20 +1,20 @@
-"""Mixtures of two sites on the nodes of a forest, as one factor of all of its coefficients.
+"""Mixtures of two sites on the nodes of a forest, as one factor of all coefficients.
 
-Given the states the factor is a product of sites. What engines ask of sites follows from those of either state by
-sum-product: with e_jd the log of what state d makes of coefficient j and Q the states given all of these,
+Given the states the factor is a product of sites. The bound and the moments of the mixture follow from those of both
+sites by sum-product. With e_jd the log factor of coefficient j in state d and Q the posterior of the states,
 
     log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
 
-so that a bound of each state's site gives one of the mixture, tight in Q wherever it is evaluated, and its derivatives
-are those of the e_jd weighted by Q (Ko and Seeger 2012).
+so that a bound on each site gives a bound on the mixture. It is tight in Q at every point, and its derivatives are
+those of the e_jd weighted by Q (Ko and Seeger 2012).
 
-Moments are those of EP on coefficients and states together, where each t(s_j; delta_j) is a factor of its own that
-Gaussians in s_j times odds of delta_j stand for, while P(delta) stays as it is. With Zhat_jd = int N(s; m_j, v_j)
-t_d(s)^power ds the message to a state is Zhat_jd^(1 / power); given all of these, the states' marginals Q follow by
-sum-product, the marginal of s_j is the mixture of its two tilted densities by Q_j, and with log Z of the trees in place
-of the sum of the sites' own, EP's evidence is stationary at its fixed points. Where all cavities are independent
-observations, one for each coefficient, marginals, Q and evidence are exact; that coefficients depend on each other
-through their states is not in the marginals.
+Moments are those of EP on coefficients and states together. Each t(s_j; delta_j) is replaced by a Gaussian in s_j times
+odds of delta_j, and P(delta) is kept exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a state is
+Zhat_jd^(1 / power). From all messages the marginals Q of the states follow by sum-product, and the marginal of s_j is
+the mixture of its two tilted densities with weights Q_j. The log Z of the trees takes the place of the sum of the
+sites' log Z; EP's evidence is then stationary at its fixed points. If all cavities are independent observations, one
+for each coefficient, then marginals, Q and evidence are exact. The dependence of coefficients through their states is
+not part of the marginals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ __all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeMixture(Site):
-    """A mixture on a forest; its parameters are those of the low site, those of the high one, and two probabilities.
+    """A mixture on a forest. Parameters: those of the low site, those of the high site, and two probabilities.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class TreeMixture(Site):
     forest: Forest
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it is made of."""
+        """Pickle the two sites and the forest."""
         return tree_mixture, (self.low, self.high, self.forest)
 
     def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
-        """Raise `InvalidDataError` at the first parameter outside its domain, and count levels in place of nodes."""
+        """Raise `InvalidDataError` at the first parameter outside its domain; indices in the message count levels."""
         try:
             super().validate_parameters([self.by_level(value) for value in values], name)
         except InvalidDataError as error:
@@ -64,12 +64,12 @@ class TreeMixture(Site):
 
     @property
     def has_bound(self) -> bool:
-        """Whether Gaussians below both sites are known."""
+        """True if Gaussian lower bounds on both sites are known."""
         return self.low.has_bound and self.high.has_bound
 
     @property
     def coupled(self) -> bool:
-        """Yes: the states of all nodes depend on each other."""
+        """True: the states of all nodes depend on each other."""
         return True
 
 
@@ -100,7 +100,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
 
 
 class CompiledTreeMixture(CompiledSite):
-    """The functions of arrays of a mixture on a forest; all arrays are (n,), of all of its nodes."""
+    """The functions of arrays of a mixture on a forest; all arrays are (n,), one entry per node."""
 
     site: TreeMixture
 
@@ -110,13 +110,13 @@ class CompiledTreeMixture(CompiledSite):
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
     def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
-        """Return the moments; `log_z` adds up to the log normaliser, arguments are those of `CompiledSite`."""
+        """Return the moments; the sum of `log_z` is the log normaliser. Arguments are those of `CompiledSite`."""
         return self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[0]
 
     def moments_and_nearby(
         self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
     ) -> tuple[Tilted, Callable[[Any], Tilted]]:
-        """Return the moments, and a function of other cavity means that returns theirs."""
+        """Return the moments, and a function of new cavity means that returns their moments."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
             *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
@@ -159,7 +159,7 @@ class CompiledTreeMixture(CompiledSite):
         apart = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
         within = (1.0 - q) * low.variance + q * high.variance
         spread = within + variance * apart
-        # 1 / V - 1 / v, as V falls short of v by what each state's does, less the distance between the means.
+        # 1 / V - 1 / v = (v - V) / (v V), with v - V = mean of v - V_d less the variance between the states.
         short = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
         return Tilted(
             low.log_z + power * tree.log_normaliser,
@@ -170,7 +170,7 @@ class CompiledTreeMixture(CompiledSite):
         ), tree
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
-        """Return the best Gaussians below the mixture; the values add up to its log, arguments as in `CompiledSite`."""
+        """Return the best Gaussian lower bounds; the values sum to a bound on the log mixture. As in `CompiledSite`."""
         return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
@@ -178,15 +178,15 @@ class CompiledTreeMixture(CompiledSite):
         return self.bounded_with_gradient(y, eta, z, *parameters)[1]
 
     def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
-        """Return both `bounded` and `bounded_parameter_gradient`, by one pass over the forest."""
+        """Return both `bounded` and `bounded_parameter_gradient`, from one pass over the forest."""
         states, tree = self._bounded_states(y, eta, z, parameters)
         weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
         return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
 
     def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
-        """Return the sum of the values where the high state has given probabilities, (n,), and its derivatives.
+        """Return the sum of the values at given probabilities `high` of the high state, (n,), and its derivatives.
 
-        The probabilities among the parameters take no part.
+        The probabilities among the parameters are not used; their derivatives are zero.
         """
         (low, other), _ = self._bounded_states(y, eta, z, parameters)
         value = float((low.value + high * (other.value - low.value)).sum())
@@ -197,7 +197,7 @@ class CompiledTreeMixture(CompiledSite):
         *own, _ = _split(self.site.low, self.site.high, parameters)
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
             gradients = state.bounded_parameter_gradient(y, eta, z, *part)
-            # Infinitely steep where a scale ran to zero, which a state without weight has no part in.
+            # A derivative is infinite at a scale of zero; with weight zero its product is zero.
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
@@ -227,7 +227,7 @@ COMPILED[TreeMixture] = CompiledTreeMixture
 
 def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
     low, high = states
-    # Scales that run to zero make these infinite, which whoever asked finds and tells.
+    # Scales near zero make these infinite; the caller checks for that and reports it.
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
     return Bounded(low.value + tree.log_normaliser, *mixed)

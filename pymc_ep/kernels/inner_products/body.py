@@ -6,8 +6,8 @@ A pair f = v^T u of rows with independent entries v_d ~ N(m_d, a_d), u_d ~ N(n_d
     log E e^f = sum_d -log(r_d) / 2 + (m_d n_d + (a_d n_d^2 + b_d m_d^2) / 2) / r_d,        r_d = 1 - a_d b_d,
 
 the last of which is finite where every r_d > 0 (Ko and Khan 2014, proposition 2). Beyond that set the formula has
-finite values that mean nothing, so that all r_d are looked at. Pairs are taken some at a time: no array has as many
-entries as there are pairs times columns.
+finite but meaningless values, so all r_d are checked. Pairs are processed in chunks: no array has as many entries as
+pairs times columns.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ import numpy as np
 __all__ = ["Pairs", "Rows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 16_384
-"""Pairs that are taken at a time, so that their rows stay in the cache."""
+"""Number of pairs in a chunk, such that their rows fit in the cache."""
 
 
 class Rows(NamedTuple):
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
 
     @property
     def conditional_sd(self) -> np.ndarray:
-        """Of each entry given those before it, (I, K)."""
+        """Standard deviation of each entry given those before it, (I, K)."""
         return np.sqrt(self.variance)
 
     def at(self, which: np.ndarray) -> "Rows":
@@ -60,7 +60,7 @@ class Pairs(NamedTuple):
     others : ndarray of int, (n,)
         The other row of each pair.
     order : ndarray of int, (n,)
-        Where each pair stood in the order in which they were given.
+        Index of each pair in the original order.
     """
 
     ends: np.ndarray
@@ -80,14 +80,14 @@ class Pairs(NamedTuple):
         return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
 
     def of_rows(self, rows: np.ndarray) -> tuple["Pairs", np.ndarray]:
-        """Return the pairs of some own rows, which are numbered anew, and the places of these pairs, (m,)."""
+        """Return the pairs of a subset of own rows, renumbered from zero, and the indices of these pairs, (m,)."""
         counts = np.diff(self.ends)[rows]
         ends = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
         return Pairs(ends, self.others[places], self.order[places]), places
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums of values of pairs, (n,) or (n, K), over each own row."""
+        """Return the sum over the pairs of each own row, (I,) or (I, K), of values (n,) or (n, K)."""
         out, some = np.zeros((len(self.ends) - 1, *values.shape[1:])), np.diff(self.ends) > 0
         if some.any():
             out[some] = np.add.reduceat(values, self.ends[:-1][some], axis=0)
@@ -95,7 +95,7 @@ class Pairs(NamedTuple):
 
 
 def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist."""
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist."""
     out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
     for here, i, j in _chunks(pairs):
         m, a, n, b = own.mean[i], own.variance[i], other.mean[j], other.variance[j]
@@ -162,7 +162,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield some pairs at a time: their place, own rows and other rows."""
+    """Yield chunks of pairs: their slice, own rows and other rows."""
     own = pairs.own
     for begin in range(0, len(own), _CHUNK):
         here = slice(begin, begin + _CHUNK)

@@ -23,7 +23,7 @@ from pymc_ep.kernels.inner_products.body import Pairs
 __all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 2**18
-"""Numbers in the covariances that are taken at a time."""
+"""Number of covariance entries in a chunk of pairs."""
 
 
 class FullRows(NamedTuple):
@@ -46,7 +46,7 @@ class FactoredRows(NamedTuple):
     ----------
     mean : ndarray, (I, K)
     factor : ndarray, (I, K, K)
-        Lower triangular. Rows and columns of zeros are those of entries without a spread.
+        Lower triangular. Entries of variance zero have rows and columns of zeros.
     """
 
     mean: np.ndarray
@@ -54,17 +54,17 @@ class FactoredRows(NamedTuple):
 
     @property
     def full(self) -> FullRows:
-        """The same by covariances."""
+        """The same rows with covariances in place of factors."""
         return FullRows(self.mean, self.factor @ self.factor.swapaxes(1, 2))
 
     @property
     def variance(self) -> np.ndarray:
-        """Of each entry, (I, K)."""
+        """Variance of each entry, (I, K)."""
         return (self.factor**2).sum(axis=2)
 
     @property
     def conditional_sd(self) -> np.ndarray:
-        """Of each entry given those before it, (I, K)."""
+        """Standard deviation of each entry given those before it, (I, K)."""
         return np.einsum("idd->id", self.factor)
 
     def at(self, which: np.ndarray) -> "FactoredRows":
@@ -172,7 +172,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield some pairs at a time: their place, own rows and other rows."""
+    """Yield chunks of pairs: their slice, own rows and other rows."""
     rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
     for begin in range(0, len(rows), step):
         here = slice(begin, begin + step)

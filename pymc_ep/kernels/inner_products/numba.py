@@ -17,8 +17,8 @@ __all__ = [
 ]
 
 _BLOCK = 16
-"""Columns whose r_d are multiplied before a logarithm is taken of them: at 1e-16 each the product is still normal."""
-# Sums may be in any order, so that they use vector instructions; NaN and infinity keep their meaning.
+"""Number of columns whose r_d are multiplied before a logarithm is taken: at 1e-16 each the product is still normal."""
+# Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
 _jit_part = numba.njit(cache=True, fastmath=_FAST)
@@ -38,7 +38,7 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
                     r = 1.0 - own_variance[d] * other_variance[d]
-                    # A sum: the least one would keep this loop from vector instructions.
+                    # A count and not the least r: a minimum would prevent vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
                     both = own_mean[d] * other_mean[d]
@@ -193,7 +193,7 @@ def full_variance_pullback(
 
 @_jit_part
 def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: Any, x: Any) -> bool:
-    """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return whether there is a C."""
+    """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return False if C does not exist."""
     width = len(m)
     for d in range(width):
         total = n[d]
@@ -249,7 +249,7 @@ def _solve_lower(root: Any, values: Any) -> None:
 
 @_jit_part
 def _mirror(matrix: Any) -> None:
-    """Copy what is below the diagonal to above it."""
+    """Copy the lower triangle to the upper one."""
     for d in range(len(matrix)):
         for e in range(d):
             matrix[e, d] = matrix[d, e]

@@ -1,6 +1,6 @@
-"""Which body of the inner products of Gaussian rows runs: NumPy's for a few numbers, else Numba's.
+"""Dispatch of the inner products of Gaussian rows: NumPy's body for small problems, Numba's for large ones.
 
-Numba takes some seconds to compile on a new machine, and then a tenth of the time or less.
+Numba's body takes some seconds to compile on a new machine, and a tenth of the time of NumPy's or less to run.
 """
 
 from importlib import import_module
@@ -15,8 +15,8 @@ from pymc_ep.kernels.inner_products.full_body import FactoredRows, FullRows
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _FEW = 30_000
-"""Pairs times columns, or ten times their squares with covariances, up to which NumPy takes some milliseconds at most,
-and a fit some seconds."""
+"""Largest size for NumPy: pairs times columns, or ten times pairs times squared columns with covariances. A call takes
+some milliseconds at most there, and a fit some seconds."""
 
 
 def log_mean_exp(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +49,7 @@ def variance_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, o
 
 
 def _chosen(name: str, pairs: Pairs, own: Any) -> tuple[bool, Any]:
-    """Return whether NumPy's body runs, and the one that does."""
+    """Return True if NumPy's body runs, else False, and the body."""
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
     if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
         return True, getattr(full_body if full else body, name)

@@ -23,7 +23,7 @@ C_TABLES: dict[str, Sequence[float] | float] = {
 }
 
 ASYMPTOTIC_FROM = 200.0
-"""From here on variance - mean^2 ~ -2 / k^4 has lost more digits than its asymptotic series."""
+"""The k from which the difference variance - mean^2 ~ -2 / k^4 is less accurate than its asymptotic series."""
 
 
 class TruncatedNormal(ScalarKernel):
@@ -89,7 +89,7 @@ def truncated_normal(k: Any) -> list[Any]:
     Parameters
     ----------
     k : tensor_like
-        How many standard deviations the mean lies below the cut.
+        Distance of the mean below the cut, in standard deviations.
 
     Returns
     -------

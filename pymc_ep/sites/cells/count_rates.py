@@ -1,4 +1,4 @@
-"""Functions of counts and their rates: softplus, parabolas below its logarithm, zeros that are cut off."""
+"""Functions of counts and their rates: softplus, parabolas below its logarithm, zero truncation."""
 
 from functools import cache
 from typing import NamedTuple
@@ -23,11 +23,11 @@ __all__ = [
 
 _FAR = -37.0
 _TINY = np.exp(_FAR)
-"""Below that f, log(1 + e^f) is e^f to rounding."""
+"""e^f at f = -37: below it log(1 + e^f) equals e^f in double precision."""
 
 
 def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return l = log(1 + e^f), log l, dl/df and d log l / df, where e^f may be all that is left of l, or less."""
+    """Return l = log(1 + e^f), log l, dl/df and d log l / df, accurate even where l underflows."""
     small = np.exp(-np.abs(f))
     rate = np.maximum(f, 0.0) + np.log1p(small)
     far, seen = f < _FAR, np.maximum(rate, _TINY)
@@ -43,9 +43,9 @@ def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return -d^2 log p / df^2 on a grid of f, as a part without counts and one a count, and where the next is larger.
+    """Return a and b of -d^2 log p / df^2 = a + b y on a grid of f, and the y above which it is larger at the next f.
 
-    With more counts the largest one lies at a larger f, up to the maximum of the second part.
+    The maximum over f moves to larger f as y grows, up to the maximum of b.
     """
     f = np.linspace(0.0, 0.495, 2001)
     _, _, p, _ = softplus(f)
@@ -60,13 +60,13 @@ _NO_COUNTS, _A_COUNT, _OVERTAKEN = _curvatures()
 def softplus_curvature(y: np.ndarray) -> np.ndarray:
     """Return the largest -d^2 log p(y | f) / df^2 over all f for Poisson counts of rate log(1 + e^f), shaped like y.
 
-    It lies at an f in [0, 0.495]: at 0 for no counts, and at 0.495 for endlessly many.
+    The maximum is at an f in [0, 0.495]: at 0 for y = 0, and at 0.495 in the limit of large y.
     """
     most = np.max(y, initial=0.0)
     few = np.size(y) > most
     counts = np.arange(most + 1) if few else y
     k = np.searchsorted(_OVERTAKEN, counts)
-    # Between two points of the grid it is larger by less than this part.
+    # Between two points of the grid the maximum is larger by less than 1e-6 of it.
     found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)
     return found[np.asarray(y, dtype=np.intp)] if few else found
 
@@ -91,26 +91,26 @@ class _Touching(NamedTuple):
         return value, ((3 * c[0] * d + 2 * c[1]) * d + c[2]) / (1 + square)
 
     def curvature_at(self, square: np.ndarray) -> np.ndarray:
-        """Return the curvature, larger by a hundred millionth, which is more than the spline may be off."""
+        """Return the curvature, raised by 1e-8 of it: more than the error of the spline."""
         c, d = self._piece(self.curvature, square)
         return (((c[0] * d + c[1]) * d + c[2]) * d + c[3]) * (1 + 1e-8) / np.sqrt(1 + square)
 
     def _piece(self, table: np.ndarray, square: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         x = np.log1p(square) * _A_UNIT
-        # Moments of trial steps may be NaN, and what is found for these is NaN too.
+        # Moments of trial steps may be NaN; the index must be valid, and the result is NaN.
         k = np.fmin(x, table.shape[1] - 1).astype(np.intp)
         return [row[k] for row in table], (x - k) / _A_UNIT
 
 
 _A_UNIT, _UNITS = 128, 40
-"""Nodes of the splines in each unit of x, and units."""
+"""Spline nodes per unit of x, and the largest x."""
 _NEWTON_STEPS = 3
 _SMALLEST = np.finfo(float).tiny
 
 
 @cache
 def _touching() -> _Touching:
-    """Return both splines, solved for by bisection at their nodes."""
+    """Return both splines; their values at the nodes are found by bisection."""
     x = np.arange(_A_UNIT * _UNITS + 1) / _A_UNIT
     w = np.sqrt(np.expm1(x[1:]))
     low, high = np.full(w.shape, 0.4), 0.6 + np.log1p(w)
@@ -123,8 +123,8 @@ def _touching() -> _Touching:
     for _ in range(60):
         middle = (low + high) / 2
         left, right, excess, log_right = ends(middle)
-        # w times the sum of both slopes less the rise between, without the difference of large numbers: f is taken off
-        # on the left, where little more is left of the function. It grows with p.
+        # w (h'(p - w) + h'(p + w)) - (h(p + w) - h(p - w)), increasing in p. On the left h(f) is close to f, so f is
+        # subtracted there: no difference of large numbers remains.
         above = middle - log_right + excess + w * right - w * (1 - left) > 0
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     left, right, *_ = ends(low)
@@ -136,7 +136,7 @@ def _touching() -> _Touching:
 
 
 def _steepest() -> float:
-    """Return where the second derivative is least."""
+    """Return the f at which the second derivative of log log(1 + e^f) is least."""
     return brentq(lambda f: float(log_softplus_bends(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
 
 
@@ -146,7 +146,7 @@ class Parabola(NamedTuple):
     Attributes
     ----------
     touches : ndarray
-        t, one of two places where it is h.
+        t, one of the two points at which the parabola equals h.
     curvature : ndarray
         c.
     """
@@ -158,12 +158,17 @@ class Parabola(NamedTuple):
 def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
     """Return the parabola below h(f) = log log(1 + e^f) that has the largest expectation.
 
-    Parabolas that touch h twice, at p - w and p + w, have the mean of both slopes between both places, so that
-    w (h'(p - w) + h'(p + w)) = h(p + w) - h(p - w), which gives the centre p for each w. With w a parabola changes
-    by a multiple of (f - p + w) (f - p - w), zero where it touches, and the expectation of that, so the slope of the
-    expectation in w, is zero where w^2 = (mean - p)^2 + variance. No parabola does better: one below h has no larger
-    expectation than h itself under any law with these moments, and on both places there is one for which they are
-    equal. Without a variance it touches at the mean.
+    A parabola that touches h at p - w and p + w rises between them by 2 w times the mean of both slopes,
+
+        w (h'(p - w) + h'(p + w)) = h(p + w) - h(p - w),
+
+    which gives the centre p for each w. Its derivative in w is a multiple of (f - p + w) (f - p - w), zero at both
+    points. The expectation is stationary where that of this product is zero, at w^2 = (mean - p)^2 + variance.
+
+    No other parabola is better. The expectation of a parabola depends on the two moments alone, and for a parabola
+    below h it is at most that of h under any distribution with these moments. For the distribution on the two points
+    p - w and p + w the expectations of h and of the parabola found here are equal. With variance zero the parabola
+    touches h at the mean.
 
     Parameters
     ----------
@@ -178,7 +183,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
         square = np.maximum(square - (square - gap**2 - variance) / (1 + 2 * gap * slope), variance)
     centre, _ = table.centre_at(square)
     gap = mean - centre
-    # The place nearer to the mean, by what is exact for any variance: gap^2 - w^2 = -variance.
+    # The point nearer to the mean, from gap^2 - w^2 = -variance: no cancellation at any variance.
     away = variance / (np.sqrt(gap**2 + variance) + np.abs(gap) + _SMALLEST)
     return Parabola(mean + np.where(gap < 0, -away, away), table.curvature_at(square))
 
@@ -190,7 +195,7 @@ def log_or_none(y: np.ndarray) -> np.ndarray:
 
 
 def log_binomial(y: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, where alpha may be so large that these agree."""
+    """Return log Gamma(alpha + y) - log Gamma(alpha) - log y!, accurate also for alpha far above y."""
     some = np.maximum(y, 1.0)
     return np.where(y > 0, -betaln(alpha, some) - np.log(some), 0.0)
 
@@ -210,7 +215,7 @@ def no_zeros_dispersed(f: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np
     """Return -log P(y > 0) for a negative binomial count of mean e^f, and its derivatives in f and in alpha."""
     rate = np.exp(f)
     grown = np.logaddexp(0.0, f - np.log(alpha))
-    # P(0) = e^{-t} with t = alpha log(1 + rate / alpha), and odds of zero are 1 / (e^t - 1).
+    # P(0) = e^{-t} with t = alpha log(1 + rate / alpha); the odds of a zero are 1 / (e^t - 1).
     t = alpha * grown
     # To first order in rate and rate / alpha, log t = f - rate / (2 alpha); a rate may be zero in doubles.
     tiny, first = rate < 1e-8 * np.minimum(alpha, 1.0), rate / 2 * (1 + 1 / alpha)

@@ -1,11 +1,11 @@
-"""Integrals of likelihoods of cells over Gaussian predictors, by rules that stand where the mass is.
+"""Integrals of likelihoods of cells over Gaussian predictors, by a trapezoidal rule about the mode of the integrand.
 
-A Gauss-Hermite rule at the moments of the predictor misses a likelihood that is narrow beside them, or far from their
-mean. Here nodes stand about the mode of the product, at f = mode + sd sinh(t) for equidistant t, with the standard
-deviation from the curvature there: dense where the product may be narrow, and out to where the Gaussian alone makes it
-vanish. (The product of a log-concave likelihood and N(f; m, v) is at most exp(-(f - mode)^2 / (2 v)) times its
-maximum.) The trapezoidal rule is then exact but for terms that vanish exponentially in the number of nodes (Trefethen
-and Weideman 2014), whether the product is a peak or a Gaussian cut off by a step.
+A Gauss-Hermite rule at the moments of the predictor misses a likelihood that is much narrower than the Gaussian, or far
+from its mean. Here the nodes are f = mode + sd sinh(t) for equidistant t, with the mode of the product and the standard
+deviation from its curvature there. They are dense near the mode, where the product may be narrow, and end where the
+Gaussian alone makes it negligible: the product of a log-concave likelihood and N(f; m, v) is at most
+exp(-(f - mode)^2 / (2 v)) times its maximum. The error of the trapezoidal rule falls exponentially in the number of
+nodes (Trefethen and Weideman 2014), both for a single peak and for a Gaussian cut off by a step.
 """
 
 from typing import Any
@@ -18,15 +18,17 @@ from pymc_ep.sites.cells.likelihoods import CellSite
 __all__ = ["log_integral"]
 
 _NODES, _STEP = 40, 0.35
-"""Nodes at least, and largest distance between two in t, at which a peak that is a Gaussian is known to 1e-9."""
+"""Least number of nodes, and largest distance in t between neighbours. The integral of a Gaussian peak is then
+accurate to 1e-9."""
 _REACH = 6.5
-"""Prior standard deviations from the mode at which nodes end: exp(-21) is left."""
+"""Distance of the last node from the mode, in prior standard deviations: the product is at most exp(-21) of its maximum
+there."""
 _MOST = 100
-"""Newton steps at most; some ten are taken."""
+"""Limit on Newton steps; about ten are taken."""
 _NEAR = 0.1
-"""Step, in standard deviations of the product, that is close enough to its mode."""
+"""Length of a Newton step, in standard deviations of the product, below which the search for the mode ends."""
 _LEAST = 1e-24
-"""Least variance of a predictor, for those that are known."""
+"""Least variance of a predictor: takes the place of zero for predictors that are known exactly."""
 
 
 def log_integral(
@@ -58,11 +60,11 @@ def log_integral(
 def _peak(
     site: CellSite, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: tuple[Any, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return about where p(y | f) N(f; mean, variance) has its mode, relative to the mean, and its sd by the curvature.
+    """Return the approximate mode of p(y | f) N(f; mean, variance), less the mean, and the sd from the curvature there.
 
-    By Newton steps from where the likelihood itself is highest, if that is anywhere: a rate e^f is then approached from
-    above, without overflow. Between two places that are known to be on either side of the mode, a step that leaves
-    them, or is more than half as long as the one before, gives way to the middle.
+    Newton steps start at the maximum of the likelihood if that is finite: a mode at a rate e^f is then approached from
+    above, without overflow. Once the mode is bracketed, a step that leaves the bracket, or is more than half as long as
+    the one before, is replaced by bisection.
     """
     x = site.peak(y, *parameters) - mean
     x = np.where(np.isfinite(x), x, 0.0)

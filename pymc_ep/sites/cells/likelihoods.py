@@ -1,10 +1,10 @@
-"""Expected log likelihoods of the cells of a matrix whose predictors are inner products of Gaussian rows, or bounds.
+"""Expected log likelihoods of the cells of a matrix, or lower bounds, for predictors v^T u of Gaussian rows.
 
-The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f are known. For a
-Poisson rate e^f the expectation follows from these as it is. Otherwise there is a lower bound: by the best parabola
-above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of f. With
-these taken at given moments it is concave in the means and variances of either row. At a variance of zero all are the
-log density and its derivatives themselves.
+The distribution of such a predictor f is not Gaussian, but its mean, its variance and log E e^f have closed forms. For
+a Poisson rate e^f the expectation follows from them exactly. For the others there is a lower bound: by the best
+parabola above log(1 + e^x) (Jaakkola and Jordan 2000) or below its logarithm, or by the tangent of a convex function of
+f. With the parabola or tangent fixed at given moments the bound is concave in the means and variances of either row. At
+variance zero the bound and its derivatives equal those of the log density.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ __all__ = [
 
 
 Anchor = tuple[np.ndarray, np.ndarray]
-"""Both statistics of f, (n,) each; by default those at which a bound is asked for."""
+"""Both statistics of f, (n,) each, at which tangents and parabolas touch; by default those of the bound itself."""
 
 
 class CellBound(NamedTuple):
@@ -57,7 +57,7 @@ class CellBound(NamedTuple):
     of_mean, of_spread : ndarray, (n,)
         Its derivatives in E f and in the site's second statistic.
     of_parameters : tuple of ndarray, (n,)
-        Its derivatives in the parameters, where there is no other anchor.
+        Its derivatives in the parameters, for the default anchor.
     """
 
     value: np.ndarray
@@ -77,7 +77,7 @@ class CellSite(Protocol):
     spread : {"log_mean_exp", "variance"}
         The second statistic of f: log E e^f or Var f.
     domain : {"count", "binary", "real"}
-        What observations are, as of a `pymc_ep.sites.Site`.
+        Domain of the observations, as of a `pymc_ep.sites.Site`.
     """
 
     parameters: tuple[str, ...]
@@ -86,25 +86,25 @@ class CellSite(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the likelihood."""
+        """Name of the likelihood."""
 
     @property
     def truncated(self) -> bool:
-        """Whether zeros cannot be observed."""
+        """True if the likelihood is truncated to y > 0."""
 
     def bounded(
         self, y: np.ndarray, mean: np.ndarray, spread: np.ndarray, *parameters: np.ndarray, anchor: Anchor | None = None
     ) -> CellBound:
-        """Return the bound at moments of f, (n,) each; tangents and parabolas are the best ones at the anchor's."""
+        """Return the bound at statistics of f, (n,) each; tangents and parabolas are the best ones at the anchor."""
 
     def log_density(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return log p(y | f), of the common shape of all arguments."""
 
     def peak(self, y: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
-        """Return the f at which p(y | f), were zeros not cut off, is largest, which may be infinite."""
+        """Return the f that maximises p(y | f) without truncation; it may be infinite."""
 
     def slopes(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return d log p(y | f) / df, and minus the second derivative, were zeros not cut off, which is no smaller."""
+        """Return d log p / df, and -d^2 log p / df^2 without truncation: an upper bound on that with truncation."""
 
     def above(self, y: np.ndarray, f: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return P(Y > y | f), of the common shape of all arguments."""
@@ -112,7 +112,7 @@ class CellSite(Protocol):
 
 @runtime_checkable
 class CurvedCellSite(CellSite, Protocol):
-    """A likelihood of cells with a second statistic Var f, and a log density that no parabola curves away from."""
+    """A likelihood of cells with the second statistic Var f, and a bounded curvature of the log density."""
 
     def curvature(self, y: np.ndarray, *parameters: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the largest -d^2 log p(y | f) / df^2 over all f, (n,), and its derivatives in the parameters."""
@@ -125,7 +125,7 @@ class PoissonCells:
     Attributes
     ----------
     truncated : bool
-        Whether zeros cannot be observed. -log P(y > 0) is convex in f, and its tangent takes its place.
+        True if the counts are truncated to y > 0. The term -log P(y > 0) is convex in f and bounded by its tangent.
     """
 
     truncated: bool = False
@@ -165,17 +165,17 @@ class PoissonCells:
 
 @dataclass(frozen=True)
 class NegativeBinomialCells:
-    """Counts with the rate g e^f, of which g has a gamma distribution with mean one and shape alpha in each cell.
+    """Counts with the rate g e^f, with an independent g ~ Gamma of mean one and shape alpha in each cell.
 
-    Summed over g the log likelihood is y x - (alpha + y) log(1 + e^x), x = f - log alpha, up to constants. A
-    distribution of g that is independent of f would bound it as well, by log E e^f in place of f in the logarithm, but
-    its curvature, alpha + y where rates are far above alpha, has no counterpart in the likelihood: on listening counts
-    it made of variances a tenth, and the evidence preferred biases without any spread.
+    With g integrated out the log likelihood is y x - (alpha + y) log(1 + e^x), x = f - log alpha, up to constants. A
+    variational g independent of f gives another bound, with log E e^f in place of f in the logarithm. It is not used:
+    its curvature, alpha + y for rates far above alpha, has no counterpart in the likelihood. On listening counts it
+    reduced variances to a tenth, and the evidence preferred biases of spread zero.
 
     Attributes
     ----------
     truncated : bool
-        Whether zeros cannot be observed; see `PoissonCells`.
+        True if the counts are truncated to y > 0; see `PoissonCells`.
     """
 
     truncated: bool = False
@@ -220,13 +220,13 @@ class NegativeBinomialCells:
         return at_most_one(out, no_zeros_dispersed(f, alpha)[0]) if self.truncated else out
 
     def curvature(self, y: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, ...]:
-        """See `CurvedCellSite`. Zeros that are cut off make the density no more concave."""
+        """See `CurvedCellSite`. Truncation adds a convex term, so the bound holds with it too."""
         return (alpha + y) / 4, np.full(y.shape, 0.25)
 
 
 @dataclass(frozen=True)
 class BernoulliCells:
-    """Bits with log odds f: y f - log(1 + e^f)."""
+    """Bits with log odds f: log p(y | f) = y f - log(1 + e^f)."""
 
     name = "bernoulli"
     parameters = ()
@@ -312,7 +312,7 @@ class SoftplusPoissonCells:
 
 @dataclass(frozen=True)
 class NormalCells:
-    """Numbers that are f up to Gaussian noise, for which the expectation is exact."""
+    """Reals y ~ N(f, sigma^2), for which the expectation is exact."""
 
     name = "normal"
     parameters = ("sigma",)
@@ -384,15 +384,15 @@ def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
     Parameters
     ----------
     name : str
-        The site with the same likelihood; `pymc_ep.register_family` says of which distribution and link that is.
+        Name of the site with the same likelihood; `pymc_ep.register_family` maps distributions and links to sites.
     plain : CellSite
     truncated : CellSite, optional
-        The same with zeros cut off, for `pymc.Truncated`.
+        The same likelihood truncated to y > 0, for `pymc.Truncated`.
 
     Raises
     ------
     ValueError
-        Where the site has a likelihood of cells already.
+        If the site has a likelihood of cells already.
     """
     if name in _SITES:
         raise ValueError(f"The site {name!r} has a likelihood of cells already.")
@@ -400,7 +400,7 @@ def register_cell_site(name: str, plain: Any, truncated: Any = None) -> None:
 
 
 def require_observations(site: CellSite, y: np.ndarray, name: str) -> None:
-    """Raise `InvalidDataError` at the first observation of the cells of a variable that a likelihood cannot have."""
+    """Raise `InvalidDataError` at the first observation of a variable outside the domain of its likelihood."""
     require_domain(y, "positive count" if site.truncated else site.domain, name, site.name)
 
 
@@ -413,7 +413,7 @@ def cell_site(name: str, *, truncated: bool) -> CellSite | None:
 
 
 def cell_site_names() -> tuple[str, ...]:
-    """Return the names of the sites that cells can have."""
+    """Return the names of the sites with a likelihood of cells."""
     return tuple(_SITES)
 
 

@@ -25,8 +25,8 @@ def log_combinations(n: Any, y: Any) -> Any:
 def logit_logp(y: Any, eta: Any, n: Any) -> Any:
     """log Binomial(y; n, 1 / (1 + exp(-eta))).
 
-    Between the extremes it is the density at its maximum, where the probability is y / n, times the ratio to it, see
-    `log_logistic_powers`; without a success, or a failure, it is n softplus terms.
+    For 0 < y < n it is the log density at its maximum, p = y / n, plus the log ratio to it, see
+    `log_logistic_powers`. For y = 0 or y = n it is n softplus terms.
     """
     inside = (y > 0) & (y < n)
     successes = pt.switch(inside, y, 0.5 * n)
@@ -45,7 +45,7 @@ def probit_logp(y: Any, eta: Any, n: Any) -> Any:
 def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
     """log Binomial(y; n, 1 - exp(-exp(eta)))."""
     failures = n - y
-    # Where there is no failure its term must not become 0 times infinity.
+    # With zero failures their term must not become zero times infinity.
     rate = pt.exp(pt.switch(failures > 0, eta, 0.0))
     return log_combinations(n, y) + y * log_success(eta) - failures * rate
 

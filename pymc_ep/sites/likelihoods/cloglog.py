@@ -13,8 +13,8 @@ __all__ = ["CLOGLOG", "log_success"]
 def log_success(eta: Any) -> Any:
     """log of ``1 - exp(-exp(eta))``.
 
-    Below eta = -40 that is eta to double precision, with ``exp(eta) / 2`` below the last digit. Above 7 the
-    probability is one; the cut keeps the infinite rate away from the derivative.
+    Below eta = -40 it equals eta in double precision, since the next term ``exp(eta) / 2`` is below the last digit.
+    Above 7 the probability is one; eta is cut there so that an infinite rate does not reach the derivative.
     """
     rate = pt.exp(pt.clip(eta, -40.0, 7.0))
     return pt.switch(eta < -40.0, eta, pt.log(-pt.expm1(-rate)))

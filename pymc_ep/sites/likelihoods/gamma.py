@@ -13,7 +13,7 @@ __all__ = ["EXPONENTIAL", "GAMMA"]
 
 
 def exponential_logp(y: Any, eta: Any) -> Any:
-    """log of the exponential density with mean exp(eta); an observation of 0 has no infinite term."""
+    """log of the exponential density with mean exp(eta); finite for an observation of zero."""
     rate = pt.exp(pt.switch(y > 0, -eta, 0.0))
     return -eta - y * rate
 

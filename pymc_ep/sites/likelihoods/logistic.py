@@ -39,7 +39,7 @@ def logistic_bound(
     centre: Callable[..., Any],
     log_constant: Callable[..., Any],
 ) -> SuperGaussian:
-    """Return how ``exp(log_constant) * p**left * (1 - p)**right``, with ``logit p = eta - centre``, is super-Gaussian.
+    """Return the super-Gaussian form of ``exp(log_constant) * p**left * (1 - p)**right``, ``logit p = eta - centre``.
 
     As ``p = exp(u / 2) / (2 cosh(u / 2))`` in u = eta - centre, and 1 - p likewise with -u, the log is
     ``log_constant + (left - right) u / 2 - (left + right) log(2 cosh(u / 2))``, whose last term is convex in u**2

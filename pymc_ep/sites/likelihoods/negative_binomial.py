@@ -16,7 +16,7 @@ __all__ = ["NEGATIVE_BINOMIAL"]
 def logp(y: Any, eta: Any, alpha: Any) -> Any:
     """log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
 
-    For y > 0 it is the density at its maximum, where the mean is y, times the ratio to it, see
+    For y > 0 it is the log density at its maximum, where the mean is y, plus the log ratio to it, see
     `log_logistic_powers`; for y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
     """
     count = pt.maximum(y, 1.0)

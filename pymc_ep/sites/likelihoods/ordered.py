@@ -1,7 +1,7 @@
 """Ordered categories: a latent eta plus logistic or Gaussian noise lies between two cutpoints.
 
-The observation chooses the cutpoints, so that a site has them, and not the category, as its parameters: the outermost
-categories have an infinite one.
+The observed category selects the cutpoints below and above it. These are the parameters of the site; for the outermost
+categories one of them is infinite.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from pymc_ep.sites.base import Relation, Site, register_site
 __all__ = ["ORDERED_LOGIT", "ORDERED_PROBIT"]
 
 _FAR = 1e9
-"""Stands for an infinite cutpoint under the Gaussian, whose hazard there is a finite number."""
+"""Value in place of an infinite cutpoint under the Gaussian, so that the hazard there is finite."""
 
 
 def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:

@@ -31,7 +31,7 @@ SOFTPLUS_POISSON = register_site(
         typical=lambda y: (y, np.maximum(y, 1.0)),
         knots=knots,
         knots_beyond=20.0,
-        # The maxima of both terms, the one of the rate being 1/4: at most 2 % above that of their sum.
+        # The sum of the maxima of both terms, 1/4 for the rate: at most 2 % above the maximum of the sum.
         curvature_bound=lambda y: 0.25 + _STEEPEST * y,
     )
 )

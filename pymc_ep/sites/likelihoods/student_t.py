@@ -13,7 +13,7 @@ from pymc_ep.sites.responses import located
 __all__ = ["STUDENT_T"]
 
 _GRADES = 17
-"""Factors of three: the last knot is 3**16 = 4e7 units away from the observation."""
+"""Number of knots on either side, graded by factors of three: the last is 3**16 = 4e7 units from the observation."""
 
 
 def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
