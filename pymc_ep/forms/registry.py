@@ -24,6 +24,7 @@ __all__ = [
     "recognise",
     "register_form",
     "register_method",
+    "solved_by",
 ]
 
 Recogniser = Callable[[Model, Sequence[str] | None, Sequence[str]], Form | None]
@@ -144,6 +145,11 @@ def forms() -> tuple[FormEntry, ...]:
 def methods() -> tuple[Method, ...]:
     """Return all registered methods."""
     return tuple(_METHODS.values())
+
+
+def solved_by(name: str) -> list[FormEntry]:
+    """Return the forms that have a method of that name."""
+    return [entry for entry in _FORMS.values() if (name, entry.form) in _METHODS]
 
 
 def entry_of(form: Form) -> FormEntry:

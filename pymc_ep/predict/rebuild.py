@@ -11,7 +11,7 @@ from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
-from pymc_ep.forms.registry import Predictions
+from pymc_ep.forms.registry import Predictions, solved_by
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.results import fit_group, fit_state, settings
@@ -88,6 +88,9 @@ def _why_not_gaussian(form: CompiledForm) -> str:
 
 def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
     """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
+    if all(entry.predictions is None for entry in solved_by(fit_group(idata).attrs["method"])):
+        # Nothing is compiled for this question alone.
+        return None
     return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions
 
 

@@ -13,7 +13,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.bilinear.predict.inputs import read_cells
-from pymc_ep.forms.bilinear.predict.rebuild import require_bilinear
+from pymc_ep.forms.bilinear.predict.rebuild import bilinear_posterior
 
 __all__ = ["CellPredictions"]
 
@@ -28,7 +28,7 @@ class CellPredictions:
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> BilinearPosterior:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
-        return require_bilinear(idata, model, "This")
+        return bilinear_posterior(idata, model)
 
     @staticmethod
     def log_predictive(model: pm.Model, posterior: BilinearPosterior, data: Mapping[str, Any]) -> xr.Dataset:

@@ -8,9 +8,10 @@ import xarray as xr
 from pymc_ep.compat import Container
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.cache import compiled_form
-from pymc_ep.forms.registry import get_method
+from pymc_ep.forms.registry import get_method, solved_by
 from pymc_ep.results import fit_group, fit_state, model_dims, posterior_moments, settings
 from pymc_ep.results.unchanged import require_unchanged
 
@@ -19,16 +20,17 @@ __all__ = ["bilinear_posterior", "require_bilinear"]
 
 def require_bilinear(idata: Container, model: pm.Model, caller: str) -> BilinearPosterior:
     """Return the posterior of a fit; raise unless it is of a bilinear model."""
-    form = compiled_form(model, settings(idata)["latent"])
-    if not isinstance(form, CompiledBilinear):
+    method = fit_group(idata).attrs["method"]
+    known = any(entry.form is Bilinear for entry in solved_by(method))
+    if not known or not isinstance(compiled_form(model, settings(idata)["latent"]), CompiledBilinear):
         raise UnsupportedModelError(
             f"{caller} takes fits of bilinear models, such as those with a BilinearPoisson, but this is a fit by "
-            f"{fit_group(idata).attrs['method']!r} of another model; see predict and log_predictive."
+            f"{method!r} of another model; see predict and log_predictive."
         )
-    return bilinear_posterior(idata, model, form)
+    return bilinear_posterior(idata, model)
 
 
-def bilinear_posterior(idata: Container, model: pm.Model, form: CompiledBilinear) -> BilinearPosterior:
+def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
     """Rebuild the posterior of a fit of a bilinear model.
 
     Raises
@@ -36,6 +38,7 @@ def bilinear_posterior(idata: Container, model: pm.Model, form: CompiledBilinear
     ValueError
         If the model's matrices, priors or data are no longer those of the fit.
     """
+    form = cast(CompiledBilinear, compiled_form(model, settings(idata)["latent"]))
     state = fit_state(idata)
     rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
     posterior = cast(BilinearPosterior, rebuilt)
