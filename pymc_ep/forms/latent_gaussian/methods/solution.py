@@ -77,20 +77,17 @@ def rebuild(
 def mode_solution(form: SiteFunctions, evidence: Evidence, found: Hyper, settings: dict[str, Any]) -> Solution:
     """Return the solution with hyperparameters at their mode, or fixed."""
     at = found.at
-    status = combined_status(at, found)
     state = mode_state(evidence, found)
     return solution_at(
         form,
         evidence,
         at,
         state,
-        rebuild(form, state, at_mode(at)),
         settings,
         log_predictive=evidence.leave_one_out(at),
         scalars={"log_evidence": at.log_z, "n_iter": len(at.run.objective)},
         traces=mode_traces(found),
-        status=status.sentence,
-        converged=status.converged,
+        status=combined_status(at, found),
         log_evidence_is=AT_VALUES,
     )
 
@@ -119,13 +116,11 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
         found.draws,
     )
     values = np.array([point.value for point in points])
-    status = combined_status(at, found)
     return solution_at(
         form,
         evidence,
         at,
         state,
-        rebuild(form, state, at_mode(at)),
         settings,
         log_predictive=_loo_over_draws(found),
         hyper_moments=weighted_moments(form.constrained(found.thetas), found.theta_weights),
@@ -143,8 +138,7 @@ def integral_solution(form: SiteFunctions, evidence: Evidence, found: Integral, 
             "hyper_weight": ("hyper_point", found.weights),
             "hyper_log_density": ("hyper_point", values),
         },
-        status=status.sentence,
-        converged=status.converged,
+        status=combined_status(at, found),
         design=form.constrained(thetas),
         log_evidence_is=_INTEGRATED,
     )
@@ -172,6 +166,7 @@ def conditional_solution(
     state = _state(evidence, found.centre) | _mixture_state(
         found.thetas, found.shifts, found.precisions, np.zeros((0, found.thetas.shape[1]))
     )
+    fits = f"fits at {k} draws of the hyperparameters"
     lost = f"{found.stalled} of them did not converge" if found.stalled else ""
     left = f"interrupted: {found.unfitted} of them have the sites of a near one" if found.unfitted else ""
     return solution_at(
@@ -179,13 +174,9 @@ def conditional_solution(
         evidence,
         found.centre,
         state,
-        rebuild(form, state, at_mode(found.centre)),
         settings,
         log_predictive=left_out_of_all(weights, found.log_predictives),
-        scalars={},
-        traces={},
-        status="; ".join(filter(None, [f"fits at {k} draws of the hyperparameters", lost, left])),
-        converged=not (found.stalled or found.unfitted),
+        status=Status(not (found.stalled or found.unfitted), "; ".join(filter(None, [fits, lost, left]))),
         round_robin=k,
     )
 
@@ -200,18 +191,20 @@ def solution_at(
     evidence: Evidence,
     at: EvidenceAt,
     state: dict[str, np.ndarray],
-    posterior: SitePosterior,
     settings: dict[str, Any],
     *,
     log_predictive: np.ndarray,
+    status: Status,
+    posterior: SitePosterior | None = None,
     hyper_moments: dict[str, Moments] | None = None,
     round_robin: int = 0,
     **others: Any,
 ) -> Solution:
-    """Return a solution with all fields that follow from the posterior.
+    """Return a solution with all fields that follow from the posterior, by default the one that `state` describes.
 
     With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
     """
+    posterior = posterior or rebuild(form, state, at_mode(at))
     found = (hyper_moments or posterior.hyper_moments()) | posterior.moments()
     moments = {name: (m.mean, m.sd) for name, m in found.items()}
 
@@ -238,6 +231,8 @@ def solution_at(
         numbers_per_draw=sum(m.size for m, _ in moments.values()),
         most_draws=form.most_draws,
         settings=settings,
+        status=status.sentence,
+        converged=status.converged,
         **others,
     )
 

@@ -92,8 +92,8 @@ def _averaged_solution(
         evidence,
         found.at,
         state,
-        rebuild_average(form, state, rebuilt),
         settings,
+        posterior=rebuild_average(form, state, rebuilt),
         log_predictive=left_out_of_all(
             np.full(len(fits), 1.0 / len(fits)), np.array([own.leave_one_out(at) for own, at in fits])
         ),
@@ -102,8 +102,7 @@ def _averaged_solution(
             "n_iter": len(found.at.run.objective),
         },
         traces=mode_traces(found),
-        status=status.sentence,
-        converged=status.converged,
+        status=status,
         log_evidence_is=AT_VALUES,
     )
 
