@@ -9,13 +9,10 @@ few minutes. Needs numba, jax, mpmath and matplotlib.
 
 import importlib.util
 import math
-import platform
 import time
 import warnings
-from datetime import date
 from pathlib import Path
 
-import jax
 import matplotlib
 import matplotlib.pyplot as plt
 import mpmath
@@ -24,9 +21,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-import scipy
 from scipy import integrate, special
 
+from docs.benchmarks._common import header, markdown_table, write_page
 from pymc_ep.kernels import rectified_poisson
 
 ROOT = Path(__file__).parents[2]
@@ -192,17 +189,6 @@ def draw_picture(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -
     figure.savefig(TARGET.with_suffix(".png"), dpi=110)
 
 
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
-HEADER = """\
-## Tilted moments of the rectified-linear Poisson site
-
-`python -m docs.benchmarks stability_map` wrote this on {date}, with fixed seeds. {versions}.
-"""
 INTRODUCTION = """\
 ![Digits by count and cavity variance, and time by count](stability_map.png)
 
@@ -226,17 +212,8 @@ NOTES = """\
 """
 
 
-def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """Format a table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> list[str]:
     """Return the parts of the page."""
-    modules = {"PyMC": pm, "PyTensor": pytensor, "NumPy": np, "SciPy": scipy, "Numba": numba, "JAX": jax}
-    versions = ", ".join(f"{name} {module.__version__}" for name, module in modules.items())
-    made = f"{processor()}; Python {platform.python_version()}, {versions} (CPU)"
     introduction = INTRODUCTION.format(
         cases=next(iter(errors.values()))[..., 0].size,
         counts=", ".join(f"{y:g}" for y in COUNTS),
@@ -250,7 +227,9 @@ def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> list
         by_count.append([name, *(f"{share:.0%}" for share in fails.mean(axis=(1, 2)))])
     cost = [[name, *("-" if math.isnan(v) else f"{v:,.0f}" for v in values)] for name, values in times.items()]
     return [
-        HEADER.format(date=date.today(), versions=made),
+        header(
+            "Tilted moments of the rectified-linear Poisson site", "docs/benchmarks/stability_map.py", "numba", "jax"
+        ),
         introduction,
         markdown_table(["method", "fails", "useless", "worst log Z", "worst mean", "worst variance"], summary),
         "Share of failing cavities by count:\n",
@@ -262,8 +241,6 @@ def report(errors: dict[str, np.ndarray], times: dict[str, list[float]]) -> list
 
 
 def main() -> None:
-    from docs.benchmarks._common import write_page
-
     matplotlib.use("Agg")
     warnings.filterwarnings("ignore", category=integrate.IntegrationWarning)
     np.seterr(all="ignore")
