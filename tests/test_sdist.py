@@ -34,7 +34,7 @@ def test_sdist_holds_what_its_tests_need(tmp_path):
 
 @pytest.mark.parametrize("source", [None, "https://example.org/someone/pymc-ep"])
 def test_readme_has_no_relative_links(source):
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "docs" / "site" / "readme.py")
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
