@@ -5,6 +5,7 @@ from pymc_ep import operators as operators
 from pymc_ep import plots as plots
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
 from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
+from pymc_ep.distributions.paired_symbols import PairedSymbols
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
@@ -12,11 +13,10 @@ from pymc_ep.distributions.wavelet_tree import WaveletTree
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.forms import register_form, register_method
-from pymc_ep.forms.bilinear import fold_in, recommend
 from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
-from pymc_ep.predict import log_predictive, predict, start_point
+from pymc_ep.predict import fold_in, log_predictive, predict, rank_items, recommend, similar, start_point
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "ConvergenceWarning",
     "InvalidDataError",
     "NumericalError",
+    "PairedSymbols",
     "RectifiedPoisson",
     "SoftplusPoisson",
     "SparseField",
@@ -44,12 +45,14 @@ __all__ = [
     "operators",
     "plots",
     "predict",
+    "rank_items",
     "recommend",
     "recover",
     "register_family",
     "register_form",
     "register_method",
     "register_site",
+    "similar",
     "start_point",
     "supported",
     "tilted_moments",

@@ -11,6 +11,7 @@ from pymc import Model
 from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import Method
+from pymc_ep.contracts.rows import RowPredictions
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 
 __all__ = [
@@ -83,6 +84,8 @@ class FormEntry:
         Whether the form is a `pymc_ep.contracts.SiteForm`, to which the general predictions and diagnostics apply.
     predictions : Predictions, optional
         Predictions and diagnostics of any other form.
+    row_predictions : pymc_ep.contracts.rows.RowPredictions, optional
+        Rankings and new rows of a form with two matrices, for `pymc_ep.recommend` and its siblings.
     """
 
     form: type
@@ -92,6 +95,7 @@ class FormEntry:
     rows: Callable[[], Sequence[Row]] = lambda: ()
     gaussian: bool = False
     predictions: Predictions | None = None
+    row_predictions: RowPredictions | None = None
 
 
 _FORMS: dict[type, FormEntry] = {}

@@ -1,7 +1,8 @@
-"""Predictions from a fit: Gaussian conditionals, responses, log predictive densities; and a point to sample from."""
+"""Predictions from a fit: conditionals, responses, log predictive densities, rankings; and a point to sample from."""
 
 from pymc_ep.predict.log_predictive import log_predictive
 from pymc_ep.predict.predictions import predict
+from pymc_ep.predict.rows import fold_in, rank_items, recommend, similar
 from pymc_ep.predict.start import start_point
 
-__all__ = ["log_predictive", "predict", "start_point"]
+__all__ = ["fold_in", "log_predictive", "predict", "rank_items", "recommend", "similar", "start_point"]

@@ -74,6 +74,14 @@ class Pairs(NamedTuple):
         ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n_own))])
         return cls(ends, others[order], order)
 
+    @classmethod
+    def of_labels(cls, labels: np.ndarray, own: np.ndarray, others: np.ndarray) -> "Pairs":
+        """Return the pairs whose own row is one of the labels, (I,), numbered in the order of these."""
+        here = np.isin(own, labels)
+        place = {label: k for k, label in enumerate(labels.tolist())}
+        numbers = np.array([place[label] for label in own[here].tolist()], dtype=np.int64)
+        return cls.of(numbers, others[here], len(labels))
+
     @property
     def own(self) -> np.ndarray:
         """The own row of each pair, (n,)."""

@@ -8,7 +8,6 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_ep.compat import Container
 from pymc_ep.engines.bilinear.block_ascent import BestRows, best_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound
 from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored
@@ -16,8 +15,7 @@ from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior, N
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
-from pymc_ep.forms.bilinear.predict.inputs import read_cells, row_dims, side_named
-from pymc_ep.forms.bilinear.predict.rebuild import require_bilinear
+from pymc_ep.forms.bilinear.predict.inputs import read_cells
 from pymc_ep.kernels.inner_products import FactoredRows, Rows
 from pymc_ep.results import labelled
 
@@ -30,52 +28,32 @@ _BOUND = "lower bound on the log density of the cells of each new row given the 
 """Description of the rows' bounds in the dataset."""
 
 
-def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
-    """Return the posterior of new rows of one matrix of a bilinear model, given the fitted rows of the other one.
-
-    New rows have the prior of the fitted ones. Hyperparameters are at their mode, and the fit does not change.
+def fold_in(
+    model: pm.Model, posterior: BilinearPosterior, own: int, dims: tuple[str, str], given: Mapping[str, Any]
+) -> xr.Dataset:
+    """Return the posterior of new rows of a side, given the fitted rows of the other one; see `pymc_ep.fold_in`.
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Result of `pymc_ep.fit`, also one read back from disk.
-    model : pymc.Model or None
-        The fitted model; None takes that of the context.
-    data : mapping of str to mapping
-        Maps the dim of the matrix's rows, such as ``"user"``, or its name to the new cells. These are ``rows``,
-        ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of the
-        likelihood, unless these are the same for all cells of the fit. The matrix's own index counts new rows from 0;
+    model : pymc.Model
+    posterior : BilinearPosterior
+    own : {0, 1}
+        Side of the new rows.
+    dims : (str, str)
+        Dims of the rows of both matrices.
+    given : mapping of str to array_like
+        ``rows``, ``cols`` and ``observed`` as in the distribution, and ``offset``, without biases, or parameters of
+        the likelihood, unless these are the same for all cells of the fit. The side's own index counts new rows from 0;
         if it is missing or a scalar, all cells are in one row. The other index is that of fitted rows.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``<matrix>_mean`` and ``<matrix>_sd``, and with a bias ``<bias>_mean`` and ``<bias>_sd``, for new rows numbered
-        from 0. Point estimates have a standard deviation of zero. A new row without a cell has its prior.
-        ``<matrix>_bound`` is each row's bound, and ``<matrix>_converged`` a flag. ``<y>_rows``, ``<y>_cols`` and
-        ``<y>_observed`` are the new cells. After a fit with ``covariance="full"``, ``<matrix>_factor``, (rows, K, K),
-        has the Cholesky factors of the rows' covariances, a bias last. The attribute ``status`` has the number of rows
-        without a cell, which gaps in the row numbers lead to. `recommend` accepts this dataset.
 
     Raises
     ------
     UnsupportedModelError
-        If the fit is not of a bilinear model, or the prior differs from row to row.
+        If the prior differs from row to row.
     InvalidDataError
         For indices out of range, and observations outside their domain.
-
-    Warns
-    -----
-    ConvergenceWarning
-        Says how many rows stopped short of their maximum.
     """
-    model = pm.modelcontext(model)
-    posterior = require_bilinear(idata, model, "fold_in")
     form = posterior.form
-    if not isinstance(data, Mapping) or len(data) != 1:
-        raise ValueError("fold_in takes new rows of one matrix at a time, a mapping of its rows' dim to their cells.")
-    ((key, given),) = data.items()
-    own = side_named(model, form, key)
     new = read_cells(model, form, posterior.theta, given, own)
     counts = np.bincount((new.rows, new.cols)[own])
     best, name = _best(posterior, new, own, counts), form.form.matrices[own].name
@@ -84,9 +62,9 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Mapping
             f"{int((~best.converged).sum())} of {len(best.converged)} new rows of {name!r} did not converge; "
             f"'{name}_converged' tells which.",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=4,
         )
-    return _dataset(model, posterior, new, best, own, counts)
+    return _dataset(model, posterior, new, best, own, dims[own], counts)
 
 
 def _best(posterior: BilinearPosterior, new: NewCells, own: int, counts: np.ndarray) -> BestRows:
@@ -134,7 +112,13 @@ def _prior_of_rows(form: CompiledBilinear, prior: MatrixPrior, own: int, counts:
 
 
 def _dataset(
-    model: pm.Model, posterior: BilinearPosterior, new: NewCells, best: BestRows, own: int, counts: np.ndarray
+    model: pm.Model,
+    posterior: BilinearPosterior,
+    new: NewCells,
+    best: BestRows,
+    own: int,
+    dim: str,
+    counts: np.ndarray,
 ) -> xr.Dataset:
     form = posterior.form
     d, matrix, bias, y = form.n_factors, form.form.matrices[own], form.form.biases[own], form.form.cells.name
@@ -142,7 +126,6 @@ def _dataset(
     variables = {f"{matrix.name}_mean": (matrix.name, mean[:, :d]), f"{matrix.name}_sd": (matrix.name, sd[:, :d])}
     if bias is not None:
         variables |= {f"{bias.name}_mean": (bias.name, mean[:, d]), f"{bias.name}_sd": (bias.name, sd[:, d])}
-    dim = row_dims(model, form)[own]
     numbered = labelled(model, variables, {dim: np.arange(len(mean))})
     of_rows = {f"{matrix.name}_bound": best.bound, f"{matrix.name}_converged": best.converged}
     if isinstance(best.rows, FactoredRows):

@@ -1,6 +1,5 @@
-"""Inputs of predictions of bilinear models: matrix, row labels, and new cells."""
+"""Inputs of predictions of bilinear models: new cells, offsets and likelihood parameters."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,16 +10,9 @@ from pymc_ep.distributions.bilinear import require_unmasked
 from pymc_ep.engines.bilinear.values import NewCells
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
-from pymc_ep.results import model_dims
+from pymc_ep.results.row_labels import numbered_rows, row_dims
 
-__all__ = [
-    "numbered_rows",
-    "offsets_and_parameters",
-    "read_cells",
-    "row_dims",
-    "row_labels",
-    "side_named",
-]
+__all__ = ["matrix_names", "offsets_and_parameters", "read_cells"]
 
 _INDICES = ("rows", "cols")
 """Keys of the indices of new cells, left side first."""
@@ -29,55 +21,10 @@ _MOST_GAPS = 10**6
 dense arrays of rows would be large."""
 
 
-def row_dims(model: pm.Model, form: CompiledBilinear) -> tuple[str, str]:
-    """Return the dims of the rows of the left and of the right matrix."""
-    left, right = (model_dims(model, one.name)[0] for one in form.form.matrices)
+def matrix_names(form: CompiledBilinear) -> tuple[str, str]:
+    """Return the names of the left and of the right matrix."""
+    left, right = (one.name for one in form.form.matrices)
     return left, right
-
-
-def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
-    """Return the labels of a dim, or positions where it has none."""
-    labels = model.coords.get(dim)
-    return np.arange(size) if labels is None else np.asarray(labels)
-
-
-def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions and labels of rows that are given by either; `what` names them in messages."""
-    labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
-    if isinstance(given, Mapping):
-        raise ValueError(
-            f"{what} is a {type(given).__name__}; give labels or positions of rows, or what fold_in returns."
-        )
-    if not wanted.size or wanted.ndim > 1:
-        raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
-    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
-    names = list(range(size)) if by_position else labels.tolist()
-    known = {name: k for k, name in enumerate(names)}
-    if unknown := [one for one in wanted.tolist() if one not in known]:
-        kind = "positions" if by_position else "labels"
-        raise ValueError(
-            f"{what} holds {unknown[0]!r}, but there is no such row: {kind} are {names[0]!r} to {names[-1]!r}."
-        )
-    times = Counter(names)
-    if twice := [one for one in wanted.tolist() if times[one] > 1]:
-        raise ValueError(
-            f"{what} holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
-            f"labels that differ."
-        )
-    numbers = np.array([known[one] for one in wanted.tolist()])
-    return numbers, labels[numbers]
-
-
-def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
-    """Return the side, 0 or 1, of the matrix with the name `key`, or else with rows of the dim `key`."""
-    names, dims = [one.name for one in form.form.matrices], row_dims(model, form)
-    sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
-    if len(sides) == 1:
-        return sides[0]
-    if sides:
-        raise ValueError(f"{key!r} are rows of both {names[0]!r} and {names[1]!r}; name one of these matrices instead.")
-    ways = " or ".join(f"{dim!r} (the rows of {name!r})" for name, dim in zip(names, dims))
-    raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
 
 
 def read_cells(
@@ -118,7 +65,7 @@ def read_cells(
         require_unmasked(f"New cells of {name!r} have {key}", cells[key])
     y, indices = np.atleast_1d(cells["observed"]), [np.asarray(cells[key]) for key in _INDICES]
     indices = [np.full(y.shape, i) if k == new and not i.ndim else np.atleast_1d(i) for k, i in enumerate(indices)]
-    for k, (key, dim) in enumerate(zip(_INDICES, row_dims(model, form))):
+    for k, (key, dim) in enumerate(zip(_INDICES, row_dims(model, matrix_names(form)))):
         if indices[k].dtype.kind in "OSU" and k != new:
             indices[k] = numbered_rows(model, dim, indices[k], form.shapes[k][0], f"{key} of {name!r}")[0]
     for key, index in zip(_INDICES, indices):

@@ -3,31 +3,17 @@
 from typing import cast
 
 import pymc as pm
-import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
-from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.cache import compiled_form
-from pymc_ep.forms.registry import get_method, solved_by
-from pymc_ep.results import fit_group, fit_state, model_dims, posterior_moments, settings
+from pymc_ep.forms.registry import get_method
+from pymc_ep.results import fit_group, fit_state, settings
+from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
 
-__all__ = ["bilinear_posterior", "require_bilinear"]
-
-
-def require_bilinear(idata: Container, model: pm.Model, caller: str) -> BilinearPosterior:
-    """Return the posterior of a fit; raise unless it is of a bilinear model."""
-    method = fit_group(idata).attrs["method"]
-    known = any(entry.form is Bilinear for entry in solved_by(method))
-    if not known or not isinstance(compiled_form(model, settings(idata)["latent"]), CompiledBilinear):
-        raise UnsupportedModelError(
-            f"{caller} takes fits of bilinear models, such as those with a BilinearPoisson, but this is a fit by "
-            f"{method!r} of another model; see predict and log_predictive."
-        )
-    return bilinear_posterior(idata, model)
+__all__ = ["bilinear_posterior"]
 
 
 def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
@@ -51,7 +37,7 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
                 f"The result holds {held} rows of {width} numbers for {matrix.name!r} and its bias, if it had one; in "
                 f"the model it is now {now}. Set the data, dims and variables of the fit again, or fit anew."
             )
-        _require_labels(idata, model, matrix.name)
+        require_labels(idata, model, matrix.name)
     if posterior.theta.size != form.start.size:
         raise ValueError(
             f"The result holds {posterior.theta.size} hyperparameters, but the model now has {form.start.size}. Set "
@@ -59,19 +45,3 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
         )
     require_unchanged(state, form.fingerprint(posterior.theta))
     return posterior
-
-
-def _require_labels(idata: Container, model: pm.Model, name: str) -> None:
-    """Raise unless the rows of a matrix have the labels of the fit."""
-    dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
-    labels = model.coords.get(dim)
-    if (
-        labels is None
-        or dim not in held.coords
-        or held.indexes[dim].equals(xr.IndexVariable(dim, list(labels)).to_index())
-    ):
-        return
-    raise ValueError(
-        f"The coordinates of {dim!r} are not those of the fit, which are the labels of its rows of {name!r}; give the "
-        f"model those of the fit, in their order, or fit anew."
-    )

@@ -1,0 +1,84 @@
+"""The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13)."""
+
+import numpy as np
+from scipy.special import digamma, gammaln, xlogy
+
+from pymc_ep.engines.paired_symbols.updates import (
+    background,
+    background_terms,
+    cell_terms,
+    expected_log,
+    squares,
+)
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Popularity
+from pymc_ep.kernels.paired_symbols import Symbols
+
+__all__ = ["log_bound"]
+
+
+def log_bound(
+    pairs: PairCounts,
+    prior: PairedPrior,
+    symbols: tuple[Symbols, Symbols],
+    popularities: tuple[Popularity, Popularity],
+    gammas: tuple[GammaFactor, ...],
+    sums: np.ndarray,
+    xi: float,
+) -> float:
+    """Return the bound at given factors, whose cells have their tightest xi_ij.
+
+    Parameters
+    ----------
+    pairs : PairCounts
+    prior : PairedPrior
+    symbols, popularities : pair
+        Of users and items.
+    gammas : tuple of GammaFactor
+        Posteriors of the learned precisions.
+    sums : ndarray, (I, 4)
+        `pair_sums` of the users.
+    xi : float
+        xi* of the cells without observed pairs.
+    """
+    users, items = popularities
+    of_items = background(symbols[1], items.censored)
+    censored = cell_terms(sums, xi) + background_terms(symbols[0], of_items, xi)
+    total = sums[:, 0].sum() + prior.n_censored * float(users.censored @ censored)
+    sides = zip((prior.users, prior.items), symbols, popularities, (pairs.users, pairs.items))
+    for side, own, popularity, counts in sides:
+        s, n = popularity.censored, prior.n_censored
+        total += float((counts + n * s) @ expected_log(popularity.concentration)) - n * float(xlogy(s, s).sum())
+        total -= _dirichlet_divergence(popularity.concentration, side.concentration)
+        for block, moments in ((side.factors, own[:2]), (side.bias, own[2:])):
+            total -= _gaussian_divergence(block, *moments, gammas)
+    return total - sum(_gamma_divergence(own, other) for own, other in zip(gammas, prior.gammas))
+
+
+def _dirichlet_divergence(own: np.ndarray, other: np.ndarray) -> float:
+    constants = gammaln(own.sum()) - gammaln(own).sum() - gammaln(other.sum()) + gammaln(other).sum()
+    return float(constants + (own - other) @ expected_log(own))
+
+
+def _gaussian_divergence(
+    block: Block, mean: np.ndarray, variance: np.ndarray, gammas: tuple[GammaFactor, ...]
+) -> float:
+    """Return E log q - E log p of independent Gaussians; held entries, of variance zero, are left out."""
+    free = variance > 0
+    precision, log_precision = np.ones(()), np.zeros(())
+    if block.learned >= 0:
+        gamma = gammas[block.learned]
+        precision, log_precision = gamma.shape / gamma.rate, digamma(gamma.shape) - np.log(gamma.rate)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = precision * squares(block, mean, variance) - log_precision - np.log(block.precision * variance) - 1.0
+    return 0.5 * float(terms[free].sum())
+
+
+def _gamma_divergence(own: GammaFactor, other: GammaFactor) -> float:
+    terms = (
+        (own.shape - other.shape) * digamma(own.shape)
+        - gammaln(own.shape)
+        + gammaln(other.shape)
+        + other.shape * (np.log(own.rate) - np.log(other.rate))
+        + own.shape * (other.rate - own.rate) / own.rate
+    )
+    return float(np.sum(terms))

@@ -1,0 +1,145 @@
+"""Updates of the paired-symbol model other than those of rows: backgrounds, censored pairs, xi*, precisions.
+
+Equations are those of Paquet, Koenigstein and Winther (2014), appendix B, with their misprints corrected.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma, log_expit
+
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairedPrior
+from pymc_ep.kernels.paired_symbols import Background, Symbols, curvature
+
+__all__ = [
+    "Crossed",
+    "background",
+    "background_terms",
+    "best_xi",
+    "cell_terms",
+    "censored_logits",
+    "crossed",
+    "expected_log",
+    "squares",
+    "updated_gammas",
+]
+
+_COMPLETE = 1e-8
+"""Least probability of a censored pair in a cell without observed pairs, below which xi* has no effect and stays."""
+
+
+def background(symbols: Symbols, weights: np.ndarray) -> Background:
+    """Return the moments of the symbols of one side with weights, (J,)."""
+    mean, bias = symbols.mean, symbols.bias
+    weighted = weights[:, None] * mean
+    outer = (weighted.T @ mean).astype(float) + np.diag(weights @ symbols.variance)
+    square = float(weights @ (bias.astype(float) ** 2 + symbols.bias_variance))
+    return Background(outer, weights @ mean, bias @ weighted, float(weights @ bias), square)
+
+
+class Crossed(NamedTuple):
+    """E a and E a^2 of a censored pair, without any correction of cells with observed pairs."""
+
+    mean: float
+    square: float
+
+
+def crossed(users: Background, items: Background) -> Crossed:
+    """Return the moments of a of a censored pair from the backgrounds of both sides."""
+    square = (
+        np.sum(users.outer * items.outer)
+        + 2.0 * (users.mean @ items.mean_bias + users.mean_bias @ items.mean + users.bias * items.bias)
+        + users.bias_square
+        + items.bias_square
+    )
+    return Crossed(float(users.mean @ items.mean + users.bias + items.bias), float(square))
+
+
+def best_xi(pair: Crossed, weights: np.ndarray, sums: np.ndarray, before: float) -> float:
+    """Return xi*, the root mean square of a over censored pairs in cells without observed ones.
+
+    `weights`, (I,), and `sums`, (I, 4), from `pair_sums`, are those of either side.
+    """
+    left = 1.0 - float(weights @ sums[:, 3])
+    square = pair.square - float(weights @ sums[:, 2])
+    return float(np.sqrt(square / left)) if left > _COMPLETE and square > 0.0 else before
+
+
+def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
+    """Return sum_j t_j (Om_ij - Om*_ij), (I,), over cells with observed pairs.
+
+    Om_ij is the expected bound of log sig(-a_ij) at the cell's own xi_ij, and Om*_ij that at xi*.
+    """
+    return sums[:, 1] - sums[:, 3] * _height(xi) + curvature(xi) * sums[:, 2]
+
+
+def background_terms(own: Symbols, other: Background, xi: float) -> np.ndarray:
+    """Return sum_j t_j Om*_ij, (I,), the expected bound of log sig(-a) at xi* for each own symbol."""
+    mean, bias = own.mean.astype(float), own.bias.astype(float)
+    along, lam = mean @ other.mean, curvature(xi)
+    square = (
+        np.einsum("ik,ik->i", mean @ other.outer, mean)
+        + own.variance @ np.diag(other.outer)
+        + 2.0 * (bias * along + mean @ other.mean_bias + bias * other.bias)
+        + bias**2
+        + own.bias_variance
+        + other.bias_square
+    )
+    return _height(xi) - lam * square - 0.5 * (along + bias + other.bias)
+
+
+def _height(xi: float) -> float:
+    return float(log_expit(xi) - 0.5 * xi + curvature(xi) * xi**2)
+
+
+def expected_log(concentration: np.ndarray) -> np.ndarray:
+    """Return E log p of Dirichlet probabilities p, (I,)."""
+    return digamma(concentration) - digamma(concentration.sum())
+
+
+def censored_logits(
+    concentration: np.ndarray,
+    total: float,
+    own: Symbols,
+    other: Background,
+    sums: np.ndarray,
+    xi: float,
+    *,
+    constant: bool,
+) -> np.ndarray:
+    """Return logarithms of the posterior of the symbol of a censored pair, (I,), up to its normaliser.
+
+    Parameters
+    ----------
+    concentration : ndarray, (I,)
+        Of the Dirichlet posterior, whose sum over all symbols is `total`.
+    own : Symbols
+    other : Background
+        Of the other side.
+    sums : ndarray, (I, 4)
+        `pair_sums` of the own symbols.
+    xi : float
+    constant : bool
+        Whether the preferences are left out, as if E a = 0 in all cells (appendix C): rare symbols are then not pruned.
+    """
+    logits = digamma(concentration) - digamma(total)
+    return logits if constant else logits + cell_terms(sums, xi) + background_terms(own, other, xi)
+
+
+def squares(block: Block, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return E (u - m)^2 times the prior's factor of the precision, at the shape of the block."""
+    return block.precision * ((mean - block.mean) ** 2 + variance)
+
+
+def updated_gammas(prior: PairedPrior, users: Symbols, items: Symbols) -> tuple[GammaFactor, ...]:
+    """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
+    out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
+    for side, own in ((prior.users, users), (prior.items, items)):
+        for block, moments in ((side.factors, own[:2]), (side.bias, own[2:])):
+            if block.learned < 0:
+                continue
+            shape, rate = out[block.learned]
+            found = squares(block, *moments)
+            shape += 0.5 * (len(found) if shape.ndim else found.size)
+            rate += 0.5 * (found.sum(axis=0) if rate.ndim else found.sum())
+    return tuple(GammaFactor(*pair) for pair in out)

@@ -1,0 +1,145 @@
+"""Arrays of the paired-symbol model: pairs, priors and posterior factors."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.kernels.paired_symbols import Cells, Priors, Symbols
+
+__all__ = ["Block", "GammaFactor", "PairCounts", "PairedPrior", "Popularity", "Side", "expected_priors"]
+
+
+class PairCounts(NamedTuple):
+    """Observed pairs as cells of a count matrix.
+
+    Attributes
+    ----------
+    by_user, by_item : Cells
+        The same cells, in the order of users and of items.
+    users, items : ndarray, (I,) and (J,)
+        Number of pairs of each user and of each item.
+    """
+
+    by_user: Cells
+    by_item: Cells
+    users: np.ndarray
+    items: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """Number of pairs D."""
+        return float(self.users.sum())
+
+    @classmethod
+    def of(cls, users: np.ndarray, items: np.ndarray, counts: np.ndarray, shape: tuple[int, int]) -> "PairCounts":
+        """Return the cells of users, items and counts, (n,) each; cells that are listed twice are added up."""
+        key = users.astype(np.int64) * shape[1] + items
+        if len(key) and not (np.diff(key) > 0).all():
+            key, place = np.unique(key, return_inverse=True)
+            counts = np.bincount(place, counts)
+            users, items = np.divmod(key, shape[1])
+        some = counts > 0
+        users, items, counts = users[some], items[some], counts[some].astype(float)
+        sides = []
+        for own, others, n in ((users, items, shape[0]), (items, users, shape[1])):
+            order = np.argsort(own, kind="stable")
+            ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n))])
+            sides.append(Cells(ends, others[order].astype(np.int32), counts[order]))
+        n_user_pairs, n_item_pairs = (np.bincount(own, counts, minlength=n) for own, n in zip((users, items), shape))
+        return cls(sides[0], sides[1], n_user_pairs, n_item_pairs)
+
+
+class GammaFactor(NamedTuple):
+    """Gamma density of a precision, scalar or one for each column.
+
+    Attributes
+    ----------
+    shape, rate : ndarray, () or (K,)
+    """
+
+    shape: np.ndarray
+    rate: np.ndarray
+
+
+class Block(NamedTuple):
+    """Prior of the factors or the biases of one side.
+
+    Attributes
+    ----------
+    mean, precision : ndarray, (I, K) or (I,)
+        If the precision is learned, a factor of it.
+    learned : int
+        Index of the Gamma factor that multiplies the precision; -1 without one.
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    learned: int = -1
+
+
+class Side(NamedTuple):
+    """Prior of the users, or of the items.
+
+    Attributes
+    ----------
+    factors, bias : Block
+    concentration : ndarray, (I,)
+        Of the Dirichlet prior of the popularities.
+    """
+
+    factors: Block
+    bias: Block
+    concentration: np.ndarray
+
+
+class PairedPrior(NamedTuple):
+    """Prior of all unknowns.
+
+    Attributes
+    ----------
+    users, items : Side
+    gammas : tuple of GammaFactor
+        Priors of the precisions that are learned.
+    n_censored : float
+        Number D' of censored pairs.
+    log_prior : float
+        Log density of the hyperparameters.
+    """
+
+    users: Side
+    items: Side
+    gammas: tuple[GammaFactor, ...]
+    n_censored: float
+    log_prior: float = 0.0
+
+
+class Popularity(NamedTuple):
+    """Posterior of the popularities of one side.
+
+    Attributes
+    ----------
+    concentration : ndarray, (I,)
+        Of the Dirichlet posterior.
+    censored : ndarray, (I,)
+        Posterior of the symbol of a censored pair, s or t, which sums to one.
+    """
+
+    concentration: np.ndarray
+    censored: np.ndarray
+
+
+def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:
+    """Return prior means and the expected prior precisions of one side, given the posteriors of learned precisions."""
+    factors, bias = (
+        block.precision * (1.0 if block.learned < 0 else gammas[block.learned].shape / gammas[block.learned].rate)
+        for block in (side.factors, side.bias)
+    )
+    return Priors(side.factors.mean, factors, side.bias.mean, bias)
+
+
+def first_symbols(side: Side, gammas: tuple[GammaFactor, ...], scale: float, rng: np.random.Generator) -> Symbols:
+    """Return factors about the prior's, with means drawn at `scale` prior standard deviations."""
+    priors = expected_priors(side, gammas)
+    sd = 1.0 / np.sqrt(priors.precision)
+    mean = priors.mean + scale * sd * rng.standard_normal(sd.shape)
+    return Symbols(mean, sd**2, priors.bias.copy(), 1.0 / priors.bias_precision)

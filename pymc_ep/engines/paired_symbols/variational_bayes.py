@@ -1,0 +1,187 @@
+"""Variational Bayes for paired symbols: coordinate ascent in closed form (Paquet, Koenigstein and Winther 2014)."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
+from pymc_ep.engines.paired_symbols.bound import log_bound
+from pymc_ep.engines.paired_symbols.updates import background, best_xi, censored_logits, crossed, updated_gammas
+from pymc_ep.engines.paired_symbols.values import (
+    GammaFactor,
+    PairCounts,
+    PairedPrior,
+    Popularity,
+    Side,
+    expected_priors,
+    first_symbols,
+)
+from pymc_ep.kernels.paired_symbols import Cells, Censored, Priors, Symbols, pair_sums, update_rows
+
+__all__ = ["PairedProblem", "State", "VariationalBayes", "first_state"]
+
+_FIRST_SCALE = 0.1
+"""Standard deviation of the first means, in prior standard deviations: means of zero are a saddle of the bound."""
+_HYPER_STEPS = 5
+"""Number of L-BFGS steps in the hyperparameters after each sweep: a sweep moves the rows more than these."""
+
+
+class PairedProblem(Protocol):
+    """What the engine asks of a model: its prior at hyperparameters, and the expected log prior."""
+
+    def prior(self, theta: np.ndarray) -> PairedPrior:
+        """Return the prior at theta, (p,)."""
+
+    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
+        """Return the expected log density of factors and hyperparameters, and its gradient in theta, (p,)."""
+
+
+class State(NamedTuple):
+    """Posterior factors after a sweep.
+
+    Attributes
+    ----------
+    users, items : Symbols
+    user_popularity, item_popularity : Popularity
+    gammas : tuple of GammaFactor
+        Posteriors of the learned precisions.
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    xi : float
+        xi* of the cells without observed pairs.
+    sums : ndarray, (I, 4)
+        `pair_sums` of the users.
+    log_bound : float
+        Lower bound on the log density of the pairs.
+    objective : float
+        `log_bound` and the log prior of the hyperparameters.
+    change : float
+        Rise of the objective in the last sweep, per pair.
+    loop : int
+        Number of sweeps.
+    """
+
+    users: Symbols
+    items: Symbols
+    user_popularity: Popularity
+    item_popularity: Popularity
+    gammas: tuple[GammaFactor, ...]
+    theta: np.ndarray
+    xi: float
+    sums: np.ndarray
+    log_bound: float = -np.inf
+    objective: float = -np.inf
+    change: float = np.inf
+    loop: int = 0
+
+
+def first_state(prior: PairedPrior, theta: np.ndarray, seed: int, dtype: str = "float64") -> State:
+    """Return factors with their priors' variances and small random means, and uniform censored symbols."""
+    rng = np.random.default_rng(seed)
+    symbols = [first_symbols(side, prior.gammas, _FIRST_SCALE, rng) for side in (prior.users, prior.items)]
+    users, items = (Symbols(*(part.astype(dtype) for part in one)) for one in symbols)
+    s, t = (_uniform(side) for side in (prior.users, prior.items))
+    return State(users, items, s, t, prior.gammas, theta, 1.0, np.zeros((len(users.bias), 4)))
+
+
+def _uniform(side: Side) -> Popularity:
+    n = len(side.concentration)
+    return Popularity(side.concentration.astype(float), np.full(n, 1.0 / n))
+
+
+class VariationalBayes(BoundAscent):
+    """Coordinate ascent of the bound.
+
+    Parameters
+    ----------
+    pairs : PairCounts
+    sequential : bool
+        Whether factors of a row are updated one after the other instead of all at once.
+    constant_messages : bool
+        Whether preferences are left out of the posteriors of censored symbols. The bound may then fall.
+    learn : bool
+        Whether hyperparameters, other than precisions with Gamma priors, are updated too.
+    tol : float
+        The iteration ends once the bound changes by no more nats a pair in a sweep.
+    backend : {"auto", "numpy", "numba", "jax"}
+    """
+
+    def __init__(
+        self,
+        pairs: PairCounts,
+        *,
+        sequential: bool = False,
+        constant_messages: bool = False,
+        learn: bool = False,
+        tol: float = 1e-6,
+        backend: str = "auto",
+    ):
+        super().__init__(tol)
+        self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
+        self.learn, self.backend = learn, backend
+
+    def init(self, problem: PairedProblem, start: Any = None) -> State:
+        """Return the first state with its bound."""
+        return self._evaluated(problem.prior(start.theta), start)
+
+    def step(self, problem: PairedProblem, state: State) -> State:
+        """Make one sweep; see `_sweep`."""
+        prior = problem.prior(state.theta)
+        state = self._sweep(prior, state)
+        state = state._replace(gammas=updated_gammas(prior, state.users, state.items))
+        if self.learn and state.theta.size:
+            theta, _ = lbfgs_steps(
+                lambda theta: problem.expected_log_prior(theta, state.users, state.items), state.theta, _HYPER_STEPS
+            )
+            prior = problem.prior(theta)
+            state = state._replace(theta=theta)
+        after = self._evaluated(prior, state)
+        change = (after.objective - state.objective) / max(1.0, self.pairs.total)
+        return after._replace(change=abs(change) if self.constant else change, loop=state.loop + 1)
+
+    def may_end(self, state: State) -> bool:
+        """Return whether all factors have been updated."""
+        return state.loop > 0
+
+    def _sweep(self, prior: PairedPrior, state: State) -> State:
+        """Update the censored users and the users, then xi*, the censored items and the items.
+
+        Each line raises the bound, unless messages are constant.
+        """
+        pairs, n = self.pairs, prior.n_censored
+        users, items, xi, sums = state.users, state.items, state.xi, state.sums
+        s, t = state.user_popularity, state.item_popularity
+        of_items = background(items, t.censored)
+        s = self._popularity(s, prior.users, pairs.users, n, users, of_items, sums, xi)
+        priors = expected_priors(prior.users, state.gammas)
+        users = self._rows(pairs.by_user, users, items, priors, Censored(n, s.censored, t.censored, of_items, xi))
+        of_users = background(users, s.censored)
+        sums = pair_sums(pairs.by_item, items, users, s.censored, backend=self.backend)
+        xi = best_xi(crossed(of_users, of_items), t.censored, sums, xi)
+        t = self._popularity(t, prior.items, pairs.items, n, items, of_users, sums, xi)
+        priors = expected_priors(prior.items, state.gammas)
+        items = self._rows(pairs.by_item, items, users, priors, Censored(n, t.censored, s.censored, of_users, xi))
+        return state._replace(users=users, items=items, user_popularity=s, item_popularity=t, xi=xi)
+
+    def _popularity(
+        self, before: Popularity, side: Side, counts: np.ndarray, n: float, own: Symbols, *others: Any
+    ) -> Popularity:
+        """Return the posterior of popularities, that of the symbol of a censored pair, and the former again."""
+        concentration = side.concentration + counts + n * before.censored
+        logits = censored_logits(concentration, concentration.sum(), own, *others, constant=self.constant)
+        censored = softmax(logits)
+        return Popularity(side.concentration + counts + n * censored, censored)
+
+    def _rows(self, cells: Cells, own: Symbols, other: Symbols, priors: Priors, censored: Censored) -> Symbols:
+        return update_rows(cells, own, other, priors, censored, sequential=self.sequential, backend=self.backend)
+
+    def _evaluated(self, prior: PairedPrior, state: State) -> State:
+        """Return the state with the sums of its cells, the best xi* and the bound."""
+        s, t = state.user_popularity, state.item_popularity
+        sums = pair_sums(self.pairs.by_user, state.users, state.items, t.censored, backend=self.backend)
+        pair = crossed(background(state.users, s.censored), background(state.items, t.censored))
+        xi = best_xi(pair, s.censored, sums, state.xi)
+        symbols = state.users, state.items
+        bound = log_bound(self.pairs, prior, symbols, (s, t), state.gammas, sums, xi)
+        return state._replace(sums=sums, xi=xi, log_bound=bound, objective=bound + prior.log_prior)

@@ -1,0 +1,209 @@
+"""The form of paired symbols as functions of arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.distributions.paired_symbols import as_counts
+from pymc_ep.engines.checkpoint import digest
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.paired_symbols.form import GaussianEntries, PairedSymbolsForm
+from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.kernels.paired_symbols import Symbols
+
+__all__ = ["CompiledPairedSymbols"]
+
+
+class CompiledPairedSymbols(HyperFunctions):
+    """Compiled functions of a `PairedSymbolsForm`.
+
+    Parameters
+    ----------
+    form : PairedSymbolsForm
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        Keywords of `pytensor.function`; by default functions run on NumPy.
+    """
+
+    most_draws = 1000
+    """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
+
+    def __init__(self, form: PairedSymbolsForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self.backend = _backend(compile_kwargs)
+        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
+        self.restart(hyper_start)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the observations as they are now."""
+        return [np.asarray(self._data()[0])]
+
+    @cached_property
+    def shapes(self) -> tuple[int, int, int]:
+        """Numbers of users, items and factors."""
+        prior = self.prior(self.start)
+        (n_users, width), (n_items, other) = prior.users.factors.mean.shape, prior.items.factors.mean.shape
+        if width != other:
+            users, items = self.form.users.factors.name, self.form.items.factors.name
+            raise InvalidDataError(f"{users!r} and {items!r} have {width} and {other} columns; give both as many.")
+        return n_users, n_items, width
+
+    @property
+    def work(self) -> float:
+        """Multiplications of a sum of K x K moments over the longer side."""
+        n_users, n_items, width = self.shapes
+        return float(max(n_users, n_items)) * width**2
+
+    def pairs(self) -> PairCounts:
+        """Return the pairs as they are now.
+
+        Raises
+        ------
+        InvalidDataError
+            For indices out of range, and if there are no pairs.
+        """
+        users, items, counts = as_counts(self.observed()[0])
+        name, shape = self.form.pairs.name, self.shapes[:2]
+        for what, index, side, n in zip(("user", "item"), (users, items), self.form.sides, shape):
+            bad = (index < 0) | (index >= n)
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"{name!r} has the {what} {index[k]} at row {k}, but {side.factors.name!r} has rows 0 to {n - 1}; "
+                    f"correct that index, or give {side.factors.name!r} more rows."
+                )
+        if (counts < 0).any():
+            k = int(np.argmax(counts < 0))
+            raise InvalidDataError(f"{name!r} has the count {counts[k]} at row {k}; counts are at least 0.")
+        if not counts.sum():
+            raise InvalidDataError(f"{name!r} has no pairs; observe at least one.")
+        return PairCounts.of(users, items, counts, shape)
+
+    def prior(self, theta: np.ndarray) -> PairedPrior:
+        """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
+        log_prior, n_censored, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        left = iter(rest)
+        sides = []
+        for side in self.form.sides:
+            factors, bias = (Block(next(left), next(left), one.learned) for one in (side.factors, side.bias))
+            sides.append(Side(factors, bias, next(left)))
+        gammas = tuple(GammaFactor(next(left), next(left)) for _ in self.form.precisions)
+        for one, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
+            _require_prior(one, block)
+        return PairedPrior(sides[0], sides[1], gammas, float(n_censored), float(log_prior))
+
+    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
+        """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
+
+        Constants in theta are left out.
+        """
+        moments = [users.mean, users.variance, users.bias, users.bias_variance]
+        moments += [items.mean, items.variance, items.bias, items.bias_variance]
+        value, *gradient = self._expected(*self.unpack(theta), *moments)
+        return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
+
+    def fingerprint(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a fingerprint of data and priors, by name, with which a result is checked to belong to the model."""
+        prior = self.prior(theta)
+        blocks = [block for side in (prior.users, prior.items) for block in side[:2]]
+        precisions = [np.where(np.isfinite(b.precision), b.precision, 0.0).mean() for b in blocks]
+        users, items, counts = as_counts(self.observed()[0])
+        return {
+            "pairs": digest(users.astype(np.int64), items.astype(np.int64), counts.astype(np.int64)),
+            "censored_pairs": np.array(prior.n_censored),
+            "prior_mean": np.array([block.mean.mean() for block in blocks]),
+            "prior_precision": np.array(precisions),
+            "concentrations": np.array([prior.users.concentration.mean(), prior.items.concentration.mean()]),
+        }
+
+    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""
+        found = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.latent_names))
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+
+    def describe(self) -> str:
+        """Return a description of the form, one line per part."""
+        form, (n_users, n_items, width) = self.form, self.shapes
+        lines = ["form             pairs drawn by popularity and censored by preference (paired symbols)"]
+        for side, n in zip(form.sides, (n_users, n_items)):
+            lines.append(f"latent           {side.factors.name}: {n} x {width} values, Gaussian")
+            if side.bias.name:
+                lines.append(f"latent           {side.bias.name}: {n} values, Gaussian")
+            lines.append(f"latent           {side.popularity}: {n} values, Dirichlet")
+        lines += [f"latent           {one.name}: precision, Gamma" for one in form.precisions]
+        counts = as_counts(self.observed()[0])[2]
+        n_censored = float(self._data()[1])
+        lines.append(f"observed         {form.pairs.name}: {counts.sum():g} pairs, {n_censored:g} censored ones")
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return "\n".join(lines)
+
+    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """Compile a function of the model's own variables."""
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _data(self) -> Callable[..., Any]:
+        return self.function([], [self.form.pairs.observed, self.form.pairs.n_censored])
+
+    @cached_property
+    def _prior(self) -> Callable[..., Any]:
+        form = self.form
+        outputs = [form.log_prior, form.pairs.n_censored]
+        for side in form.sides:
+            outputs += [part for one in (side.factors, side.bias) for part in (one.mean, one.precision)]
+            outputs.append(side.concentration)
+        outputs += [part for one in form.precisions for part in (one.shape, one.rate)]
+        return self.function(form.hyper_values, [pt.as_tensor(part).astype("float64") for part in outputs])
+
+    @cached_property
+    def _expected(self) -> Callable[..., Any]:
+        """Expected log density of what depends on hyperparameters.
+
+        Precisions with a Gamma prior depend on none, so that their blocks are left out.
+        """
+        total, moments = self.form.log_prior, []
+        for one in self.form.entries:
+            mean, variance = one.mean.type(), one.mean.type()
+            moments += [mean, variance]
+            if one.name and one.learned < 0:
+                square = one.precision * ((mean - one.mean) ** 2 + variance)
+                total += 0.5 * (pt.log(one.precision) - square).sum()
+        values = list(self.form.hyper_values)
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self.function([*values, *moments], [total, *gradient])
+
+    @cached_property
+    def _deterministics(self) -> Callable[..., Any]:
+        rows = row_variables([*self.form.hyper_values, *self.form.stand_ins.values()])
+        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
+
+
+def _backend(compile_kwargs: dict | None) -> str:
+    """Return the bodies of the row updates that a mode asks for."""
+    mode = str((compile_kwargs or {}).get("mode", "auto")).lower()
+    return next((name for name in ("jax", "numba") if name in mode), "auto")
+
+
+def _require_prior(one: GaussianEntries, block: Block) -> None:
+    """Raise for prior means that are not finite and precisions that are not positive."""
+    bad = ~np.isfinite(block.mean)
+    if bad.any():
+        place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
+        raise InvalidDataError(f"{one.name!r} has the prior mean {block.mean[place]} at index {place}; correct it.")
+    bad = ~(block.precision > 0) | (np.isinf(block.precision) & bool(one.name))
+    if bad.any():
+        place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
+        sd = np.sign(block.precision[place]) / np.sqrt(np.abs(block.precision[place]))
+        raise InvalidDataError(
+            f"{one.name!r} has the prior standard deviation {sd:.3g} at index {place}, which must be positive; correct "
+            f"it."
+        )

@@ -1,0 +1,185 @@
+"""Variational Bayes on paired symbols: options, fit, warnings."""
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.options import check_flag, check_whole
+from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Popularity
+from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalBayes, first_state
+from pymc_ep.engines.recorded import RecordedEngine
+from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
+from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
+from pymc_ep.kernels.paired_symbols import Symbols
+
+__all__ = ["OPTIONS", "PAIRED_VB", "rebuild", "solve"]
+
+OPTIONS = {
+    "constant_messages": False,
+    "update": "bulk",
+    "dtype": "float64",
+    "tol": 1e-6,
+    "max_iter": 200,
+    "seed": 0,
+}
+"""Options and their defaults."""
+_UPDATES = ("bulk", "sequential")
+_DTYPES = ("float64", "float32")
+_BOUND = "lower bound on the log density of the stream of pairs and its censored pairs"
+"""Description of the log evidence in the result."""
+_PRUNED = 1e-3
+"""Largest root mean square of inner products of fitted rows that counts as none: far below any effect on a pair."""
+_CONSTANT = "constant_messages"
+"""Option, and entry of ``fit_state`` from which new rows are updated in the same way."""
+_SIDES = ("user", "item")
+
+
+def solve(call: Call) -> Solution:
+    """Fit a form of paired symbols.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations outside their domain, and indices out of range.
+    ValueError
+        For options out of range.
+    """
+    form, settings = call.form, _checked(OPTIONS | call.options)
+    pairs, prior = form.pairs(), form.prior(call.theta)
+    first = first_state(prior, call.theta, settings["seed"], settings["dtype"])
+    if call.start is not None:
+        first = _from_start(first, call.start)
+    engine = VariationalBayes(
+        pairs,
+        sequential=settings["update"] == "sequential",
+        constant_messages=settings["constant_messages"],
+        learn=call.hyper == "optimize",
+        tol=settings["tol"],
+        backend=form.backend,
+    )
+    recorded = RecordedEngine(engine, call.checkpoint, saved)
+    found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
+    recorded.save(found.state, last=True)
+    return _solution(form, found, recorded.thetas[: len(found.change)], settings, pairs)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    tol = options["tol"]
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
+        raise ValueError(f"tol={tol!r} must be positive.")
+    for name, allowed in (("update", _UPDATES), ("dtype", _DTYPES)):
+        if options[name] not in allowed:
+            raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, allowed))}.")
+    check_flag("constant_messages", options["constant_messages"])
+    check_whole("max_iter", options["max_iter"])
+    check_whole("seed", options["seed"], least=0)
+    return options | {"tol": float(tol)}
+
+
+def _solution(
+    form: CompiledPairedSymbols, found: Run, thetas: list[np.ndarray], settings: dict[str, Any], pairs: PairCounts
+) -> Solution:
+    state = saved(found.state) | {_CONSTANT: np.array(settings[_CONSTANT])}
+    posterior = rebuild(form, state)
+    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
+    of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
+    return Solution(
+        moments=moments | of_hyper,
+        hyper_modes=form.constrained(found.state.theta),
+        scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop, "xi": found.state.xi},
+        traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
+        hyper_traces=form.constrained(np.array(thetas)),
+        state=state | form.fingerprint(found.state.theta),
+        draws=posterior.draws,
+        numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
+        most_draws=form.most_draws,
+        status=_status(form, found, pairs, settings),
+        converged=found.status.converged,
+        settings=settings,
+        log_evidence_is=_BOUND,
+        objective_is="bound + log prior",
+        max_change_is="rise of the bound, a pair",
+    )
+
+
+def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts, settings: dict[str, Any]) -> str:
+    """Return the status with remarks on symbols without pairs, pruned factors and constant messages."""
+    remarks = [found.status.sentence]
+    for side, counts in zip(form.form.sides, (pairs.users, pairs.items)):
+        if none := int((counts == 0).sum()):
+            remarks.append(f"{none} of {len(counts)} rows of {side.factors.name!r} have no pair")
+    state = found.state
+    squares = [(own.mean.astype(float) ** 2).mean(axis=0) for own in (state.users, state.items)]
+    if float(np.sqrt(squares[0] @ squares[1])) < _PRUNED:
+        remarks.append(
+            "every factor is pruned, as the pairs say less of preferences than it costs to describe them: all is "
+            "popularity and bias. Observe more pairs, raise censored_ratio, or narrow the priors"
+        )
+    if settings["constant_messages"]:
+        remarks.append("with constant_messages=True the bound may fall from sweep to sweep")
+    if found.state.theta.size:
+        remarks.append("the hyperparameters are at their mode, without a spread")
+    return "; ".join(remarks)
+
+
+def saved(state: State) -> dict[str, np.ndarray]:
+    """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
+    out = {"theta": state.theta, "xi": np.array(state.xi)}
+    sides = ((state.users, state.user_popularity), (state.items, state.item_popularity))
+    for name, (symbols, popularity) in zip(_SIDES, sides):
+        parts = symbols._asdict() | popularity._asdict()
+        out |= {f"{name}_{part}": values for part, values in parts.items()}
+    for k, gamma in enumerate(state.gammas):
+        out |= {f"precision_{k}_{part}": np.asarray(values) for part, values in gamma._asdict().items()}
+    return out
+
+
+def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
+    """Return the posterior that a saved ``fit_state`` describes."""
+    symbols, popularities = zip(*(_side(state, name) for name in _SIDES))
+    gammas: list[GammaFactor] = []
+    while f"precision_{len(gammas)}_shape" in state:
+        k = len(gammas)
+        gammas.append(GammaFactor(state[f"precision_{k}_shape"], state[f"precision_{k}_rate"]))
+    return PairedSymbolsPosterior(
+        form, state["theta"], symbols, popularities, tuple(gammas), float(state["xi"]), bool(state[_CONSTANT])
+    )
+
+
+def _side(state: Mapping[str, np.ndarray], name: str) -> tuple[Symbols, Popularity]:
+    symbols = Symbols(*(state[f"{name}_{part}"] for part in Symbols._fields))
+    return symbols, Popularity(*(state[f"{name}_{part}"] for part in Popularity._fields))
+
+
+def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
+    """Return the state of an earlier fit; raise unless it has the shapes of `first`."""
+    fields = saved(first)
+    for name, values in fields.items():
+        if name not in start or np.shape(start[name]) != np.shape(values):
+            held = f"an array of shape {np.shape(start[name])}" if name in start else "no array"
+            raise ValueError(
+                f"start= holds {held} as {name!r}, and the model needs one of shape {np.shape(values)}; fit without "
+                f"start=, or pass the hyperparameters alone as a dict."
+            )
+    sides = [_side(start, name) for name in _SIDES]
+    symbols = [Symbols(*(p.astype(first.users.mean.dtype) for p in own)) for own, _ in sides]
+    gammas = tuple(
+        GammaFactor(start[f"precision_{k}_shape"], start[f"precision_{k}_rate"]) for k in range(len(first.gammas))
+    )
+    return first._replace(
+        users=symbols[0],
+        items=symbols[1],
+        user_popularity=sides[0][1],
+        item_popularity=sides[1][1],
+        gammas=gammas,
+        xi=float(start["xi"]),
+    )
+
+
+PAIRED_VB = Method("paired_vb", PairedSymbolsForm, solve, rebuild, OPTIONS, ("optimize", "fixed"))

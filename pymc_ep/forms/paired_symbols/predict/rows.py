@@ -1,0 +1,116 @@
+"""Rankings of users and items of paired symbols: what `pymc_ep.recommend` and its siblings ask of the form."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.contracts.rows import Ranked
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
+from pymc_ep.forms.paired_symbols.predict.fold_in import fold_in
+from pymc_ep.forms.paired_symbols.predict.rebuild import paired_symbols_posterior
+from pymc_ep.kernels.inner_products import Pairs
+from pymc_ep.kernels.paired_symbols import Symbols
+
+__all__ = ["PairRows"]
+
+
+class PairRows:
+    """Rankings and new rows of paired symbols; see `pymc_ep.contracts.rows.RowPredictions`."""
+
+    @staticmethod
+    def names(form: CompiledPairedSymbols) -> tuple[str, str]:
+        """Return the names of the two matrices."""
+        return form.form.users.factors.name, form.form.items.factors.name
+
+    @staticmethod
+    def sizes(form: CompiledPairedSymbols) -> tuple[int, int]:
+        """Return their numbers of rows."""
+        return form.shapes[:2]
+
+    @staticmethod
+    def rebuild(idata: Container, model: pm.Model) -> PairedSymbolsPosterior:
+        """Return the posterior of a fit."""
+        return paired_symbols_posterior(idata, model)
+
+    @staticmethod
+    def factors(posterior: PairedSymbolsPosterior, side: int) -> np.ndarray:
+        """Return the posterior means of a matrix, (I, K)."""
+        return posterior.symbols[side].mean
+
+    @staticmethod
+    def remark(posterior: PairedSymbolsPosterior) -> str:
+        """Return the definition of the probability by which rows are ranked."""
+        return "probability of the next observed pair, given its row"
+
+    @staticmethod
+    def rows(posterior: PairedSymbolsPosterior, side: int, cells: Mapping[str, Any]) -> "RankedPairs":
+        """Return the fitted rows of a side."""
+        _require_no_cells(posterior, cells)
+        found = posterior.form.pairs()
+        own = (found.by_user, found.by_item)[side]
+        return RankedPairs(posterior, side, Pairs(own.ends, own.others, np.arange(len(own.others))))
+
+    @staticmethod
+    def folded(
+        posterior: PairedSymbolsPosterior, side: int, new: xr.Dataset, cells: Mapping[str, Any]
+    ) -> "RankedPairs":
+        """Return folded-in rows, with the posterior in which these stand in place of the fitted ones."""
+        _require_no_cells(posterior, cells)
+        form = posterior.form.form
+        own, y = form.sides[side], form.pairs.name
+        mean, sd = (new[f"{own.factors.name}_{what}"] for what in ("mean", "sd"))
+        labels = new[mean.dims[0]].to_numpy()
+        bias = np.full(len(labels), posterior.symbols[side].bias[0]), np.zeros(len(labels))
+        if own.bias.name:
+            bias = new[f"{own.bias.name}_mean"].to_numpy(), new[f"{own.bias.name}_sd"].to_numpy() ** 2
+        symbols = Symbols(mean.to_numpy(), sd.to_numpy() ** 2, *bias)
+        indices = [new[f"{y}_{which}"].to_numpy() for which in ("rows", "cols")]
+        seen = Pairs.of_labels(labels, indices[side], indices[1 - side])
+        return RankedPairs(posterior.with_symbols(side, symbols), side, seen)
+
+    @staticmethod
+    def fold_in(
+        model: pm.Model, posterior: PairedSymbolsPosterior, side: int, dims: tuple[str, str], given: Any
+    ) -> xr.Dataset:
+        """Return the posterior of new rows of a side, given their pairs."""
+        return fold_in(model, posterior, side, dims, given)
+
+
+class RankedPairs:
+    """Rows of one side, which are ranked by the next pair; see `pymc_ep.contracts.rows.Rows`."""
+
+    numbers_per_pair = 4
+
+    def __init__(self, posterior: PairedSymbolsPosterior, side: int, seen: Pairs):
+        self._posterior, self._side, self.seen = posterior, side, seen
+        self.n_others = len(posterior.symbols[1 - side].bias)
+
+    def scores(self, which: np.ndarray, by: str) -> np.ndarray:
+        """Return means of preferences, or log probabilities of the next pair, (k, J)."""
+        if by == "predictor_mean":
+            return self._posterior.preferences(self._side, which).mean
+        return self._posterior.log_probabilities(self._side, which)
+
+    def ranked(self, which: np.ndarray, others: np.ndarray, by: str) -> Ranked:
+        """Return given others, the best first."""
+        mean, sd = self._posterior.preferences(self._side, which)
+        probability = np.exp(self._posterior.log_probabilities(self._side, which))
+        values = {"probability": probability, "predictor_mean": mean, "predictor_sd": sd}
+        found = {name: np.take_along_axis(part, others, axis=1) for name, part in values.items()}
+        order = np.argsort(-found[by], axis=1, kind="stable")
+        parts = {name: np.take_along_axis(part, order, axis=1) for name, part in found.items()}
+        return Ranked(np.take_along_axis(others, order, axis=1), parts)
+
+
+def _require_no_cells(posterior: PairedSymbolsPosterior, cells: Mapping[str, Any]) -> None:
+    if cells:
+        raise InvalidDataError(
+            f"cells= is for likelihoods with an offset or parameters, and {posterior.form.form.pairs.name!r} has none; "
+            f"leave it out."
+        )

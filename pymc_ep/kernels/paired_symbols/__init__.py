@@ -1,0 +1,13 @@
+"""Row updates of the paired-symbol model, with bodies in NumPy, C, Numba and JAX."""
+
+from pymc_ep.kernels.paired_symbols.body import (
+    Background,
+    Cells,
+    Censored,
+    Priors,
+    Symbols,
+    curvature,
+)
+from pymc_ep.kernels.paired_symbols.dispatch import pair_sums, update_rows
+
+__all__ = ["Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]

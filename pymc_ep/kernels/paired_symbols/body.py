@@ -1,0 +1,216 @@
+"""Row updates of the paired-symbol model (Paquet, Koenigstein and Winther 2014), NumPy bodies.
+
+Own symbols i are paired with other symbols j, c_ij times, and a_ij = u_i^T v_j + b_i + b_j. All factors are
+independent Gaussians. The bound
+
+    log sig(a) >= log sig(xi) + (a - xi) / 2 - lam(xi) (a^2 - xi^2),    lam(xi) = (sig(xi) - 1/2) / (2 xi),
+
+is quadratic in a, and tightest at xi^2 = E a^2. D' censored pairs have the expected counts D' s_i t_j. All cells
+without observed pairs share one parameter xi*, so that they enter through moments of the other symbols, the
+`Background`:
+
+    outer = sum_j t_j E v_j v_j^T,   mean = sum_j t_j E v_j,   mean_bias = sum_j t_j E b_j v_j,
+    bias = sum_j t_j E b_j,          bias_square = sum_j t_j E b_j^2.
+
+Cells with observed pairs correct that by w_ij = 2 c_ij lam_ij + 2 D' s_i t_j (lam_ij - lam*). Nothing is stored for a
+cell: xi_ij follows from the present moments wherever it is used.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_expit
+
+__all__ = ["Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]
+
+_CHUNK = 2**18
+"""Number of entries of K x K matrices in a chunk of cells."""
+_SERIES = 1e-3
+"""Largest xi for the series of lam(xi), whose error there is 1e-15."""
+
+
+class Symbols(NamedTuple):
+    """Independent Gaussian factors and biases of all users, or of all items.
+
+    Attributes
+    ----------
+    mean, variance : ndarray, (I, K)
+    bias, bias_variance : ndarray, (I,)
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    bias: np.ndarray
+    bias_variance: np.ndarray
+
+
+class Priors(NamedTuple):
+    """Prior means and precisions of `Symbols`; an infinite precision of a bias holds it at its mean.
+
+    Attributes
+    ----------
+    mean, precision : ndarray, (I, K)
+    bias, bias_precision : ndarray, (I,)
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    bias: np.ndarray
+    bias_precision: np.ndarray
+
+
+class Background(NamedTuple):
+    """Moments of the symbols of one side, weighted by the posterior t of their censored pairs.
+
+    Attributes
+    ----------
+    outer : ndarray, (K, K)
+    mean, mean_bias : ndarray, (K,)
+    bias, bias_square : float
+    """
+
+    outer: np.ndarray
+    mean: np.ndarray
+    mean_bias: np.ndarray
+    bias: float
+    bias_square: float
+
+
+class Censored(NamedTuple):
+    """Censored pairs, as the own symbols see them.
+
+    Attributes
+    ----------
+    number : float
+        D'.
+    own, other : ndarray, (I,) and (J,)
+        Posteriors s and t of the own and of the other symbol of a censored pair.
+    background : Background
+        Of the other symbols.
+    xi : float
+        xi* of the cells without observed pairs.
+    """
+
+    number: float
+    own: np.ndarray
+    other: np.ndarray
+    background: Background
+    xi: float
+
+
+class Cells(NamedTuple):
+    """Cells with observed pairs, in the order of their own symbols.
+
+    Attributes
+    ----------
+    ends : ndarray of int64, (I + 1,)
+        The cells of own symbol i are those from ``ends[i]`` to ``ends[i + 1]``.
+    others : ndarray of int32, (G,)
+        The other symbol of each cell.
+    counts : ndarray, (G,)
+        Number of pairs c_ij > 0.
+    """
+
+    ends: np.ndarray
+    others: np.ndarray
+    counts: np.ndarray
+
+
+def curvature(xi: ArrayLike) -> np.ndarray:
+    """Return lam(xi) = tanh(xi / 2) / (4 xi) of values of at least zero."""
+    xi = np.asarray(xi, dtype=float)
+    small = xi < _SERIES
+    safe = np.where(small, 1.0, xi)
+    return np.where(small, 0.125 - xi**2 / 96.0, np.tanh(0.5 * safe) / (4.0 * safe))
+
+
+def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -> np.ndarray:
+    """Return sums over the cells of each own symbol, (I, 4), at the tightest bounds xi_ij^2 = E a_ij^2.
+
+    The columns are sum c (log sig(xi) - xi / 2 + E a / 2), sum t (log sig(xi) - xi / 2), sum t E a^2 and sum t, with
+    the weights t, (J,), of the other symbols.
+    """
+    out = np.zeros((len(cells.ends) - 1, 4))
+    for i, j, count in _chunks(cells, own.mean.shape[1]):
+        mean, square = _moments(own, other, i, j)
+        xi = np.sqrt(square)
+        height, t = log_expit(xi) - 0.5 * xi, weights[j]
+        np.add.at(out, i, np.stack([count * (height + 0.5 * mean), t * height, t * square, t], axis=1))
+    return out
+
+
+def update_rows(
+    cells: Cells,
+    own: Symbols,
+    other: Symbols,
+    priors: Priors,
+    censored: Censored,
+    sequential: bool = False,
+) -> Symbols:
+    """Return the own symbols after updates of the bounds xi_ij, then of the biases, then of the factors.
+
+    Parameters
+    ----------
+    cells : Cells
+    own, other : Symbols
+    priors : Priors
+        Of the own symbols.
+    censored : Censored
+    sequential : bool
+        Whether the factors of a symbol are updated one after the other; by default all at once, which is the joint
+        maximum of the bound.
+    """
+    n_own, width = own.mean.shape
+    lam, background = curvature(censored.xi), censored.background
+    number = censored.number * np.asarray(censored.own, dtype=float)
+    precision = 2.0 * lam * number[:, None, None] * background.outer
+    shift = -number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
+    slope = 2.0 * lam * number[:, None] * background.mean
+    of_bias = np.zeros((n_own, 2))
+    of_bias[:, 0] = 2.0 * lam * number
+    of_bias[:, 1] = -number * (0.5 + 2.0 * lam * (background.bias + own.mean @ background.mean))
+    for i, j, count in _chunks(cells, width):
+        mean, square = _moments(own, other, i, j)
+        lam_ij = curvature(np.sqrt(square))
+        w = 2.0 * (count * lam_ij + number[i] * censored.other[j] * (lam_ij - lam))
+        v = other.mean[j].astype(float)
+        outer = w[:, None, None] * v[:, :, None] * v[:, None, :]
+        outer[:, np.arange(width), np.arange(width)] += w[:, None] * other.variance[j]
+        np.add.at(precision, i, outer)
+        np.add.at(shift, i, (0.5 * count - w * other.bias[j])[:, None] * v)
+        np.add.at(slope, i, w[:, None] * v)
+        np.add.at(of_bias, i, np.stack([w, 0.5 * count - w * (mean - own.bias[i])], axis=1))
+    held = np.isinf(priors.bias_precision)
+    known = np.where(held, 1.0, priors.bias_precision)
+    rho = of_bias[:, 0] + known
+    bias = np.where(held, priors.bias, (of_bias[:, 1] + known * priors.bias) / rho)
+    precision[:, np.arange(width), np.arange(width)] += priors.precision
+    shift += priors.precision * priors.mean - slope * bias[:, None]
+    if sequential:
+        mean = own.mean.astype(float)
+        for k in range(width):
+            rest = np.einsum("il,il->i", precision[:, k], mean) - precision[:, k, k] * mean[:, k]
+            mean[:, k] = (shift[:, k] - rest) / precision[:, k, k]
+    else:
+        mean = np.linalg.solve(precision, shift[:, :, None])[:, :, 0]
+    variance = 1.0 / np.einsum("ikk->ik", precision)
+    parts = (mean, variance, bias, np.where(held, 0.0, 1.0 / rho))
+    return Symbols(*(part.astype(own.mean.dtype) for part in parts))
+
+
+def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return E a and E a^2, (n,) each, of cells (i, j)."""
+    m, a, n, b = (part.astype(float) for part in (own.mean[i], own.variance[i], other.mean[j], other.variance[j]))
+    mean = np.einsum("ck,ck->c", m, n) + own.bias[i] + other.bias[j]
+    spread = np.einsum("ck,ck->c", a, n**2 + b) + np.einsum("ck,ck->c", b, m**2)
+    return mean, mean**2 + spread + own.bias_variance[i] + other.bias_variance[j]
+
+
+def _chunks(cells: Cells, width: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield chunks of cells: own symbols, other symbols and counts, (n,) each."""
+    own, step = np.repeat(np.arange(len(cells.ends) - 1), np.diff(cells.ends)), max(1, _CHUNK // width**2)
+    for begin in range(0, len(own), step):
+        here = slice(begin, begin + step)
+        yield own[here], cells.others[here], cells.counts[here].astype(float)

@@ -1,0 +1,189 @@
+"""Numba bodies of the row updates of the paired-symbol model: own symbols in parallel, nothing stored for a cell."""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+__all__ = ["pair_sums", "update_rows"]
+
+# Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
+_jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
+_jit_part = numba.njit(cache=True, fastmath=_FAST, inline="always")
+_SERIES = 1e-3
+
+
+@_jit_part
+def _moments(m: Any, a: Any, n: Any, b: Any, biases: float, bias_variances: float) -> tuple[float, float]:
+    """Return E a and E a^2 of a cell."""
+    mean, spread = 0.0, 0.0
+    for k in range(len(m)):
+        mean += m[k] * n[k]
+        spread += a[k] * (n[k] * n[k] + b[k]) + b[k] * m[k] * m[k]
+    mean += biases
+    return mean, mean * mean + spread + bias_variances
+
+
+@_jit_part
+def _curvature(xi: float) -> float:
+    if xi < _SERIES:
+        return 0.125 - xi * xi / 96.0
+    # tanh(xi / 2) by one exponential.
+    e = np.exp(-xi)
+    return (1.0 - e) / ((1.0 + e) * 4.0 * xi)
+
+
+@_jit
+def pair_sums(
+    ends: Any,
+    others: Any,
+    counts: Any,
+    m: Any,
+    a: Any,
+    bias: Any,
+    bias_variance: Any,
+    n: Any,
+    b: Any,
+    other_bias: Any,
+    other_bias_variance: Any,
+    t: Any,
+    out: Any,
+) -> None:
+    """Write the sums of each own symbol, (I, 4); see the NumPy body."""
+    for i in numba.prange(len(ends) - 1):
+        own_mean, own_variance = m[i], a[i]
+        observed, height, square, weight = 0.0, 0.0, 0.0, 0.0
+        for c in range(ends[i], ends[i + 1]):
+            j = others[c]
+            mean, second = _moments(
+                own_mean, own_variance, n[j], b[j], bias[i] + other_bias[j], bias_variance[i] + other_bias_variance[j]
+            )
+            xi = np.sqrt(second)
+            h = -np.log1p(np.exp(-xi)) - 0.5 * xi
+            observed += counts[c] * (h + 0.5 * mean)
+            height += t[j] * h
+            square += t[j] * second
+            weight += t[j]
+        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = observed, height, square, weight
+
+
+@_jit
+def update_rows(
+    ends: Any,
+    others: Any,
+    counts: Any,
+    m: Any,
+    a: Any,
+    bias: Any,
+    bias_variance: Any,
+    n: Any,
+    b: Any,
+    other_bias: Any,
+    other_bias_variance: Any,
+    prior_mean: Any,
+    prior_precision: Any,
+    prior_bias: Any,
+    prior_bias_precision: Any,
+    s: Any,
+    t: Any,
+    outer: Any,
+    of_mean: Any,
+    of_mean_bias: Any,
+    of_bias: float,
+    n_censored: float,
+    lam: float,
+    sequential: bool,
+    new_mean: Any,
+    new_variance: Any,
+    new_bias: Any,
+    new_bias_variance: Any,
+) -> None:
+    """Write the updated own symbols; see the NumPy body."""
+    width = m.shape[1]
+    for i in numba.prange(len(ends) - 1):
+        own_mean, own_variance = m[i], a[i]
+        precision, shift, slope = np.empty((width, width)), np.empty(width), np.empty(width)
+        censored = n_censored * s[i]
+        scale = 2.0 * lam * censored
+        along = 0.0
+        for k in range(width):
+            along += own_mean[k] * of_mean[k]
+            shift[k] = -censored * (0.5 * of_mean[k] + 2.0 * lam * of_mean_bias[k])
+            slope[k] = scale * of_mean[k]
+            for d in range(k + 1):
+                precision[k, d] = scale * outer[k, d]
+        rho, pull = scale, -censored * (0.5 + 2.0 * lam * (of_bias + along))
+        for c in range(ends[i], ends[i + 1]):
+            j = others[c]
+            v, b_j = n[j], b[j]
+            mean, second = _moments(
+                own_mean, own_variance, v, b_j, bias[i] + other_bias[j], bias_variance[i] + other_bias_variance[j]
+            )
+            lam_ij = _curvature(np.sqrt(second))
+            w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam))
+            half = 0.5 * counts[c]
+            rho += w
+            pull += half - w * (mean - bias[i])
+            by = half - w * other_bias[j]
+            for k in range(width):
+                shift[k] += by * v[k]
+                slope[k] += w * v[k]
+                w_k, row = w * v[k], precision[k]
+                for d in range(k + 1):
+                    row[d] += w_k * v[d]
+                row[k] += w * b_j[k]
+        if np.isinf(prior_bias_precision[i]):
+            new_bias[i], new_bias_variance[i] = prior_bias[i], 0.0
+        else:
+            rho += prior_bias_precision[i]
+            new_bias[i] = (pull + prior_bias_precision[i] * prior_bias[i]) / rho
+            new_bias_variance[i] = 1.0 / rho
+        for k in range(width):
+            precision[k, k] += prior_precision[i, k]
+            shift[k] += prior_precision[i, k] * prior_mean[i, k] - slope[k] * new_bias[i]
+            new_variance[i, k] = 1.0 / precision[k, k]
+        if sequential:
+            _relax(precision, shift, own_mean, new_mean[i])
+        else:
+            _solve(precision, shift, new_mean[i])
+
+
+@_jit_part
+def _relax(precision: Any, shift: Any, before: Any, out: Any) -> None:
+    """Write one round of coordinate ascent from `before`."""
+    for k in range(len(shift)):
+        out[k] = before[k]
+    for k in range(len(shift)):
+        total = shift[k]
+        for d in range(k):
+            total -= precision[k, d] * out[d]
+        for d in range(k + 1, len(shift)):
+            total -= precision[d, k] * out[d]
+        out[k] = total / precision[k, k]
+
+
+@_jit_part
+def _solve(precision: Any, shift: Any, out: Any) -> None:
+    """Write the solution of a positive definite system, whose lower triangle becomes its Cholesky factor."""
+    width = len(shift)
+    for k in range(width):
+        for d in range(k):
+            total = precision[k, d]
+            for e in range(d):
+                total -= precision[k, e] * precision[d, e]
+            precision[k, d] = total * precision[d, d]
+        total = precision[k, k]
+        for d in range(k):
+            total -= precision[k, d] * precision[k, d]
+        # Reciprocals of the diagonal, so that nothing is divided twice.
+        precision[k, k] = 1.0 / np.sqrt(total)
+        total = shift[k]
+        for d in range(k):
+            total -= precision[k, d] * shift[d]
+        shift[k] = total * precision[k, k]
+    for k in range(width - 1, -1, -1):
+        x = shift[k] * precision[k, k]
+        out[k] = x
+        for d in range(k):
+            shift[d] -= precision[k, d] * x

@@ -1,0 +1,82 @@
+"""Labels of the rows of matrices: sides by name or dim, rows by label or position."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.results.container import model_dims
+from pymc_ep.results.reading import posterior_moments
+
+__all__ = ["numbered_rows", "require_labels", "row_dims", "row_labels", "side_named"]
+
+
+def row_dims(model: pm.Model, matrices: Sequence[str]) -> tuple[str, str]:
+    """Return the dims of the rows of two matrices."""
+    left, right = (model_dims(model, name)[0] for name in matrices)
+    return left, right
+
+
+def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
+    """Return the labels of a dim, or positions where it has none."""
+    labels = model.coords.get(dim)
+    return np.arange(size) if labels is None else np.asarray(labels)
+
+
+def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions and labels of rows that are given by either; `what` names them in messages."""
+    labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
+    if isinstance(given, Mapping):
+        raise ValueError(
+            f"{what} is a {type(given).__name__}; give labels or positions of rows, or what fold_in returns."
+        )
+    if not wanted.size or wanted.ndim > 1:
+        raise ValueError(f"{what} has the shape {wanted.shape}; give one row, or a list of these.")
+    by_position = np.issubdtype(wanted.dtype, np.integer) and not np.issubdtype(labels.dtype, np.number)
+    names = list(range(size)) if by_position else labels.tolist()
+    known = {name: k for k, name in enumerate(names)}
+    if unknown := [one for one in wanted.tolist() if one not in known]:
+        kind = "positions" if by_position else "labels"
+        raise ValueError(
+            f"{what} holds {unknown[0]!r}, but there is no such row: {kind} are {names[0]!r} to {names[-1]!r}."
+        )
+    times = Counter(names)
+    if twice := [one for one in wanted.tolist() if times[one] > 1]:
+        raise ValueError(
+            f"{what} holds {twice[0]!r}, which is the label of {times[twice[0]]} rows; give the coordinates of {dim!r} "
+            f"labels that differ."
+        )
+    numbers = np.array([known[one] for one in wanted.tolist()])
+    return numbers, labels[numbers]
+
+
+def side_named(model: pm.Model, names: Sequence[str], key: str) -> int:
+    """Return the side, 0 or 1, of the matrix with the name `key`, or else with rows of the dim `key`."""
+    dims = row_dims(model, names)
+    sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
+    if len(sides) == 1:
+        return sides[0]
+    if sides:
+        raise ValueError(f"{key!r} are rows of both {names[0]!r} and {names[1]!r}; name one of these matrices instead.")
+    ways = " or ".join(f"{dim!r} (the rows of {name!r})" for name, dim in zip(names, dims))
+    raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
+
+
+def require_labels(idata: Container, model: pm.Model, name: str) -> None:
+    """Raise unless the rows of a matrix have the labels of the fit."""
+    dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
+    labels = model.coords.get(dim)
+    if (
+        labels is None
+        or dim not in held.coords
+        or held.indexes[dim].equals(xr.IndexVariable(dim, list(labels)).to_index())
+    ):
+        return
+    raise ValueError(
+        f"The coordinates of {dim!r} are not those of the fit, which are the labels of its rows of {name!r}; give the "
+        f"model those of the fit, in their order, or fit anew."
+    )

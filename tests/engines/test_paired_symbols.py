@@ -1,0 +1,211 @@
+"""Variational Bayes for paired symbols, against a dense implementation, Monte Carlo and its own bound."""
+
+import copy
+
+import numpy as np
+import pytest
+from scipy.special import expit, logsumexp
+
+from pymc_ep.engines.paired_symbols.updates import updated_gammas
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
+from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes, first_state
+
+from .paired_dense import Dense
+
+I, J, K = 6, 5, 3  # noqa: E741
+RNG = np.random.default_rng(4)
+COUNTS = RNG.poisson(0.8, (I, J)).astype(float)
+COUNTS[2] = 0.0
+CENSORED = 1.5 * COUNTS.sum()
+GAMMA = GammaFactor(np.array(2.0), np.array(0.7))
+
+
+def prior_of(shape=(I, J, K), n_censored=CENSORED, gammas=()):
+    def side(n):
+        factors = Block(np.zeros((n, shape[2])), np.ones((n, shape[2])), 0 if gammas else -1)
+        return Side(factors, Block(np.zeros(n), np.ones(n)), np.ones(n))
+
+    return PairedPrior(side(shape[0]), side(shape[1]), gammas, n_censored)
+
+
+class Problem:
+    """A model without hyperparameters."""
+
+    def __init__(self, prior):
+        self.fixed = prior
+
+    def prior(self, theta):
+        return self.fixed
+
+
+def pairs_of(counts):
+    i, j = np.nonzero(counts)
+    return PairCounts.of(i, j, counts[i, j], counts.shape)
+
+
+def dense_of(state, counts, prior):
+    gamma = tuple(map(float, state.gammas[0])) if state.gammas else ()
+    parts = [part.copy() for side in (state.users, state.items) for part in side]
+    return Dense(
+        counts,
+        prior.n_censored,
+        *(parts[k] for k in (0, 1, 4, 5, 2, 3, 6, 7)),
+        state.user_popularity.concentration,
+        state.item_popularity.concentration,
+        state.user_popularity.censored,
+        state.item_popularity.censored,
+        np.ones(counts.shape),
+        star=state.xi,
+        gamma=gamma,
+        gamma_prior=tuple(map(float, prior.gammas[0])) if prior.gammas else (),
+    )
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def backend(request):
+    return request.param
+
+
+@pytest.mark.parametrize("gammas", [(), (GAMMA,)], ids=["fixed", "learned"])
+@pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
+def test_sweeps_are_those_of_a_dense_implementation(gammas, sequential, backend):
+    prior = prior_of(gammas=gammas)
+    engine, problem = VariationalBayes(pairs_of(COUNTS), sequential=sequential, backend=backend), Problem(prior)
+    state = engine.init(problem, first_state(prior, np.zeros(0), 3))
+    dense = dense_of(state, COUNTS, prior)
+    dense.update_xi()
+    for _ in range(4):
+        state = engine.step(problem, state)
+        dense.sweep(sequential)
+        np.testing.assert_allclose(state.users.mean, dense.u, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(state.items.variance, dense.v_var, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(state.items.bias, dense.c, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(state.user_popularity.censored, dense.s, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(state.item_popularity.concentration, dense.beta, rtol=0, atol=1e-9)
+        assert state.xi == pytest.approx(dense.star, abs=1e-10)
+        assert state.log_bound == pytest.approx(dense.bound(), abs=1e-9)
+
+
+@pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
+def test_every_line_raises_the_bound(sequential):
+    prior = prior_of(gammas=(GAMMA,))
+    state = first_state(prior, np.zeros(0), 3)
+    dense = dense_of(state, COUNTS, prior)
+    for _ in range(60):
+        dense.sweep(sequential)
+    names, bounds = zip(*dense.lines)
+    rises = np.diff(bounds)
+    assert rises.min() > -1e-10, names[1 + int(np.argmin(rises))]
+    assert bounds[-1] - bounds[0] > 10.0 and rises[-20:].max() < 1e-3
+
+
+def test_both_variants_end_at_the_same_bound():
+    prior = prior_of()
+    ends = []
+    for sequential in (False, True):
+        engine, problem = VariationalBayes(pairs_of(COUNTS), sequential=sequential), Problem(prior)
+        state = engine.init(problem, first_state(prior, np.zeros(0), 3))
+        for _ in range(800):
+            state = engine.step(problem, state)
+        ends.append(state.log_bound)
+    assert ends[0] == pytest.approx(ends[1], abs=1e-4)
+
+
+def log_evidence(counts, prior, size=400_000):
+    """Log density of the stream by draws of the prior, and its standard error."""
+    rng = np.random.default_rng(0)
+    n, m = counts.shape
+    precision = np.ones(size)
+    if prior.gammas:
+        precision = rng.gamma(prior.gammas[0].shape, 1 / prior.gammas[0].rate, size)
+    u, v = (rng.normal(size=(size, k, 1)) / np.sqrt(precision)[:, None, None] for k in (n, m))
+    a = u @ v.swapaxes(1, 2) + rng.normal(size=(size, n, 1)) + rng.normal(size=(size, 1, m))
+    pi, psi = rng.dirichlet(np.ones(n), size), rng.dirichlet(np.ones(m), size)
+    cells = np.log(pi)[:, :, None] + np.log(psi)[:, None]
+    censored = logsumexp(cells + np.log(expit(-a)), axis=(1, 2))
+    log_p = (counts * (cells + np.log(expit(a)))).sum(axis=(1, 2)) + prior.n_censored * censored
+    found = logsumexp(log_p) - np.log(size)
+    return found, np.exp(log_p - found).std() / np.sqrt(size)
+
+
+@pytest.mark.parametrize("gammas", [(), (GAMMA,)], ids=["fixed", "learned"])
+def test_the_bound_is_below_the_evidence(gammas):
+    counts = np.array([[2.0, 0.0], [1.0, 1.0]])
+    prior = prior_of((2, 2, 1), 4.0, gammas)
+    engine, problem = VariationalBayes(pairs_of(counts)), Problem(prior)
+    state = engine.init(problem, first_state(prior, np.zeros(0), 0))
+    for _ in range(300):
+        state = engine.step(problem, state)
+    exact, error = log_evidence(counts, prior)
+    assert error < 0.01
+    # The gap is the divergence of independent factors from the posterior, about 4 nats here.
+    assert exact - 6.0 < state.log_bound < exact - 3 * error
+
+
+def test_the_precision_is_the_best_gamma():
+    prior = prior_of(gammas=(GAMMA,))
+    state = first_state(prior, np.zeros(0), 3)
+    dense = dense_of(state, COUNTS, prior)
+    best = updated_gammas(prior, state.users, state.items)[0]
+    dense.gamma = tuple(map(float, best))
+    at_best = dense.bound()
+    for shape, rate in ((1.02, 1.0), (0.98, 1.0), (1.0, 1.02), (1.0, 0.98)):
+        other = copy.copy(dense)
+        other.gamma = best.shape * shape, best.rate * rate
+        assert other.bound() < at_best
+
+
+def test_precisions_of_columns_are_updated_by_column():
+    gammas = (GammaFactor(np.full(K, 2.0), np.full(K, 0.7)),)
+    prior = prior_of(gammas=gammas)
+    state = first_state(prior, np.zeros(0), 3)
+    found = updated_gammas(prior, state.users, state.items)[0]
+    square = (state.users.mean**2 + state.users.variance).sum(axis=0)
+    square += (state.items.mean**2 + state.items.variance).sum(axis=0)
+    np.testing.assert_allclose(found.shape, 2.0 + 0.5 * (I + J))
+    np.testing.assert_allclose(found.rate, 0.7 + 0.5 * square)
+
+
+def test_constant_messages_do_not_prune_rare_symbols():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.outer(np.ones(30), 4.0 * 0.8 ** np.arange(25))).astype(float)
+    popularity = {}
+    for constant in (False, True):
+        prior = prior_of((30, 25, 2), counts.sum())
+        engine = VariationalBayes(pairs_of(counts), constant_messages=constant)
+        problem = Problem(prior)
+        state = engine.init(problem, first_state(prior, np.zeros(0), 0))
+        for _ in range(150):
+            state = engine.step(problem, state)
+        popularity[constant] = state.item_popularity.censored
+    seen = counts.sum(axis=0) / counts.sum()
+    rare = (seen > 0) & (seen < 0.01)
+    error = {constant: np.abs(np.log(t[rare] / seen[rare])).mean() for constant, t in popularity.items()}
+    assert error[True] < error[False]
+
+
+def test_a_complete_matrix_has_no_cells_for_the_common_bound():
+    counts = np.ones((3, 3))
+    prior = prior_of((3, 3, 2), 9.0)
+    engine, problem = VariationalBayes(pairs_of(counts)), Problem(prior)
+    state = engine.init(problem, first_state(prior, np.zeros(0), 0))
+    bounds = [state.log_bound]
+    for _ in range(100):
+        state = engine.step(problem, state)
+        bounds.append(state.log_bound)
+    assert state.xi == 1.0
+    assert np.isfinite(bounds).all() and np.diff(bounds).min() > -1e-10
+
+
+def test_single_precision_is_near_double():
+    prior = prior_of()
+    found = {}
+    for dtype in ("float64", "float32"):
+        engine, problem = VariationalBayes(pairs_of(COUNTS), backend="numba"), Problem(prior)
+        state = engine.init(problem, first_state(prior, np.zeros(0), 3, dtype))
+        for _ in range(50):
+            state = engine.step(problem, state)
+        assert state.users.mean.dtype == dtype
+        found[dtype] = state
+    np.testing.assert_allclose(found["float32"].users.mean, found["float64"].users.mean, atol=1e-4)
+    assert found["float32"].log_bound == pytest.approx(found["float64"].log_bound, abs=1e-3)
