@@ -33,6 +33,7 @@ __all__ = [
     "PYMC_6",
     "Cholesky",
     "Container",
+    "ElpdData",
     "c_mode",
     "dim_names",
     "elpd_data",
@@ -55,6 +56,8 @@ __all__ = [
 
 Container = Any
 """Container of a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
+ElpdData = Any
+"""Result of ArviZ's `loo`: a Series with PyMC 5, a dataclass with PyMC 6."""
 
 PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """True with PyMC 6, PyTensor 3 and ArviZ 1; False with PyMC 5, PyTensor 2 and ArviZ 0.x."""
@@ -270,7 +273,7 @@ def dim_names(name: str, ndim: int, dims: Sequence[str | None]) -> tuple[str, ..
     return tuple(str(dim) if dim is not None else f"{name}_dim_{i}" for dim, i in zip(given, count))
 
 
-def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
+def make_container(groups: Mapping[str, xr.Dataset]) -> Container:
     """Return the groups as one container, of the type that `pymc.sample` returns: see `Container`."""
     if PYMC_6:
         return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in groups.items()})
@@ -379,7 +382,7 @@ def pareto_shape(log_weights: np.ndarray) -> float:
         return float(psislw(log_weights)[1])
 
 
-def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: bool) -> Any:
+def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: bool) -> ElpdData:
     """Return leave-one-out log predictive densities as ArviZ's own `loo` returns them, for `arviz.compare`.
 
     Parameters

@@ -5,7 +5,7 @@ from copy import copy
 from functools import cache, cached_property, partial, reduce
 from operator import matmul
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -21,7 +21,7 @@ from pymc_ep.forms.sparse_linear.factor_rows import FactorRows, Product
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.probing import MOST_UNKNOWNS, probe
 from pymc_ep.graphs.jacobian_products import pullback, pushforward
-from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
 from pymc_ep.numerics.precision.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.numerics.precision.plan import Algebra, plan_algebra, require_dense_memory, require_memory
@@ -29,6 +29,8 @@ from pymc_ep.operators import LinearMap
 from pymc_ep.operators.apply import ApplyLinearMap
 
 __all__ = ["LinearPredictors"]
+
+Built = TypeVar("Built")
 
 _WIDE = 64
 """Mean number of entries in a row above which the operator's own products are used in place of those of the entries: a
@@ -116,7 +118,7 @@ class LinearPredictors:
         return self._cached_for_data("algebra", self._plan)
 
     @property
-    def rows_on_jax(self) -> Any:
+    def rows_on_jax(self) -> Array:
         """D^T as a dense array of JAX, (N, n).
 
         Raises
@@ -127,7 +129,7 @@ class LinearPredictors:
             Where dense algebra would not fit the memory; says how much it needs.
         """
 
-        def build() -> Any:
+        def build() -> Array:
             require_dense_memory(self.matrix)
             return to_jax(self.matrix.toarray().T)
 
@@ -365,7 +367,7 @@ class LinearPredictors:
         parts[block] = matrix
         return scipy.sparse.hstack(parts, format="csr")
 
-    def _cached_for_data(self, what: str, build: Callable[[], Any]) -> Any:
+    def _cached_for_data(self, what: str, build: Callable[[], Built]) -> Built:
         """Return a cached value, built anew once any shared variable has other data."""
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
@@ -397,7 +399,7 @@ class LinearPredictors:
         # A compiled function stores its inputs in itself, so that calls must not overlap.
         lock = Lock()
 
-        def one_at_a_time(*inputs: Any) -> Any:
+        def one_at_a_time(*inputs: np.ndarray) -> np.ndarray:
             with lock:
                 return function(*inputs)
 

@@ -44,7 +44,7 @@ _SINGULAR = 1e-10
 singular: no prior scale that data suggest is five orders of magnitude below the first guess."""
 
 
-def solve(call: Call) -> Solution:
+def solve(call: Call[CompiledBilinear]) -> Solution:
     """Fit a bilinear form by a Gaussian of independent rows.
 
     Raises

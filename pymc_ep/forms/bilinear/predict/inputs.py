@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from numpy.typing import ArrayLike
 
 from pymc_ep.distributions.bilinear import require_unmasked
 from pymc_ep.engines.bilinear.values import NewCells
@@ -41,7 +42,7 @@ def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
     return np.arange(size) if labels is None else np.asarray(labels)
 
 
-def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def numbered_rows(model: pm.Model, dim: str, given: ArrayLike, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions and labels of rows that are given by either; `what` names them in messages."""
     labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
     if isinstance(given, Mapping):
@@ -81,7 +82,7 @@ def side_named(model: pm.Model, form: CompiledBilinear, key: str) -> int:
 
 
 def read_cells(
-    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None
+    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Mapping[str, ArrayLike], new: int | None = None
 ) -> NewCells:
     """Return the new cells that a mapping describes.
 
@@ -170,7 +171,7 @@ def _cell_parameters(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.
     return {"offset": prior.offset} | dict(zip(form.form.cells.site.parameters, prior.parameters))
 
 
-def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> np.ndarray:
+def _for_all(name: str, key: str, given: ArrayLike | None, fitted: np.ndarray, size: int) -> np.ndarray:
     """Return values for new cells, (size,): as given, or else the value shared by all cells of the fit."""
     if given is None:
         if np.ptp(fitted) > 0:

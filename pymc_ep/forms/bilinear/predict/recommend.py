@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
@@ -61,7 +62,7 @@ def recommend(
     by: str = "probability",
     exclude_observed: bool = True,
     cells: Mapping[str, Any] | None = None,
-    **rows: Any,
+    **rows: ArrayLike,
 ) -> xr.Dataset:
     """Return the rows of one matrix of a bilinear model that rank highest for given rows of the other one.
 
@@ -183,7 +184,9 @@ class _Search:
     def _log_least(self, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Return log P(y = least), (k, m), of Gaussian predictors with these moments."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-        density = self._site.log_density(self._least, mean + nodes[:, None, None] * sd, *self._parameters)
+        density = self._site.log_density(
+            np.asarray(self._least), mean + nodes[:, None, None] * sd, *map(np.asarray, self._parameters)
+        )
         return logsumexp(density + np.log(weights / weights.sum())[:, None, None], axis=0)
 
 
