@@ -53,6 +53,9 @@ class _Posterior(Protocol):
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
 
+    def __iter__(self) -> Iterator[Array]:
+        """Iterate over the fields, as NamedTuples do."""
+
     def _replace(self, **fields: Array) -> Array:
         """Return a copy with other fields, as NamedTuples do."""
 

@@ -15,6 +15,7 @@ expectations under the tilted density. (The first is Stein's identity for the Ga
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -299,7 +300,7 @@ def panels_between(low: Array, high: Array, inner: Array) -> Panels:
     return Panels(left.reshape(-1), width.reshape(-1), site, np.arange(0, n * count, count))
 
 
-def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
+def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: ModuleType) -> tuple[Any, Any, list[Any]]:
     """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
@@ -308,7 +309,9 @@ def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Any) 
     return low, high, [cut * deviation for cut in GAUSSIAN_CUTS]
 
 
-def _peak_interval(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> tuple[Any, Any, Any, Any]:
+def _peak_interval(
+    density: Callable, mean: Array, variance: Array, power: Array, xp: ModuleType
+) -> tuple[Any, Any, Any, Any]:
     """Return a point near the mode, log t there, and the offsets at which the integrand has dropped by `DROP`."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         centre = _mode(density, mean, variance, power, xp)
@@ -317,7 +320,7 @@ def _peak_interval(density: Callable, mean: Array, variance: Array, power: Array
     return centre, log_centre, -left, right
 
 
-def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> Array:
+def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: ModuleType) -> Array:
     """Find a point less than `_MODE_LOSS` nats below the maximum of the tilted density.
 
     Along the direction in which the density rises from the cavity mean, ``rise(d) = |d log density / d f|`` at
@@ -337,7 +340,7 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Any
     def loss(low: Array, high: Array, rise_low: Array, rise_high: Array) -> Array:
         return xp.minimum(rise_low, rise_high) * (high - low)
 
-    def cond(state: tuple[Any, ...]) -> Any:
+    def cond(state: tuple[Any, ...]) -> Array:
         *bracket, count = state
         return xp.any(loss(*bracket) > _MODE_LOSS) & (count < _MAX_SEARCH)
 
@@ -360,7 +363,7 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Any
 
 
 def _edges(
-    density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: Any
+    density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: ModuleType
 ) -> tuple[Any, Any]:
     """Find the distances left and right of `centre` at which the log integrand has dropped by about `DROP`.
 
@@ -378,7 +381,7 @@ def _edges(
         growth = way * ((offset + centre - mean) / variance - power * slope)
         return xp.where(xp.isnan(fall), np.inf, fall), growth
 
-    def cond(state: tuple[Any, ...]) -> Any:
+    def cond(state: tuple[Any, ...]) -> Array:
         _, _, drop_high, _, count = state
         return xp.any(drop_high > _WIDE_DROP) & (count < _MAX_SEARCH)
 
