@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
-from pymc_ep.numerics.backend.namespace import is_jax
+from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
 from pymc_ep.numerics.quadrature.gauss_legendre import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
 from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
@@ -37,7 +37,7 @@ _NO_WEIGHT = 1e-100
 """Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
 
 
-def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
+def compile_site(site: Site | str, mode: Mode | str | None = None, **options: Any) -> "CompiledSite":
     """Return the functions of arrays of a site; equal arguments return the same object.
 
     Parameters
@@ -68,7 +68,7 @@ def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "Compile
 
 
 @lru_cache(maxsize=256)
-def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
+def _compiled(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
     return COMPILED[type(site)](site, mode, dict(options))
 
 
@@ -84,7 +84,7 @@ class CompiledSite(BoundFunctions):
         The static options in force.
     """
 
-    def __init__(self, site: Site, mode: Any, options: dict[str, Any]) -> None:
+    def __init__(self, site: Site, mode: Mode | str | None, options: dict[str, Any]) -> None:
         self.site = site
         self.options = options
         self._mode = mode
@@ -106,7 +106,7 @@ class CompiledSite(BoundFunctions):
             self._closed, self._quadrature = jit(self._closed), jit(self._quadrature)
             self._quadrature_gradient = jit(self._quadrature_gradient)
 
-    def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
+    def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
 
         Parameters
@@ -128,8 +128,8 @@ class CompiledSite(BoundFunctions):
         return Tilted(*(_shaped(part, shape) for part in evaluate(*arrays)))
 
     def moments_and_nearby(
-        self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
-    ) -> tuple[Tilted, Callable[[Any], Tilted]]:
+        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
+    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
         """Return the moments, and a function of new cavity means that returns their moments.
 
         Arguments are those of `moments`, all of one shape (n,) except the power. On the CPU the function reuses the
@@ -152,7 +152,7 @@ class CompiledSite(BoundFunctions):
                     forgotten[index] = True
                 yield index, self._summed(rule)
 
-        def nearby(centre: Any) -> Tilted:
+        def nearby(centre: Array) -> Tilted:
             step = centre - arrays[1]
             far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
@@ -167,8 +167,8 @@ class CompiledSite(BoundFunctions):
         return Tilted(*_gathered(first(), len(arrays[0]))), nearby
 
     def parameter_gradient(
-        self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
-    ) -> tuple[Any, ...]:
+        self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
+    ) -> tuple[Array, ...]:
         """Return the derivative of log Z in each parameter at a fixed cavity, one array per parameter.
 
         Arguments are those of `moments`. A site without parameters gives an empty tuple. For a closed form the graph
@@ -181,15 +181,15 @@ class CompiledSite(BoundFunctions):
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
         return tuple(_shaped(part, shape) for part in evaluate(*arrays))
 
-    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+    def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
         """Return further results of the site by name, such as states of mixtures; arguments are those of `bounded`."""
         return {}
 
-    def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
+    def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
         """Return further results of the site by name, such as states of mixtures; arguments are those of `moments`."""
         return {}
 
-    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+    def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
         """Return log t(eta; y, parameters), of the broadcast shape; of two or more axes the first is the draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
@@ -197,7 +197,7 @@ class CompiledSite(BoundFunctions):
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
         return by_rows(self._log_density_function, y, eta, *parameters)
 
-    def _has_closed_form(self, power: Any) -> bool:
+    def _has_closed_form(self, power: Array) -> bool:
         if self.site.tilted is None or self.site.any_power:
             return self.site.tilted is not None
         if is_jax(power):
@@ -207,7 +207,7 @@ class CompiledSite(BoundFunctions):
                 return False
         return bool(np.all(np.asarray(power) == 1.0))
 
-    def _flatten(self, *arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
+    def _flatten(self, *arrays: Array) -> tuple[tuple[int, ...], list[Any]]:
         """Return the common shape, and the arguments as contiguous double vectors of that size."""
         if self._jax:
             from pymc_ep.sites.compiled_jax import flatten
@@ -225,7 +225,9 @@ class CompiledSite(BoundFunctions):
     def _vectors(self, *names: str) -> list[Any]:
         return [pt.vector(name, dtype="float64") for name in (*names, *self.site.parameters)]
 
-    def _function(self, inputs: Sequence[Any], outputs: Sequence[Any], mode: Any = None) -> Callable[..., Any]:
+    def _function(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], mode: Mode | str | None = None
+    ) -> Callable[..., Any]:
         if self._jax:
             from pymc_ep.sites.compiled_jax import jax_function
 
@@ -286,7 +288,7 @@ class CompiledSite(BoundFunctions):
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
 
-    def _by_closed_form(self, *arrays: Any) -> Sequence[Any]:
+    def _by_closed_form(self, *arrays: Array) -> Sequence[Any]:
         return self._closed_function(*arrays)
 
     @cached_property
@@ -315,11 +317,11 @@ class CompiledSite(BoundFunctions):
     def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
         return moments_from_nodes(rule, log_concave=self.site.log_concave)
 
-    def _by_quadrature(self, *arrays: Any) -> Sequence[Any]:
+    def _by_quadrature(self, *arrays: Array) -> Sequence[Any]:
         pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
         return _gathered(pieces, len(arrays[0]))
 
-    def _gradient_by_quadrature(self, *arrays: Any) -> Sequence[Any]:
+    def _gradient_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
         pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
         return _gathered(pieces, len(arrays[0]))
 
@@ -368,7 +370,7 @@ def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequenc
     return out
 
 
-def _without_checks(mode: Any) -> Any:
+def _without_checks(mode: Mode | str | None) -> Mode:
     """Return the mode without PyMC's assertions on parameters: `check_finite` finds bad ones by their moments."""
     return get_mode(mode).including("local_remove_check_parameter")
 
@@ -377,7 +379,7 @@ COMPILED: dict[type[Site], type[CompiledSite]] = {Site: CompiledSite}
 """Class of the compiled functions of each kind of site."""
 
 
-def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:
+def check_finite(tilted: Tilted, y: Array, mean: Array, variance: Array, name: str) -> None:
     """Raise `NumericalError` at the first site whose moments are not finite.
 
     Parameters
@@ -400,5 +402,5 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
     )
 
 
-def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
     return array if array.shape == shape else array.reshape(shape)

@@ -31,7 +31,7 @@ from pymc_ep.numerics.factorisation.singular_value_shrinkage import (
     shrink_to_points,
 )
 from pymc_ep.numerics.factorisation.sparse_plus_low_rank import LeadingPairs, SparsePlusLowRank
-from pymc_ep.sites.cells.likelihoods import CellBound, CurvedCellSite
+from pymc_ep.sites.cells.base import CellBound, CurvedCellSite
 
 __all__ = ["SingularValueShrinkage", "State"]
 

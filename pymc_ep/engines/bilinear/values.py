@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.numerics.backend.namespace import Array
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
 __all__ = [
     "AnyRows",

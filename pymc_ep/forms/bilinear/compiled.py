@@ -18,7 +18,7 @@ from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.sites.base import first_outside
-from pymc_ep.sites.cells.likelihoods import require_observations
+from pymc_ep.sites.cells.base import require_observations
 
 __all__ = ["CompiledBilinear"]
 

@@ -29,7 +29,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
 )
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.numerics.factorisation.singular_value_shrinkage import threshold
-from pymc_ep.sites.cells.likelihoods import CurvedCellSite
+from pymc_ep.sites.cells.base import CurvedCellSite
 
 __all__ = ["OPTIONS", "VBMF", "solve"]
 

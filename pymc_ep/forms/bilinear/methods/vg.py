@@ -25,7 +25,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
     started_sides,
     with_unseen_rows,
 )
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
 __all__ = ["OPTIONS", "VG", "solve"]
 
