@@ -21,7 +21,8 @@ from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 from pymc_ep.hyper.evidence.op import EvidenceOp
-from pymc_ep.hyper.integration.integrate import Integral, integrate
+from pymc_ep.hyper.integration.integral import Integral
+from pymc_ep.hyper.integration.integrate import integrate
 from pymc_ep.hyper.maximise import Hyper, fit_fixed, maximise
 
 __all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]

@@ -17,7 +17,7 @@ from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.evidence.conditional_fits import ManyFits
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.integration.corrections import Corrected
-from pymc_ep.hyper.integration.integrate import Integral
+from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.hyper.maximise import Hyper
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.spline import Spline
