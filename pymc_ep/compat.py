@@ -15,6 +15,7 @@ import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
@@ -142,7 +143,7 @@ class _AsType(Op):
     def make_node(self, x: Any) -> Apply:
         return Apply(self, [x], [x.type.clone(dtype=self.dtype)()])
 
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
         output_storage[0][0] = inputs[0].astype(self.dtype)
 
 
@@ -154,12 +155,12 @@ class _Fill(Op):
     def make_node(self, x: Any, y: Any) -> Apply:
         return Apply(self, [x, y], [Elemwise(second)(x, y).type()])
 
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
         output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
 
 
 @node_rewriter([Elemwise])
-def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
+def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
     """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
     scalar_op = node.op.scalar_op
     target = node.outputs[0].dtype
