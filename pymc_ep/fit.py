@@ -157,9 +157,9 @@ def fit(
             "progressbar": progressbar,
             "blas_cores": blas_cores,
         }
-        return sample(
-            model, cast(CompiledSiteForm, form), chosen, start, arguments, options, "" if why is None else why.sentence
-        )
+        sentence = "" if why is None else why.sentence
+        # A method that samples has an evidence of the hyperparameters, which forms with sites have.
+        return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
