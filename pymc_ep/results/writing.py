@@ -75,7 +75,8 @@ def write_solution(
     chains, draws, remark = layout
     posterior, log_likelihood, left_out = None, None, ""
     variables = _fit_variables(model, solution)
-    if draws > 0 and solution.draws is not None:
+    if draws > 0:
+        assert solution.draws is not None, "a layout has draws where the method has"
         n = sum(y.size for _, y in zip(form.form.groups, form.observed()))
         keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
         rng = np.random.default_rng(random_seed)

@@ -161,7 +161,7 @@ class EP:
         state = self._accept(zero, zero, prior, None)
         if self.change(state) <= self.tol:
             return state
-        plain = self._trial(problem, np.asarray(prior.shift), np.asarray(cast(CoordinatePrior, prior).precision), state)
+        plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
         if plain is not None and self.change(plain) < _FIRST_DECREASE * self.change(state):
             return _without_history(plain)
         inverse_variance = 1.0 / np.asarray(prior.tilted.variance)
