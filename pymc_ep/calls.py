@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from pymc_ep import compat
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.method import Method
-from pymc_ep.contracts.solution import Solution
+from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 
@@ -41,7 +41,7 @@ fit takes 20 times as long at 50 observations, and 4 times at 2000, where a fact
 takes half as long."""
 
 
-def check_numbers(draws: int | None, chains: int, random_seed: Any) -> None:
+def check_numbers(draws: int | None, chains: int, random_seed: RandomSeed) -> None:
     """Raise for invalid numbers of draws or chains, and for invalid seeds."""
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 0):
         raise ValueError(f"draws={draws!r} must be a whole number of at least 0, or None.")
@@ -50,7 +50,7 @@ def check_numbers(draws: int | None, chains: int, random_seed: Any) -> None:
     check_seed(random_seed)
 
 
-def check_seed(random_seed: Any) -> None:
+def check_seed(random_seed: RandomSeed) -> None:
     """Raise for an invalid seed, before the fit whose draws it seeds."""
     try:
         np.random.default_rng(random_seed)
@@ -166,7 +166,7 @@ def check_blas_cores(blas_cores: int | str | None) -> None:
         raise ValueError(f"blas_cores={blas_cores!r} must be 'auto', None or a whole number of at least 1.")
 
 
-def blas_threads(form: Any, blas_cores: int | str | None) -> AbstractContextManager:
+def blas_threads(form: CompiledForm, blas_cores: int | str | None) -> AbstractContextManager:
     """Limit the threads of BLAS while a form is fitted: ``"auto"`` to one, unless the matrices are large."""
     if blas_cores == "auto":
         blas_cores = 1 if form.work < _MANY_MULTIPLICATIONS else None

@@ -15,6 +15,7 @@ import xarray as xr
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
@@ -33,6 +34,7 @@ __all__ = [
     "PYMC_6",
     "Cholesky",
     "Container",
+    "ElpdData",
     "c_mode",
     "dim_names",
     "elpd_data",
@@ -55,6 +57,8 @@ __all__ = [
 
 Container = Any
 """Container of a result: `arviz.InferenceData` with PyMC 5, `xarray.DataTree` with PyMC 6."""
+ElpdData = Any
+"""Result of ArviZ's `loo`: a Series with PyMC 5, a dataclass with PyMC 6."""
 
 PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 """True with PyMC 6, PyTensor 3 and ArviZ 1; False with PyMC 5, PyTensor 2 and ArviZ 0.x."""
@@ -139,7 +143,7 @@ class _AsType(Op):
     def make_node(self, x: Any) -> Apply:
         return Apply(self, [x], [x.type.clone(dtype=self.dtype)()])
 
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
         output_storage[0][0] = inputs[0].astype(self.dtype)
 
 
@@ -151,12 +155,12 @@ class _Fill(Op):
     def make_node(self, x: Any, y: Any) -> Apply:
         return Apply(self, [x, y], [Elemwise(second)(x, y).type()])
 
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[np.ndarray]]) -> None:
         output_storage[0][0] = np.array(np.broadcast_arrays(*inputs)[1], dtype=node.outputs[0].dtype)
 
 
 @node_rewriter([Elemwise])
-def _as_ufuncs(fgraph: Any, node: Any) -> list | None:
+def _as_ufuncs(fgraph: FunctionGraph, node: Apply) -> list | None:
     """Rewrite elementwise ops that have no NumPy ufunc: PyTensor would run them element by element in Python."""
     scalar_op = node.op.scalar_op
     target = node.outputs[0].dtype
@@ -270,7 +274,7 @@ def dim_names(name: str, ndim: int, dims: Sequence[str | None]) -> tuple[str, ..
     return tuple(str(dim) if dim is not None else f"{name}_dim_{i}" for dim, i in zip(given, count))
 
 
-def make_container(groups: Mapping[str, xr.Dataset]) -> Any:
+def make_container(groups: Mapping[str, xr.Dataset]) -> Container:
     """Return the groups as one container, of the type that `pymc.sample` returns: see `Container`."""
     if PYMC_6:
         return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in groups.items()})
@@ -379,7 +383,7 @@ def pareto_shape(log_weights: np.ndarray) -> float:
         return float(psislw(log_weights)[1])
 
 
-def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: bool) -> Any:
+def elpd_data(pointwise: xr.DataArray, p: float, n_samples: int, *, warning: bool) -> ElpdData:
     """Return leave-one-out log predictive densities as ArviZ's own `loo` returns them, for `arviz.compare`.
 
     Parameters

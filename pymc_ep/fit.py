@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
@@ -22,7 +22,10 @@ from pymc_ep.calls import (
     progress,
     warn_unless_converged,
 )
+from pymc_ep.compat import Container
 from pymc_ep.contracts import Call
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint, digest
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
@@ -43,15 +46,15 @@ def fit(
     hyper: str = "auto",
     draws: int | None = None,
     chains: int = 4,
-    random_seed: Any = None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
-    start: Any = None,
+    start: Container | dict[str, Any] | None = None,
     checkpoint: str | os.PathLike | None = None,
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     sample_kwargs: dict[str, Any] | None = None,
     **options: Any,
-) -> Any:
+) -> Container:
     """Fit a model by a deterministic approximation of its posterior.
 
     Parameters
@@ -154,7 +157,9 @@ def fit(
             "progressbar": progressbar,
             "blas_cores": blas_cores,
         }
-        return sample(model, form, chosen, start, arguments, options, "" if why is None else why.sentence)
+        sentence = "" if why is None else why.sentence
+        # A method that samples has an evidence of the hyperparameters, which forms with sites have.
+        return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 
 from pymc_ep import compat
 from pymc_ep.calls import (
@@ -21,7 +22,8 @@ from pymc_ep.calls import (
 )
 from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
-from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.method import Call, EvidenceGraph, Method
+from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
@@ -41,11 +43,11 @@ def sample(
     model: pm.Model,
     form: CompiledSiteForm,
     chosen: Method,
-    start: Any,
+    start: Container | dict[str, Any] | None,
     arguments: dict[str, Any],
     options: dict[str, Any],
     why: str,
-) -> Any:
+) -> Container:
     """Marginalise, sample by `pymc.sample` with `arguments`, and recover; `why` goes into the status of the result."""
     theta, initvals = form.start, None
     if start is not None:
@@ -121,12 +123,12 @@ def _sampling_method(method: str | None, form: CompiledForm, options: dict[str, 
     return found
 
 
-def _evidence_op(form: CompiledForm, chosen: Method, options: dict[str, Any]) -> Any:
+def _evidence_op(form: CompiledForm, chosen: Method, options: dict[str, Any]) -> EvidenceGraph:
     assert chosen.evidence_op is not None, "a method that offers hyper='sample' has an evidence Op"
     return chosen.evidence_op(form, options)
 
 
-def _marginal(model: pm.Model, form: CompiledForm, chosen: Method, op: Any) -> pm.Model:
+def _marginal(model: pm.Model, form: CompiledForm, chosen: Method, op: EvidenceGraph) -> pm.Model:
     return marginal_model(model, form.form, f"{chosen.name}_log_evidence", lambda theta: op(theta)[0])
 
 
@@ -137,12 +139,12 @@ def recover(
     method: str | None = None,
     draws: int | None = None,
     max_fits: int = _MOST_FITS,
-    random_seed: Any = None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     **options: Any,
-) -> Any:
+) -> Container:
     """Add draws of the latent variables to draws of the hyperparameters.
 
     Parameters
@@ -210,11 +212,11 @@ def _recover(
     chosen: Method,
     draws: int | None,
     max_fits: int,
-    random_seed: Any,
+    random_seed: RandomSeed,
     progressbar: bool,
     options: dict[str, Any],
     requested: "_ChainRequest | None" = None,
-) -> Any:
+) -> Container:
     """Fit at draws of the hyperparameters."""
     began = time.perf_counter()
     posterior = compat.group(idata, "posterior")
@@ -257,7 +259,7 @@ class _ChainRequest(NamedTuple):
     why: str
 
 
-def _chain_disagreement(posterior: Any, names: Sequence[str]) -> list[str]:
+def _chain_disagreement(posterior: xr.Dataset, names: Sequence[str]) -> list[str]:
     """Return a warning about the hyperparameter of the largest R-hat, if above `_LEAST_RHAT`; empty for few draws."""
     if posterior.sizes["draw"] < _LEAST_DRAWS or posterior.sizes["chain"] < 2:
         return []

@@ -13,7 +13,7 @@ import numpy as np
 
 from docs.benchmarks._common import header, markdown_table, write_page
 from pymc_ep.sites import compile_site, get_site
-from pymc_ep.sites.cells.likelihoods import cell_site, cell_site_names
+from pymc_ep.sites.cells.base import cell_site, cell_site_names
 
 CELLS = 1_000, 1_000_000
 REPEATS = {1_000: 200, 1_000_000: 7}

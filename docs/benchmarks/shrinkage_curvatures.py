@@ -19,7 +19,8 @@ from docs.benchmarks._cells import Observed, Split, log_likelihood, model_of
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
 from docs.benchmarks.shrinkage import RANK, fitted, matrix, parts_of
-from pymc_ep.sites.cells.likelihoods import BernoulliCells, CurvedCellSite, SoftplusPoissonCells
+from pymc_ep.sites.cells.base import CurvedCellSite
+from pymc_ep.sites.cells.likelihoods import BernoulliCells, SoftplusPoissonCells
 
 NAME = "docs/benchmarks/shrinkage_curvatures.py"
 CASES = {("LastFM, counts", 0.8): 0.3, ("Melbourne, counts", 0.9): 1.0, ("Melbourne, bits", 0.9): 1.0}

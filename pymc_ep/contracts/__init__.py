@@ -1,14 +1,26 @@
 """Typed interfaces between subpackages: `Form`, `Posterior` and `Solution`, and the `Method` that connects them."""
 
-from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm, Factor, Form, Likelihood, SiteForm
-from pymc_ep.contracts.method import Call, Method
-from pymc_ep.contracts.posterior import JointDraws, Moments, Posterior, SitePosterior
+from pymc_ep.contracts.form import (
+    Affine,
+    CompiledForm,
+    CompiledSiteForm,
+    Factor,
+    Form,
+    Likelihood,
+    Representation,
+    SiteForm,
+)
+from pymc_ep.contracts.method import Call, EvidenceGraph, Method
+from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments, Posterior, SitePosterior
 from pymc_ep.contracts.solution import Solution
 
 __all__ = [
+    "Affine",
+    "AffinePosterior",
     "Call",
     "CompiledForm",
     "CompiledSiteForm",
+    "EvidenceGraph",
     "Factor",
     "Form",
     "JointDraws",
@@ -16,6 +28,7 @@ __all__ = [
     "Method",
     "Moments",
     "Posterior",
+    "Representation",
     "SiteForm",
     "SitePosterior",
     "Solution",

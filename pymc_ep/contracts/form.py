@@ -13,10 +13,20 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.engines.prior import Prior
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["CompiledForm", "CompiledSiteForm", "Factor", "Form", "Likelihood", "SiteForm"]
+__all__ = [
+    "Affine",
+    "CompiledForm",
+    "CompiledSiteForm",
+    "Factor",
+    "Form",
+    "Likelihood",
+    "Representation",
+    "SiteForm",
+]
 
 
 class Factor(Protocol):
@@ -27,8 +37,36 @@ class Factor(Protocol):
         """The variable of the model."""
 
     @property
-    def site(self) -> Any:
+    def site(self) -> Site | None:
         """Argument of `Method.takes` and `Method.suits`; None for a factor without a site."""
+
+
+class Affine(Protocol):
+    """A variable of the model that is Gaussian given the hyperparameters."""
+
+    @property
+    def name(self) -> str:
+        """The variable of the model."""
+
+    @property
+    def expression(self) -> TensorVariable:
+        """Graph of hyperparameters and latent noise."""
+
+
+class Representation(Protocol):
+    """Representation of a Gaussian prior and its posterior."""
+
+    @property
+    def name(self) -> str:
+        """Value of the option ``solver``."""
+
+    @property
+    def sentence(self) -> str:
+        """Description in the text of `pymc_ep.explain`."""
+
+    @property
+    def improper(self) -> bool:
+        """Whether flat priors are allowed."""
 
 
 class Likelihood(Factor, Protocol):
@@ -47,7 +85,7 @@ class Likelihood(Factor, Protocol):
         """Predictor eta, of the shape of the observations."""
 
     @property
-    def affine_predictor(self) -> Any:
+    def affine_predictor(self) -> Affine:
         """The predictor as one of the variables that `SitePosterior.moments` takes."""
 
     @property
@@ -106,8 +144,8 @@ class SiteForm(Form, Protocol):
         """Likelihoods without observations, which are predicted."""
 
     @property
-    def affine(self) -> Sequence[Any]:
-        """Variables of the model that are Gaussian given the hyperparameters, each with a ``name``."""
+    def affine(self) -> Sequence[Affine]:
+        """Variables of the model that are Gaussian given the hyperparameters."""
 
     @property
     def blocks(self) -> Sequence[Any]:
@@ -122,15 +160,17 @@ class CompiledForm(Protocol):
 
     Attributes
     ----------
-    form : Form
     start : ndarray, (p,)
         Unconstrained hyperparameters at the model's initial point.
     work : float
         Multiplications of the most expensive step of a fit, to an order of magnitude. It decides on threads of BLAS.
     """
 
-    form: Any
     start: np.ndarray
+
+    @property
+    def form(self) -> Form:
+        """The form, symbolic."""
 
     @property
     def work(self) -> float:
@@ -167,7 +207,6 @@ class CompiledSiteForm(CompiledForm, Protocol):
 
     Attributes
     ----------
-    form : SiteForm
     sites : list of CompiledSite
         One for each of `form.factors`.
     transformed : ndarray of bool, (p,)
@@ -178,19 +217,22 @@ class CompiledSiteForm(CompiledForm, Protocol):
         Time of an EP sweep, in units of the time of `work` multiplications.
     """
 
-    form: Any
     sites: list[CompiledSite]
     transformed: np.ndarray
     most_draws: int
     sweep: float
 
     @property
+    def form(self) -> SiteForm:
+        """The form, symbolic."""
+
+    @property
     def rows(self) -> HyperDensity:
         """Functions of many values of the hyperparameters, one a row."""
 
     @property
-    def solver(self) -> Any:
-        """Representation of the Gaussian prior; its attribute ``improper`` is true where flat priors are allowed."""
+    def solver(self) -> Representation:
+        """Representation of the Gaussian prior."""
 
     @property
     def varying_parameters(self) -> tuple[bool, ...]:
@@ -215,14 +257,20 @@ class CompiledSiteForm(CompiledForm, Protocol):
         """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""
 
     def pullback(
-        self, theta: np.ndarray, mean: Any, array: Any, parameters: Sequence[Sequence[Any]], *, density: str
+        self,
+        theta: np.ndarray,
+        mean: Array,
+        array: Array | None,
+        parameters: Sequence[Sequence[Array]],
+        *,
+        density: str,
     ) -> np.ndarray:
         """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
 
     def coefficient_places(self, theta: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
         """Return, for each coefficient of the solver, the name of its variable and the index within it."""
 
-    def site_at(self, theta: np.ndarray, group: Any) -> tuple[CompiledSite, list[np.ndarray]]:
+    def site_at(self, theta: np.ndarray, group: Likelihood) -> tuple[CompiledSite, list[np.ndarray]]:
         """Return the compiled site of a likelihood, with or without observations, and its parameters at theta."""
 
     def fitted_to(self, data: Mapping[Any, np.ndarray]) -> Self | None:

@@ -2,24 +2,30 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.sites.base import Site
 
-__all__ = ["Call", "Method"]
+__all__ = ["Call", "EvidenceGraph", "Method"]
 
 _CONVERGED = Status(True, "")
 """Status of a treatment chosen without reservation: its empty sentence adds nothing to the status of the result."""
 
 
+OwnForm = TypeVar("OwnForm", bound=CompiledForm, covariant=True)
+"""Type of the compiled forms that a method fits."""
+
+
 @dataclass(frozen=True)
-class Call:
+class Call(Generic[OwnForm]):
     """Arguments of `Method.solve`.
 
     Attributes
@@ -39,13 +45,23 @@ class Call:
         Receives the state at intervals.
     """
 
-    form: Any
+    form: OwnForm
     theta: np.ndarray
     hyper: str = "optimize"
     start: Mapping[str, np.ndarray] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+class EvidenceGraph(Protocol):
+    """An Op of the hyperparameters, with outputs log evidence and gradient."""
+
+    def __call__(self, theta: TensorVariable) -> list[TensorVariable]:
+        """Return log evidence and gradient, (p,), at the vector of PyMC's unconstrained values, (p,)."""
+
+    def endless_directions(self, theta: np.ndarray) -> list[str]:
+        """Return the names of the directions in which the posterior of the hyperparameters is improper."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +83,7 @@ class Method:
     hyper : tuple of str
         Supported treatments of hyperparameters; ``"sample"`` needs `evidence_op` and `condition`.
     evidence_op : callable, optional
-        ``evidence_op(compiled form, options) -> Op``, with outputs log evidence and gradient. Its method
-        ``endless_directions(theta)`` names the directions in which the posterior of the hyperparameters is improper.
+        ``evidence_op(compiled form, options) -> EvidenceGraph``.
     condition : callable, optional
         ``condition(call, thetas) -> Solution``, given draws of the hyperparameters, (k, p).
     takes : callable
@@ -89,7 +104,7 @@ class Method:
     rebuild: Callable[[Any, Mapping[str, np.ndarray]], Posterior]
     options: dict[str, Any]
     hyper: tuple[str, ...]
-    evidence_op: Callable[..., Any] | None = None
+    evidence_op: Callable[[Any, dict[str, Any]], EvidenceGraph] | None = None
     condition: Callable[[Call, np.ndarray], Solution] | None = None
     takes: Callable[[Site | None], bool] = lambda site: True
     suits: Callable[[Site | None], bool] = lambda site: True

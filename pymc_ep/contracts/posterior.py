@@ -10,7 +10,15 @@ from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.engines.prior import Prior
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 
-__all__ = ["JointDraws", "Moments", "Posterior", "SitePosterior", "left_out_of_all", "weighted_moments"]
+__all__ = [
+    "AffinePosterior",
+    "JointDraws",
+    "Moments",
+    "Posterior",
+    "SitePosterior",
+    "left_out_of_all",
+    "weighted_moments",
+]
 
 
 class Moments(NamedTuple):
@@ -88,7 +96,14 @@ class Posterior(Protocol):
         """
 
 
-class SitePosterior(Posterior, Protocol):
+class AffinePosterior(Posterior, Protocol):
+    """Posterior with moments of all affine variables of a `SiteForm`."""
+
+    def moments(self, variables: Sequence[Any] | None = None) -> dict[str, Moments]:
+        """Return the moments of the given affine variables, by default of all."""
+
+
+class SitePosterior(AffinePosterior, Protocol):
     """Posterior of a `SiteForm`: Gaussian given hyperparameters, with Gaussian sites in place of the factors."""
 
     @property
@@ -121,6 +136,3 @@ class SitePosterior(Posterior, Protocol):
 
     def components(self) -> "Iterator[tuple[float, SitePosterior]]":
         """Yield the weight and posterior of each component of a mixture, or weight one and the posterior itself."""
-
-    def moments(self, variables: Sequence[Any] | None = None) -> dict[str, Moments]:
-        """Return the moments of the given affine variables, by default of all."""

@@ -1,6 +1,6 @@
 """Solutions: the output of a method, from which the results are written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,10 @@ import numpy as np
 
 from pymc_ep.contracts.posterior import JointDraws
 
-__all__ = ["Draws", "Solution"]
+__all__ = ["Draws", "RandomSeed", "Solution"]
+
+RandomSeed = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
+"""What `numpy.random.default_rng` takes."""
 
 Draws = Callable[..., JointDraws]
 """Sampler of the posterior, ``draws(size, rng, log_likelihood=...)``."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ _SAMPLE = ("chain", "draw")
 """Dims of draws."""
 
 
-def compare_to_mcmc(idata: Container, idata_nuts: Any, var_names: Sequence[str] | None = None) -> pd.DataFrame:
+def compare_to_mcmc(idata: Container, idata_nuts: Container, var_names: Sequence[str] | None = None) -> pd.DataFrame:
     """Compare the marginal posteriors of a fit with those of Markov chains, element by element.
 
     Parameters
@@ -95,7 +94,7 @@ _COLUMNS = (
 """Columns of the table, in order."""
 
 
-def _shared_names(idata: Container, idata_nuts: Any, var_names: Sequence[str] | None) -> list[str]:
+def _shared_names(idata: Container, idata_nuts: Container, var_names: Sequence[str] | None) -> list[str]:
     """Return the names of variables in both the fit and the chains; raise for a wanted one that either lacks."""
     chains = _posterior(idata_nuts, "idata_nuts")
     known = set(map(str, posterior_moments(idata, "mean")))

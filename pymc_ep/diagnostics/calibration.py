@@ -1,6 +1,6 @@
 """Calibration of predictions: probability integral transforms, of the data left out by EP's cavities or of new data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,14 +138,19 @@ def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, 
     return _labelled(model, name, parts, group.site.domain)
 
 
-def _labelled(model: pm.Model, name: str, parts: Any, domain: str) -> xr.Dataset:
+def _labelled(model: pm.Model, name: str, parts: Iterable[np.ndarray], domain: str) -> xr.Dataset:
     """Return P(Y < y) and P(Y <= y), of the shape of a variable, with its coords."""
     found = zip(("lower", "upper"), parts)
     return labelled(model, {f"{name}_{which}": (name, part) for which, part in found}).assign_attrs(domain=domain)
 
 
 def _transforms(
-    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+    site: CompiledSite,
+    name: str,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return P(Y < y) and P(Y <= y), (n,) each, for Gaussian predictors."""
     transform = _TRANSFORMS.get(site.site.domain)
@@ -159,7 +164,12 @@ def _transforms(
 
 
 def _counts(
-    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+    site: CompiledSite,
+    name: str,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return P(Y < y) and P(Y <= y), (n,) each: sums of the predictive probabilities of counts."""
     sizes = y.astype(np.int64) + 1
@@ -178,7 +188,12 @@ def _counts(
 
 
 def _continuous(
-    site: CompiledSite, name: str, y: np.ndarray, mean: np.ndarray, variance: np.ndarray, parameters: Any
+    site: CompiledSite,
+    name: str,
+    y: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    parameters: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return P(Y <= y) twice, (n,) each: integrals of the predictive density on the real line, below and above y.
 
@@ -238,7 +253,7 @@ def _log_predictive(
     row: np.ndarray,
     mean: np.ndarray,
     variance: np.ndarray,
-    parameters: Any,
+    parameters: Sequence[np.ndarray],
 ) -> np.ndarray:
     """Return the log predictive density of new observations y, (k,), each under the cavity of its row."""
     tilted = site.moments(y, mean[row], variance[row], 1.0, *(np.asarray(p)[row] for p in parameters))

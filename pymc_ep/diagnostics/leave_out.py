@@ -1,14 +1,14 @@
 """Leave-one-out and leave-group-out cross-validation by EP's cavities, in the form that `arviz.compare` takes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from pymc_ep.compat import Container, elpd_data, group, has_group
+from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
 from pymc_ep.contracts.posterior import SitePosterior, left_out_of_all
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.ep.sweep import Problem, group_slices
@@ -29,7 +29,9 @@ _DETERMINED = 1e-9
 rounding of the difference of precisions."""
 
 
-def loo(idata: Container, model: pm.Model | None = None, *, var_name: str | None = None, groups: Any = None) -> Any:
+def loo(
+    idata: Container, model: pm.Model | None = None, *, var_name: str | None = None, groups: ArrayLike | None = None
+) -> ElpdData:
     """Return the expected log predictive density of left-out observations, for `arviz.compare`.
 
     EP's cavity is the posterior without one observation, so log p(y_i | y_-i) comes with the fit, without importance
@@ -127,7 +129,7 @@ def _draws_of_log_likelihood(idata: Container, name: str) -> np.ndarray | None:
     return values.reshape(values.shape[0] * values.shape[1], -1)
 
 
-def _grouped(idata: Container, pointwise: xr.DataArray, groups: Any) -> tuple[np.ndarray, np.ndarray, str]:
+def _grouped(idata: Container, pointwise: xr.DataArray, groups: ArrayLike) -> tuple[np.ndarray, np.ndarray, str]:
     """Return the labels of the groups, the index of each observation's group, (n,), and the name of their dim."""
     name, shape = pointwise.name, pointwise.shape
     dim = groups if isinstance(groups, str) else f"{name}_group"

@@ -1,7 +1,7 @@
 """Improper prior of an array with sparse linear coefficients: total variation, wavelet shrinkage."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
@@ -57,7 +57,7 @@ class SparseFieldRV(RandomVariable):
         return tuple(pt.constant(n, dtype="int64") for n in self.linear_map.input_shape)
 
     @classmethod
-    def rng_fn(cls, *args: Any, **kwargs: Any) -> Any:
+    def rng_fn(cls, *args: object, **kwargs: object) -> NoReturn:
         """Refuse: an improper prior has no draws."""
         raise NotImplementedError(
             "A SparseField is an improper prior (what its operator maps to zero is left free), so it cannot be drawn "
@@ -178,7 +178,7 @@ def _rank(linear_map: LinearMap) -> int:
     return int(np.linalg.matrix_rank(matrix.toarray()))
 
 
-def _checked_rank(linear_map: LinearMap, rank: Any) -> int:
+def _checked_rank(linear_map: LinearMap, rank: int) -> int:
     most = min(int(np.prod(linear_map.input_shape)), int(np.prod(linear_map.output_shape)))
     if not (isinstance(rank, int | np.integer) and 1 <= rank <= most):
         raise InvalidDataError(

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pywt
 from pymc.distributions.continuous import FlatRV
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
@@ -128,7 +129,7 @@ class _FlatScalingRV(FlatRV):
     name = "flat_scaling"
 
     @classmethod
-    def rng_fn(cls, *args: Any, **kwargs: Any) -> Any:
+    def rng_fn(cls, *args: object, **kwargs: object) -> NoReturn:
         """Refuse: a flat prior has no draws."""
         raise NotImplementedError(
             "The scaling coefficients of a WaveletTree are flat unless scaling= is given, so that it cannot be drawn "
@@ -207,7 +208,7 @@ class WaveletTree(Continuous):
         low: Any,
         high: Any,
         shape: Any = None,
-        wavelet: Any = "db2",
+        wavelet: str | pywt.Wavelet = "db2",
         scaling: Any = None,
         transition: Mapping[str, Any] | None = None,
         learned: Callable[[str, tuple[int, ...]], Any] | None = None,
@@ -312,7 +313,7 @@ def _potentials(given: Mapping[str, Any], levels: int) -> tuple[tuple[Potential,
     return tuple(out), [p for own in found for p in own]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if isinstance(one, Constant) and isinstance(other, Constant):
         return bool(np.all(np.equal(one.data, other.data)))
     return one is other

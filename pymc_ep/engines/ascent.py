@@ -1,7 +1,7 @@
 """Base class of engines that ascend a bound: stopping test and monotone L-BFGS steps in the hyperparameters."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import scipy.optimize
@@ -16,11 +16,28 @@ _FAILED = 1e30
 L-BFGS backtracks; finite, since the line search interpolates values."""
 
 
-class BoundAscent:
-    """Ascent of a bound on the log density of n cells.
+class AscentState(Protocol):
+    """State of an ascent, with what its stopping test compares."""
 
-    States have the fields ``objective``, ``change`` (increase of the objective in the last step, per cell) and ``loop``
-    (number of steps).
+    @property
+    def objective(self) -> float:
+        """The bound with the log prior of the hyperparameters."""
+
+    @property
+    def change(self) -> float:
+        """Increase of the objective in the last step, per cell."""
+
+    @property
+    def loop(self) -> int:
+        """Number of steps made."""
+
+
+State = TypeVar("State", bound=AscentState)
+"""State of the engine that is an ascent."""
+
+
+class BoundAscent(Generic[State]):
+    """Ascent of a bound on the log density of n cells.
 
     Parameters
     ----------
@@ -31,30 +48,30 @@ class BoundAscent:
     def __init__(self, tol: float):
         self.tol = tol
 
-    def objective(self, state: Any) -> float:
+    def objective(self, state: State) -> float:
         """Return the bound with the log prior of the hyperparameters."""
         return state.objective
 
-    def change(self, state: Any) -> float:
+    def change(self, state: State) -> float:
         """Return the increase of the objective in the last step, per cell."""
         return state.change
 
-    def finished(self, state: Any) -> Status | None:
+    def finished(self, state: State) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
         if state.change <= self.tol and self.may_end(state):
             return Status(True, f"converged {_progress(state)}")
         return None
 
-    def exhausted(self, state: Any, iterations: int) -> str:
+    def exhausted(self, state: State, iterations: int) -> str:
         """Return the sentence for an ascent that is not finished at the largest number of iterations."""
         return f"stopped {_progress(state)}; raise max_iter or tol"
 
-    def may_end(self, state: Any) -> bool:
+    def may_end(self, state: State) -> bool:
         """Return whether all parameters have been updated, so that a small change means convergence."""
         raise NotImplementedError
 
 
-def _progress(state: Any) -> str:
+def _progress(state: AscentState) -> str:
     return f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
 
 

@@ -1,8 +1,15 @@
 """Protocol of engines, status of an iteration, and progress reports."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-__all__ = ["Engine", "Report", "Status"]
+__all__ = ["Engine", "Problem", "Report", "Start", "State", "Status"]
+
+Problem = TypeVar("Problem", contravariant=True)
+"""What an engine solves."""
+Start = TypeVar("Start", contravariant=True)
+"""What it starts from."""
+State = TypeVar("State")
+"""What it updates."""
 
 
 class Status(NamedTuple):
@@ -22,25 +29,25 @@ class Status(NamedTuple):
     interrupted: bool = False
 
 
-class Engine(Protocol):
+class Engine(Protocol[Problem, Start, State]):
     """One algorithm. Problems and states are NamedTuples of arrays."""
 
-    def init(self, problem: Any, start: Any = None) -> Any:
+    def init(self, problem: Problem, start: Start | None = None) -> State:
         """Return the first state, from an earlier state's arrays where given."""
 
-    def step(self, problem: Any, state: Any) -> Any:
+    def step(self, problem: Problem, state: State) -> State:
         """Return the next state: a pure function of arrays."""
 
-    def objective(self, state: Any) -> float:
+    def objective(self, state: State) -> float:
         """Return the quantity reported at each iteration, such as log Z."""
 
-    def change(self, state: Any) -> float:
+    def change(self, state: State) -> float:
         """Return the size of the last change, which the stopping test compares with its tolerance."""
 
-    def finished(self, state: Any) -> Status | None:
+    def finished(self, state: State) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
 
-    def exhausted(self, state: Any, iterations: int) -> str:
+    def exhausted(self, state: State, iterations: int) -> str:
         """Return the sentence for a state that is not finished at the largest number of iterations, with the cure."""
 
 

@@ -8,9 +8,12 @@ Loops catch `INTERRUPTS` where they hold a state worth returning, and get it fro
         at = reached(stop, best)
 """
 
-from typing import Any
+from typing import TypeVar
 
 __all__ = ["INTERRUPTS", "Interrupted", "is_interrupt", "reached"]
+
+State = TypeVar("State")
+"""What a loop has reached."""
 
 INTERRUPTS = (KeyboardInterrupt, SystemError)
 """Exceptions that an interruption can surface as. A compiled function that returns with one pending raises a
@@ -20,7 +23,7 @@ SystemError caused by it."""
 class Interrupted(KeyboardInterrupt):
     """A fit at given hyperparameters was interrupted in the state `at`."""
 
-    def __init__(self, at: Any):
+    def __init__(self, at: object):
         super().__init__("a fit was interrupted")
         self.at = at
 
@@ -39,7 +42,7 @@ def is_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def reached(stop: BaseException, best: Any = None) -> Any:
+def reached(stop: BaseException, best: State | None = None) -> State:
     """Return the best state so far, else the state of the interrupted fit; raise if there is neither."""
     if not is_interrupt(stop):
         raise stop

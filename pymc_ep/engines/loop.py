@@ -1,17 +1,17 @@
 """The one loop around every engine's step: stopping, history, progress."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.base import Engine, Status
+from pymc_ep.engines.base import Engine, Problem, Start, State, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 
 __all__ = ["Run", "run"]
 
 
-class Run(NamedTuple):
+class Run(NamedTuple, Generic[State]):
     """The end of an iteration and its history.
 
     Attributes
@@ -21,20 +21,20 @@ class Run(NamedTuple):
     objective, change : ndarray, (iterations,)
     """
 
-    state: Any
+    state: State
     status: Status
     objective: np.ndarray
     change: np.ndarray
 
 
 def run(
-    engine: Engine,
-    problem: Any,
-    start: Any = None,
+    engine: Engine[Problem, Start, State],
+    problem: Problem,
+    start: Start | None = None,
     *,
     max_iter: int,
     report: Callable[[float, float], None] | None = None,
-) -> Run:
+) -> Run[State]:
     """Iterate `engine` on `problem` until it has finished, reached `max_iter` states, or was interrupted.
 
     Parameters

@@ -1,22 +1,35 @@
 """Checks of options and of required properties of sites, shared by several methods."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.sites.base import Site
 
-__all__ = ["check_flag", "check_whole", "require_bounds", "require_parallel"]
+__all__ = ["NamedSite", "check_flag", "check_whole", "require_bounds", "require_parallel"]
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> None:
+class NamedSite(Protocol):
+    """One factor of a form, as checks see it."""
+
+    @property
+    def name(self) -> str:
+        """The variable of the model."""
+
+    @property
+    def site(self) -> Site:
+        """Site of each observation."""
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
     """Raise unless an option is a whole number of at least `least`."""
     if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: object) -> None:
     """Raise unless an option is a bool; the truth value of a string such as "no" would be True."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
@@ -26,7 +39,7 @@ _BOUNDED = "such as pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p
 """Examples of sites with a Gaussian lower bound, for the error message."""
 
 
-def require_bounds(factors: Sequence[Any]) -> None:
+def require_bounds(factors: Sequence[NamedSite]) -> None:
     """Raise `UnsupportedModelError` for the first group whose sites have no Gaussian lower bound."""
     unbounded = next((group for group in factors if not group.site.has_bound), None)
     if unbounded is None:
@@ -37,7 +50,7 @@ def require_bounds(factors: Sequence[Any]) -> None:
     )
 
 
-def require_parallel(factors: Sequence[Any]) -> None:
+def require_parallel(factors: Sequence[NamedSite]) -> None:
     """Raise `UnsupportedModelError` for the first group whose sites are coupled and cannot be updated one by one."""
     coupled = next((group for group in factors if group.site.coupled), None)
     if coupled is not None:

@@ -11,6 +11,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_ep.compat import restore_observed
+from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
 from pymc_ep.graphs.random_nodes import is_random
@@ -28,7 +29,7 @@ def compiled_form(
     latent: Sequence[str] | None = None,
     compile_kwargs: dict[str, Any] | None = None,
     wanted: Sequence[str] = (),
-) -> Any:
+) -> CompiledForm:
     """Recognise and compile a model.
 
     Parameters

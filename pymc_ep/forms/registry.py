@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pymc as pm
 import xarray as xr
@@ -11,6 +11,7 @@ from pymc import Model
 from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import Method
+from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.rows import RowPredictions
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 
@@ -34,10 +35,16 @@ Row = tuple[str, str, str, Any]
 """Distribution, link and site by name, then the argument of `Method.takes`."""
 
 
-class Predictions(Protocol):
+OwnPosterior = TypeVar("OwnPosterior", bound=Posterior)
+"""Type of the posterior of a form."""
+OwnForm = TypeVar("OwnForm", bound=Form, contravariant=True)
+"""Type of the form."""
+
+
+class Predictions(Protocol[OwnPosterior, OwnForm]):
     """Predictions and diagnostics of a form whose predictors are not Gaussian."""
 
-    def rebuild(self, idata: Container, model: pm.Model) -> Any:
+    def rebuild(self, idata: Container, model: pm.Model) -> OwnPosterior:
         """Return the posterior of a fit, see `pymc_ep.contracts.Posterior`.
 
         Its attribute ``unknowns`` is the number of coefficients and hyperparameters.
@@ -48,16 +55,16 @@ class Predictions(Protocol):
             Where the fit is not of the model in its current state.
         """
 
-    def log_predictive(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
+    def log_predictive(self, model: pm.Model, posterior: OwnPosterior, data: Mapping[str, Any]) -> xr.Dataset:
         """Return log predictive densities of new observations, for `pymc_ep.log_predictive`."""
 
-    def transforms(self, model: pm.Model, posterior: Any, data: Mapping[str, Any]) -> xr.Dataset:
+    def transforms(self, model: pm.Model, posterior: OwnPosterior, data: Mapping[str, Any]) -> xr.Dataset:
         """Return probability integral transforms of new observations, for `pymc_ep.diagnostics.predictive_pit`."""
 
-    def no_cumulants(self, form: Any) -> str:
+    def no_cumulants(self, form: OwnForm) -> str:
         """Return the reason why `pymc_ep.diagnose` has no cumulants of tilted distributions."""
 
-    def remark(self, form: Any) -> str:
+    def remark(self, form: OwnForm) -> str:
         """Return the reason why there are no Gaussian predictions, and the alternative."""
 
 
@@ -94,7 +101,7 @@ class FormEntry:
     fallback: bool = False
     rows: Callable[[], Sequence[Row]] = lambda: ()
     gaussian: bool = False
-    predictions: Predictions | None = None
+    predictions: Predictions[Any, Any] | None = None
     row_predictions: RowPredictions | None = None
 
 

@@ -63,7 +63,7 @@ class HyperFunctions:
     theta is the vector of PyMC's unconstrained values, with those that have `hyper_coordinates` mapped to these.
     """
 
-    form: Any
+    form: Hyperparameters
     shallow_copy: Callable[[], Self]
     function: Callable[..., Callable[..., Any]]
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.elemwise import Elemwise
@@ -114,7 +115,7 @@ class Found(NamedTuple):
 
 
 def find_predictor(
-    name: str, op: Any, family: Family, parameters: Sequence[TensorVariable], affine: AffineTest
+    name: str, op: Op, family: Family, parameters: Sequence[TensorVariable], affine: AffineTest
 ) -> Found:
     """Return predictor, link and site of a likelihood with a registered family.
 
@@ -230,7 +231,11 @@ def _offset(
 
 
 def _link_matches(
-    link: Link, values: Sequence[np.ndarray], fixed: Sequence[np.ndarray], target: Sequence, shift: Any = 0.0
+    link: Link,
+    values: Sequence[np.ndarray],
+    fixed: Sequence[np.ndarray],
+    target: Sequence,
+    shift: np.ndarray | float = 0.0,
 ) -> bool:
     """Whether the inverse link of ``values + shift`` equals the distribution's parameter, `target`."""
     with np.errstate(over="ignore", invalid="ignore"):

@@ -250,7 +250,9 @@ def _search_whitened(objective: Objective, centre: np.ndarray, factor: np.ndarra
     return _lbfgs(objective, scaled, np.zeros_like(centre), None).status != 1
 
 
-def _lbfgs(objective: Objective, function: Callable, start: np.ndarray, bounds: Any) -> Any:
+def _lbfgs(
+    objective: Objective, function: Callable, start: np.ndarray, bounds: scipy.optimize.Bounds | None
+) -> scipy.optimize.OptimizeResult:
     # The first step of L-BFGS-B between bounds is the whole gradient, which mostly ends on the border.
     first, steepness = function(start)
     scale = 1.0 / max(1.0, float(np.linalg.norm(steepness)))

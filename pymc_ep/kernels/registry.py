@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from pytensor.compile.mode import optdb
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 
 __all__ = ["Kernel", "kernels", "load_backend", "register_bodies", "register_kernel"]
@@ -92,7 +93,7 @@ class _LoadBackend(GraphRewriter):
         super().__init__()
         self.backend = backend
 
-    def apply(self, fgraph: Any) -> None:
+    def apply(self, fgraph: FunctionGraph) -> None:
         load_backend(self.backend)
 
 

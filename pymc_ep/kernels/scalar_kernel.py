@@ -8,16 +8,17 @@ from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply
 from pytensor.scalar.basic import ScalarOp, float64
 
 __all__ = ["ScalarKernel", "c_tables", "jit_body"]
 
 
-def _five_float64(*_types: Any) -> tuple[Any, ...]:
+def _five_float64(*_types: object) -> tuple[Any, ...]:
     return (float64,) * 5
 
 
-def _four_float64(*_types: Any) -> tuple[Any, ...]:
+def _four_float64(*_types: object) -> tuple[Any, ...]:
     return (float64,) * 4
 
 
@@ -50,15 +51,15 @@ class ScalarKernel(ScalarOp):
         """Return the type and the expression of the C body's value at `arguments`."""
         raise NotImplementedError
 
-    def c_support_code(self, **kwargs: Any) -> str:
+    def c_support_code(self, **kwargs: object) -> str:
         """Return tables and bodies as C text."""
         return c_tables(self.tables) + "\n".join(path.read_text() for path in self.c_sources)
 
-    def c_headers(self, **kwargs: Any) -> list[str]:
+    def c_headers(self, **kwargs: object) -> list[str]:
         """Return the headers that the bodies include."""
         return ["<math.h>"]
 
-    def c_code(self, node: Any, name: str, inputs: list[str], outputs: list[str], sub: dict[str, Any]) -> str:
+    def c_code(self, node: Apply, name: str, inputs: list[str], outputs: list[str], sub: dict[str, Any]) -> str:
         """Assign the fields of the body's struct to the outputs."""
         kind, call = self.c_call([f"(double)({argument})" for argument in inputs])
         lines = [f"const {kind} {name}_value = {call};"]
@@ -107,7 +108,7 @@ def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
     return "".join(lines)
 
 
-def jit_body(functions: Sequence[Callable[..., Any]], jit: Callable[[Callable[..., Any]], Any]) -> Any:
+def jit_body(functions: Sequence[Callable[..., Any]], jit: Callable[[Callable[..., Any]], Any]) -> Callable[..., Any]:
     """Compile a body, given callees first, and return the compiled last function.
 
     A compiled function can call only compiled ones, so each is rebound to a namespace that holds the

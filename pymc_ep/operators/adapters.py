@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -81,18 +81,32 @@ class SparseMap(LinearMap):
         return (self.sparse.T @ y).reshape(self.input_shape)
 
 
+class ForeignOperator(Protocol):
+    """What SciPy's LinearOperators, PyLops' operators and others have in common."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns, (J, N)."""
+
+    def matvec(self, x: np.ndarray) -> np.ndarray:
+        """Return A x, (J,), for x (N,)."""
+
+    def rmatvec(self, x: np.ndarray) -> np.ndarray:
+        """Return A' x, (N,), for x (J,)."""
+
+
 class ForeignMap(LinearMap):
     """An operator with `shape`, `matvec` and `rmatvec`, such as SciPy's and PyLops', on C-ravelled arrays; flat output.
 
     Parameters
     ----------
-    operator : object
+    operator : ForeignOperator
         Of shape (J, N); real.
     input_shape : sequence of int
         Of N elements.
     """
 
-    def __init__(self, operator: Any, input_shape: Sequence[int]) -> None:
+    def __init__(self, operator: ForeignOperator, input_shape: Sequence[int]) -> None:
         super().__init__(input_shape, (int(operator.shape[0]),))
         self.operator = operator
 
@@ -189,7 +203,7 @@ def _adapted(A: Any, shape: tuple[int, ...]) -> LinearMap:
     return adapted
 
 
-def _check_entries(A: Any, values: np.ndarray, position: Callable[[int], Sequence[Any]]) -> None:
+def _check_entries(A: object, values: np.ndarray, position: Callable[[int], Sequence[Any]]) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         row, column = (int(i) for i in position(int(bad[0])))
@@ -230,6 +244,6 @@ def _applied(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray, what:
     return values
 
 
-def _described(A: Any) -> str:
+def _described(A: object) -> str:
     shape = getattr(A, "shape", None)
     return type(A).__name__ if shape is None else f"{type(A).__name__} of shape {tuple(shape)}"

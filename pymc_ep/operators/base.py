@@ -1,6 +1,6 @@
 """Linear maps on arrays: the base class of all operators, their adjoints, compositions and stacks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from math import prod
 from operator import index
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from pymc_ep.exceptions import InvalidDataError
 
@@ -68,11 +69,11 @@ class LinearMap:
         self.groups = groups
         self.orthonormal = orthonormal
 
-    def forward(self, x: Any) -> np.ndarray:
+    def forward(self, x: ArrayLike) -> np.ndarray:
         """Return A x, of `output_shape`, for x of `input_shape`; an InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._forward(self._checked(x)))
 
-    def adjoint(self, y: Any) -> np.ndarray:
+    def adjoint(self, y: ArrayLike) -> np.ndarray:
         """Return A' y, of `input_shape`, for y of `output_shape`; an InvalidDataError for any other shape."""
         return np.ascontiguousarray(self._adjoint(self.T._checked(y)))
 
@@ -89,7 +90,7 @@ class LinearMap:
         """Return the matrix (J, N), both sides ravelled in C order; None if it would have too many non-zeros."""
         return None
 
-    def squared_adjoint(self, y: Any) -> np.ndarray | None:
+    def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
         """Return sum_j A_ji^2 y_j for each input i, of `input_shape`; None if the map has no fast method.
 
         For y the variances of independent variables e_j, this is the variance of A' e.
@@ -135,11 +136,11 @@ class LinearMap:
         matrix = self.matrix()
         return None if matrix is None else int(np.linalg.matrix_rank(matrix.toarray()))
 
-    def _checked(self, x: Any) -> np.ndarray:
+    def _checked(self, x: ArrayLike) -> np.ndarray:
         self.check_shape(np.shape(x))
         return np.ascontiguousarray(x, dtype=np.float64)
 
-    def __matmul__(self, other: Any) -> "LinearMap":
+    def __matmul__(self, other: object) -> "LinearMap":
         return Composition(self, other) if isinstance(other, LinearMap) else NotImplemented
 
     def __repr__(self) -> str:
@@ -213,9 +214,10 @@ class Composition(LinearMap):
         outer, inner = self.outer.matrix(), self.inner.matrix()
         return None if outer is None or inner is None else sp.csr_array(outer @ inner)
 
-    def squared_adjoint(self, y: Any) -> np.ndarray | None:
+    def squared_adjoint(self, y: ArrayLike) -> np.ndarray | None:
         """Return sum_j A_ji^2 y_j if the outer map selects outputs of the inner one; else None."""
-        return self.inner.squared_adjoint(self.outer.squared_adjoint(y)) if self.outer.picks else None
+        picked = self.outer.squared_adjoint(y) if self.outer.picks else None
+        return None if picked is None else self.inner.squared_adjoint(picked)
 
     @cached_property
     def T(self) -> LinearMap:
@@ -328,7 +330,7 @@ def _joined_groups(members: Sequence[LinearMap], sizes: Sequence[int]) -> np.nda
     return np.concatenate(joined)
 
 
-def checked_shape(shape: Any, name: str, *, sides: int | None = None) -> tuple[int, ...]:
+def checked_shape(shape: Iterable[int], name: str, *, sides: int | None = None) -> tuple[int, ...]:
     """Return a shape as a tuple of positive int; an InvalidDataError that begins with `name` for anything else.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from scipy import fft, ndimage
 
 from pymc_ep.exceptions import InvalidDataError
@@ -48,7 +49,7 @@ class Convolution2D(LinearMap):
 
     few_entries = True
 
-    def __init__(self, shape: Sequence[int], kernel: Any, boundary: str = "periodic") -> None:
+    def __init__(self, shape: Sequence[int], kernel: ArrayLike, boundary: str = "periodic") -> None:
         shape = checked_shape(shape, "Convolution2D", sides=2)
         if boundary not in NDIMAGE_MODES:
             raise InvalidDataError(
@@ -182,7 +183,7 @@ class Convolution2D(LinearMap):
         return int(np.count_nonzero(sizes > sizes.max() * sizes.size * np.finfo(float).eps))
 
 
-def _checked_kernel(kernel: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _checked_kernel(kernel: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
     """Return a copy of the kernel as float64; raise if it is not valid."""
     given = np.asarray(kernel)
     if given.dtype.kind not in "biuf":

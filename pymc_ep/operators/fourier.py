@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from scipy import fft
 
 from pymc_ep.exceptions import InvalidDataError
@@ -45,7 +45,7 @@ class Fourier2D(LinearMap):
     ``norm="ortho"``, is noise of ``s * weights`` on the outputs.
     """
 
-    def __init__(self, shape: Sequence[int], keep: Any = None) -> None:
+    def __init__(self, shape: Sequence[int], keep: ArrayLike | None = None) -> None:
         shape = checked_shape(shape, "Fourier2D", sides=2)
         kept, place = _checked_frequencies(keep, shape), np.arange(prod(shape)).reshape(shape)
         kept = (kept | _conjugates(kept)) & (place <= _conjugates(place))
@@ -106,7 +106,7 @@ def _conjugates(of_frequencies: np.ndarray) -> np.ndarray:
     return np.roll(of_frequencies[::-1, ::-1], (1, 1), axis=(0, 1))
 
 
-def _checked_frequencies(keep: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _checked_frequencies(keep: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray:
     if keep is None:
         return np.ones(shape, dtype=bool)
     keep = np.asarray(keep)

@@ -1,13 +1,12 @@
 """JAX bodies of the linear maps and their adjoints.
 
 `traceable` has the body of each map of this package. The body of an adjoint is the transpose that JAX derives from it,
-so that the two cannot disagree. Any other map, foreign or of a user's class, is called on the host.
+so that the two cannot disagree. jax.Array other map, foreign or of a user's class, is called on the host.
 """
 
 from collections.abc import Callable
 from functools import reduce, singledispatch
 from operator import add
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +25,16 @@ from pymc_ep.operators.wavelet import Wavelet2D
 
 __all__ = ["traceable"]
 
-Body = Callable[[Any], Any]
+Body = Callable[[jax.Array], jax.Array]
 
 
 @jax_funcify.register(ApplyLinearMap)
-def jax_apply(op: ApplyLinearMap, **kwargs: Any) -> Body:
+def jax_apply(op: ApplyLinearMap, **kwargs: object) -> Body:
     """Return a function of one array, which JAX can trace, differentiate and map; other shapes raise when traced."""
     linear_map = op.linear_map
     body = traceable(linear_map)
 
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         linear_map.check_shape(jnp.shape(x))
         return body(x)
 
@@ -55,7 +54,7 @@ def transposed(linear_map: LinearMap) -> Body:
         return _on_host(linear_map.T)
     body = traceable(linear_map)
 
-    def apply(y: Any) -> Any:
+    def apply(y: jax.Array) -> jax.Array:
         return jax.linear_transpose(body, jax.ShapeDtypeStruct(linear_map.input_shape, y.dtype))(y)[0]
 
     return apply
@@ -101,7 +100,7 @@ def _sparse(linear_map: SparseMap) -> Body:
     rows, columns = entries.coords
     size = linear_map.output_shape[0]
 
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         products = jnp.asarray(entries.data) * x.ravel()[jnp.asarray(columns)]
         return jax.ops.segment_sum(products, jnp.asarray(rows), num_segments=size, indices_are_sorted=True)
 
@@ -122,7 +121,7 @@ def _gradient(linear_map: Gradient2D) -> Body:
 
 @traceable.register
 def _hessian(linear_map: Hessian2D) -> Body:
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         mixed = np.sqrt(2.0) * jnp.diff(jnp.diff(x, axis=0), axis=1)
         along, down = (jnp.diff(x, 2, axis=axis) if x.shape[axis] > 2 else jnp.zeros(0) for axis in (1, 0))
         return jnp.concatenate([part.ravel() for part in (along, down, mixed)])
@@ -135,14 +134,14 @@ def _convolution(linear_map: Convolution2D) -> Body:
     (k, m), (r, c) = linear_map.kernel.shape, linear_map.input_shape
     mode, shape = PAD_MODES[linear_map.boundary], linear_map.fft_shape
 
-    def by_fourier(x: Any) -> Any:
+    def by_fourier(x: jax.Array) -> jax.Array:
         if linear_map.cyclic:
             return jnp.fft.irfft2(jnp.fft.rfft2(x) * jnp.asarray(linear_map.spectrum), shape)
         padded = jnp.pad(x, linear_map.padding, mode=mode)
         out = jnp.fft.irfft2(jnp.fft.rfft2(padded, shape) * jnp.asarray(linear_map.spectrum), shape)
         return out[k - 1 :, m - 1 :][:r, :c]
 
-    def by_taps(x: Any) -> Any:
+    def by_taps(x: jax.Array) -> jax.Array:
         padded = jnp.pad(x, linear_map.padding, mode=mode)
         parts = (
             linear_map.kernel[s, t] * padded[k - 1 - s :, m - 1 - t :][:r, :c]
@@ -155,7 +154,7 @@ def _convolution(linear_map: Convolution2D) -> Body:
 
 @traceable.register
 def _fourier(linear_map: Fourier2D) -> Body:
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         spectrum = jnp.fft.rfft2(x, axes=AXES, norm="ortho")
         values = spectrum[linear_map.frequencies] * jnp.asarray(linear_map.weights)
         return jnp.where(jnp.asarray(linear_map.sines), values.imag, values.real)
@@ -167,7 +166,7 @@ def _fourier(linear_map: Fourier2D) -> Body:
 def _wavelet(linear_map: Wavelet2D) -> Body:
     filters = linear_map.wavelet.dec_lo, linear_map.wavelet.dec_hi
 
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         low, out = x, []
         for _ in range(linear_map.levels):
             # The order of a level is that of PyWavelets: detail along the rows' axis first.
@@ -180,7 +179,7 @@ def _wavelet(linear_map: Wavelet2D) -> Body:
     return apply
 
 
-def _halved(x: Any, filters: tuple[list[float], list[float]]) -> list[Any]:
+def _halved(x: jax.Array, filters: tuple[list[float], list[float]]) -> list[jax.Array]:
     """Return the low-pass and high-pass halves along the first axis, aligned as `_filter_matrix` has it."""
     n, length = x.shape[0], len(filters[0])
     # Output k is sum_m h[m] x[2k + F/2 - m], and element q of the padded array is x[q + 1 - F/2], indices modulo n.
@@ -195,13 +194,13 @@ def _on_host(linear_map: LinearMap) -> Body:
     back = jax.ShapeDtypeStruct(linear_map.input_shape, jnp.float64)
 
     @jax.custom_vjp
-    def apply(x: Any) -> Any:
+    def apply(x: jax.Array) -> jax.Array:
         return jax.pure_callback(linear_map.forward, out, x, vmap_method="sequential")
 
-    def forward(x: Any) -> tuple[Any, None]:
+    def forward(x: jax.Array) -> tuple[jax.Array, None]:
         return apply(x), None
 
-    def backward(_: None, cotangent: Any) -> tuple[Any]:
+    def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
         return (jax.pure_callback(linear_map.adjoint, back, cotangent, vmap_method="sequential"),)
 
     apply.defvjp(forward, backward)

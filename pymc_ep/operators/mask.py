@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import LinearMap, checked_shape
@@ -27,7 +27,7 @@ class Mask(LinearMap):
     few_entries = True
     picks = True
 
-    def __init__(self, shape: Sequence[int], mask: Any) -> None:
+    def __init__(self, shape: Sequence[int], mask: ArrayLike) -> None:
         shape = checked_shape(shape, "Mask")
         given = np.asarray(mask)
         if given.dtype == bool:
@@ -60,7 +60,7 @@ class Mask(LinearMap):
         n = len(self.indices)
         return sp.csr_array((np.ones(n), self.indices, np.arange(n + 1)), shape=(n, prod(self.input_shape)))
 
-    def squared_adjoint(self, y: Any) -> np.ndarray:
+    def squared_adjoint(self, y: ArrayLike) -> np.ndarray:
         """Return the adjoint of y, as all non-zeros of the matrix are ones."""
         return self.adjoint(y)
 

@@ -1,15 +1,17 @@
 """Numba body of an applied operator: a call in object mode, since the work is in SciPy."""
 
 import warnings
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, register_funcify_and_cache_key
 
 from pymc_ep.operators.apply import ApplyLinearMap
 
 
 @register_funcify_and_cache_key(ApplyLinearMap)
-def numba_apply(op: ApplyLinearMap, node: Any, **kwargs: Any) -> tuple[Any, None]:
+def numba_apply(op: ApplyLinearMap, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], None]:
     """Return a function that calls back into Python, and no cache key, since it holds this map object."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Numba will use object mode")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pywt
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
@@ -57,7 +58,13 @@ class Wavelet2D(LinearMap):
     """
 
     def __init__(
-        self, shape: Sequence[int], wavelet: Any, levels: int, *, scaling: bool = False, shift: Sequence[int] = (0, 0)
+        self,
+        shape: Sequence[int],
+        wavelet: str | pywt.Wavelet,
+        levels: int,
+        *,
+        scaling: bool = False,
+        shift: Sequence[int] = (0, 0),
     ) -> None:
         shape = checked_shape(shape, "Wavelet2D", sides=2)
         self.wavelet = _orthonormal_wavelet(wavelet)
@@ -98,7 +105,7 @@ class Wavelet2D(LinearMap):
             return None
         return sp.csr_array(sp.vstack([sp.kron(*pair, format="csr") for pair in pairs], format="csr"))
 
-    def squared_adjoint(self, y: Any) -> np.ndarray:
+    def squared_adjoint(self, y: ArrayLike) -> np.ndarray:
         """Return sum_j W_ji^2 y_j, an image, for y of `output_shape`.
 
         The rows of W for a band are products of a row of R and one of C, so that a band with image Y adds R^2' Y C^2,
@@ -152,7 +159,7 @@ class Wavelet2D(LinearMap):
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         bands = self.bands(y)
-        low: Any = bands.pop()[0] if self.scaling else 0.0
+        low = bands.pop()[0] if self.scaling else np.zeros(())
         for (_, filters), details in zip(reversed(self._steps), reversed(bands)):
             image = np.empty([2 * side for side in details[0].shape])
             for part, values in zip(_quarters(image), (low, *details)):
@@ -203,7 +210,7 @@ def _filter_matrix(n: int, wavelet: pywt.Wavelet) -> sp.csr_array:
     return sp.coo_array((taps, places), shape=(n, n)).tocsr()
 
 
-def _orthonormal_wavelet(wavelet: Any) -> pywt.Wavelet:
+def _orthonormal_wavelet(wavelet: str | pywt.Wavelet) -> pywt.Wavelet:
     if not isinstance(wavelet, pywt.Wavelet):
         if wavelet not in pywt.wavelist(kind="discrete"):
             raise InvalidDataError(
@@ -225,7 +232,7 @@ def _orthonormal_names() -> str:
     return ", ".join(["haar", *(f"{names[0]}, ..., {names[-1]}" for names in by_family.values())])
 
 
-def _checked_shift(shift: Any) -> tuple[int, int]:
+def _checked_shift(shift: Sequence[int]) -> tuple[int, int]:
     try:
         rows, columns = map(index, shift)
     except (TypeError, ValueError):
@@ -233,7 +240,7 @@ def _checked_shift(shift: Any) -> tuple[int, int]:
     return rows, columns
 
 
-def _checked_levels(shape: tuple[int, ...], levels: Any) -> int:
+def _checked_levels(shape: tuple[int, ...], levels: int) -> int:
     # A side can be halved as often as it has trailing zero bits.
     most = min((side & -side).bit_length() - 1 for side in shape)
     try:

@@ -1,7 +1,7 @@
 """A fit next to Markov chains."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,9 @@ from scipy.stats import gaussian_kde, norm
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.diagnostics.agreement import compare_to_mcmc, flat_draws
 from pymc_ep.plots.axes import axes_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_compare"]
 
@@ -25,11 +28,11 @@ _BINS = 40
 
 def plot_compare(
     idata: Container,
-    idata_nuts: Any,
+    idata_nuts: Container,
     var_names: Sequence[str] | None = None,
     *,
     kind: str = "auto",
-    ax: Any = None,
+    ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Plot the marginal posteriors of a fit against those of Markov chains.
@@ -87,7 +90,7 @@ def _rows(container: Container, table: pd.DataFrame) -> list[np.ndarray]:
     return [draws for name in names for draws in flat_draws(posterior[name])]
 
 
-def _density(panel: Any, row: pd.Series, own: np.ndarray | None, sample: np.ndarray) -> None:
+def _density(panel: "Axes", row: pd.Series, own: np.ndarray | None, sample: np.ndarray) -> None:
     """Draw the chains' histogram and the fit's density over it: that of its draws, or the normal of its moments."""
     panel.hist(sample, bins=_BINS, density=True, color="C1", alpha=0.4, label="MCMC")
     low = min(sample.min(), row["mean"] - _REACH * row["sd"])
@@ -101,7 +104,7 @@ def _density(panel: Any, row: pd.Series, own: np.ndarray | None, sample: np.ndar
     panel.plot(at, density(at), color="C0", label="fit")
 
 
-def _scatter(panel: Any, table: pd.DataFrame, column: str, error: pd.Series) -> None:
+def _scatter(panel: "Axes", table: pd.DataFrame, column: str, error: pd.Series) -> None:
     """Draw one moment of the fit against that of the chains, with four standard errors of these."""
     x, y = table[f"{column}_mcmc"], table[column]
     panel.errorbar(x, y, xerr=4 * error, fmt=".", color="C0", ecolor="C1", label="element, MCMC error times 4")

@@ -1,9 +1,12 @@
 """The axes that all plots draw on."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["axes_for"]
 
@@ -11,7 +14,9 @@ _PANEL = (4.5, 3.2)
 """Width and height of one panel, in inches."""
 
 
-def axes_for(count: int, ax: Any, figsize: Sequence[float] | None, *, columns: int = 3) -> np.ndarray:
+def axes_for(
+    count: int, ax: "Axes | Iterable[Axes] | None", figsize: Sequence[float] | None, *, columns: int = 3
+) -> np.ndarray:
     """Return `count` Matplotlib axes, (count,): those given, or those of a new figure.
 
     Parameters

@@ -1,7 +1,7 @@
 """Calibration of predictions: histograms of transforms, and reliability of probabilities."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -10,6 +10,9 @@ from scipy.stats import binom
 from pymc_ep.compat import Container
 from pymc_ep.diagnostics.calibration import loo_pit, predictive_pit
 from pymc_ep.plots.axes import axes_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_calibration"]
 
@@ -24,9 +27,9 @@ def plot_calibration(
     *,
     data: Mapping[str, Any] | None = None,
     bins: int = 10,
-    ax: Any = None,
+    ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
-) -> Any:
+) -> "Axes":
     """Plot the histogram of probability integral transforms, or the reliability of probabilities.
 
     Parameters
@@ -72,7 +75,7 @@ def plot_calibration(
     return panel
 
 
-def _histogram(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
+def _histogram(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
     """Draw the share of transforms in each bin, and the band in which it lies if they are uniform."""
     n, bins = len(lower), len(edges) - 1
     # The share of each interval below each edge; that of a point is zero or one.
@@ -88,7 +91,7 @@ def _histogram(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarr
     panel.set(ylabel="share of observations", xlim=(0, 1))
 
 
-def _reliability(panel: Any, lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
+def _reliability(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.ndarray) -> None:
     """Draw the frequency of ones against the predicted probability, bin by bin of the latter."""
     is_one = lower > 0
     predicted = 1.0 - np.where(is_one, lower, upper)

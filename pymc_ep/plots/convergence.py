@@ -1,7 +1,7 @@
 """Convergence of a fit, and the search or integration over its hyperparameters."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -11,6 +11,9 @@ from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
 from pymc_ep.results import fit_group, settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["plot_convergence"]
 
 _LEAST_HEIGHT = 0.1
@@ -19,7 +22,9 @@ _MOST_POINT_PANELS = 3
 """Most hyperparameters with a panel of log density against value: one row of panels."""
 
 
-def plot_convergence(idata: Container, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
+def plot_convergence(
+    idata: Container, *, ax: "Axes | Iterable[Axes] | None" = None, figsize: Sequence[float] | None = None
+) -> np.ndarray:
     """Plot the objective and the largest change by iteration, and the search or integration over hyperparameters.
 
     Parameters
@@ -79,7 +84,7 @@ def _points(fit: xr.Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
     return dict(list(out.items())[:_MOST_POINT_PANELS])
 
 
-def _set_nats_axis(panel: Any) -> None:
+def _set_nats_axis(panel: "Axes") -> None:
     """Set a y-axis of at least `_LEAST_HEIGHT` nats, with values in full."""
     low, high = panel.get_ylim()
     if high - low < _LEAST_HEIGHT:

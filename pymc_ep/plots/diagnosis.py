@@ -1,13 +1,16 @@
 """Plots of the result of `pymc_ep.diagnose`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
 from pymc_ep.plots.axes import axes_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_diagnose"]
 
@@ -21,7 +24,9 @@ _LEAST_LOG_WEIGHT = -100.0
 """Least log weight over the mean weight on the axis; lower ones are counted there, as exp(-100) is zero in any mean."""
 
 
-def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[float] | None = None) -> np.ndarray:
+def plot_diagnose(
+    dataset: xr.Dataset, *, ax: "Axes | Iterable[Axes] | None" = None, figsize: Sequence[float] | None = None
+) -> np.ndarray:
     """Plot how far each site is from Gaussian, and the importance weights.
 
     Parameters
@@ -52,7 +57,7 @@ def plot_diagnose(dataset: xr.Dataset, *, ax: Any = None, figsize: Sequence[floa
     return axes
 
 
-def _sites(panel: Any, dataset: xr.Dataset) -> None:
+def _sites(panel: "Axes", dataset: xr.Dataset) -> None:
     for name in map(str, dataset):
         if name.endswith(_INDICATOR) and "worst_site" not in dataset[name].dims:
             values = np.ravel(dataset[name].to_numpy())
@@ -69,7 +74,7 @@ def _sites(panel: Any, dataset: xr.Dataset) -> None:
     panel.legend()
 
 
-def _weights(panel: Any, dataset: xr.Dataset, log_weight: np.ndarray) -> None:
+def _weights(panel: "Axes", dataset: xr.Dataset, log_weight: np.ndarray) -> None:
     finite = log_weight[np.isfinite(log_weight)]
     if finite.size:
         top = finite.max()

@@ -1,7 +1,7 @@
 """Means and intervals of many elements."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +9,9 @@ from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import Intervals, intervals_of, labels_of
 from pymc_ep.results import settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_forest"]
 
@@ -22,9 +25,9 @@ def plot_forest(
     idata: Container,
     var_names: str | Sequence[str] | None = None,
     *,
-    ax: Any = None,
+    ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
-) -> Any:
+) -> "Axes":
     """Plot medians with intervals of 50% and 90%, a row for each element.
 
     Parameters

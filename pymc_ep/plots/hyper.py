@@ -1,7 +1,7 @@
 """Marginal posteriors of hyperparameters, and their priors."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -12,6 +12,9 @@ from pymc_ep.compat import Container, group, has_group, quick_mode
 from pymc_ep.diagnostics.agreement import flat_draws
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_hyper"]
 
@@ -30,7 +33,7 @@ def plot_hyper(
     model: pm.Model | None = None,
     var_names: str | Sequence[str] | None = None,
     *,
-    ax: Any = None,
+    ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Plot the marginal posterior of each hyperparameter as a histogram of its draws, and its prior as a line.

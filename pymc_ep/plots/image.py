@@ -1,16 +1,20 @@
 """Posteriors of images, and how often their intervals are right."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy.special import erf
 from scipy.stats import binom
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import posterior_moments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_coverage", "plot_image"]
 
@@ -28,10 +32,10 @@ def plot_image(
     idata: Container,
     var_name: str,
     *,
-    truth: Any = None,
-    data: Any = None,
+    truth: ArrayLike | None = None,
+    data: str | ArrayLike | None = None,
     cmap: str = "gray",
-    ax: Any = None,
+    ax: "Axes | Iterable[Axes] | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Show the posterior mean and standard deviation of an image, beside the truth and the data where given.
@@ -96,8 +100,13 @@ def plot_image(
 
 
 def plot_coverage(
-    idata: Container, truth: Any, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
-) -> Any:
+    idata: Container,
+    truth: ArrayLike,
+    var_name: str,
+    *,
+    ax: "Axes | None" = None,
+    figsize: Sequence[float] | None = None,
+) -> "Axes":
     """Plot how often central intervals contain the truth, against how often they should.
 
     Parameters
@@ -156,7 +165,7 @@ def _moment(idata: Container, name: str, what: str) -> xr.DataArray:
     return moments[name]
 
 
-def _observed(idata: Container, data: Any) -> Any:
+def _observed(idata: Container, data: str | ArrayLike) -> ArrayLike:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return data
@@ -167,7 +176,7 @@ def _observed(idata: Container, data: Any) -> Any:
     return observed[data]
 
 
-def _image(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def _image(values: ArrayLike, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
     image = np.asarray(values, dtype=float)
     if image.ndim != 2:
         raise ValueError(

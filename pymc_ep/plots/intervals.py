@@ -1,6 +1,6 @@
 """Intervals of posteriors that bands and forests draw."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -32,7 +32,7 @@ def hyper_names(container: Container) -> list[str]:
     return [name.removeprefix(_MODE_PREFIX) for name in map(str, fit_group(container)) if name.startswith(_MODE_PREFIX)]
 
 
-def intervals_of(source: Any, name: str) -> Intervals:
+def intervals_of(source: Container | xr.Dataset, name: str) -> Intervals:
     """Return the intervals of a variable of a fit, or of a result of `pymc_ep.predict`.
 
     Where a posterior is Gaussian given the hyperparameters, they are those of the normal with its moments; otherwise,
@@ -90,5 +90,5 @@ def labels_of(values: xr.DataArray, name: str) -> list[str]:
     return [f"{name}[{', '.join(place[i] for place, i in zip(places, index))}]" for index in np.ndindex(values.shape)]
 
 
-def _short_label(label: Any) -> str:
+def _short_label(label: object) -> str:
     return f"{label:.6g}" if isinstance(label, float | np.floating) else str(label)

@@ -1,13 +1,17 @@
 """A latent function or a rate with its band, and the data."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import Intervals, intervals_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_latent"]
 
@@ -16,14 +20,14 @@ def plot_latent(
     idata: Container,
     var_name: str,
     *,
-    x: Any = None,
-    data: Any = None,
+    x: ArrayLike | None = None,
+    data: str | ArrayLike | None = None,
     transform: Callable[[Any], Any] | None = None,
     xlabel: str | None = None,
     ylabel: str | None = None,
-    ax: Any = None,
+    ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
-) -> Any:
+) -> "Axes":
     """Plot the band of a function of one coordinate, with data points.
 
     Parameters
@@ -83,7 +87,7 @@ def plot_latent(
     return panel
 
 
-def _points(idata: Container, data: Any) -> np.ndarray:
+def _points(idata: Container, data: str | ArrayLike) -> np.ndarray:
     """Return the observed variable that `data` names, or `data` itself."""
     if not isinstance(data, str):
         return np.asarray(data)

@@ -1,7 +1,7 @@
 """Contribution of each factor of a bilinear model to its predictors."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,10 +10,13 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import posterior_moments, settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["plot_relevance"]
 
 
-def plot_relevance(idata: Container, *, ax: Any = None, figsize: Sequence[float] | None = None) -> Any:
+def plot_relevance(idata: Container, *, ax: "Axes | None" = None, figsize: Sequence[float] | None = None) -> "Axes":
     """Plot the size of each factor's contribution to the predictors of a bilinear model, the largest first.
 
     Parameters

@@ -1,13 +1,16 @@
 """States and sizes of wavelet coefficients, level by level."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pymc_ep.compat import Container
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.results import fit_group, posterior_moments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_coefficients", "plot_states"]
 
@@ -19,8 +22,13 @@ logarithmic."""
 
 
 def plot_states(
-    idata: Container, var_name: str, *, cmap: str = "viridis", ax: Any = None, figsize: Sequence[float] | None = None
-) -> Any:
+    idata: Container,
+    var_name: str,
+    *,
+    cmap: str = "viridis",
+    ax: "Axes | None" = None,
+    figsize: Sequence[float] | None = None,
+) -> "Axes":
     """Show where the coefficients of a `WaveletTree` are in the high state.
 
     Parameters
@@ -60,7 +68,11 @@ def plot_states(
 
 
 def plot_coefficients(
-    idata: Container, var_name: str, *, ax: Any = None, figsize: Sequence[float] | None = None
+    idata: Container,
+    var_name: str,
+    *,
+    ax: "Axes | Iterable[Axes] | None" = None,
+    figsize: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Plot how large the coefficients of a `WaveletTree` are in either state, a panel for each level.
 

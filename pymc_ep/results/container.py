@@ -13,7 +13,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constant
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 
-from pymc_ep.compat import dim_names, make_container, to_dataset
+from pymc_ep.compat import Container, dim_names, make_container, to_dataset
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 
 __all__ = ["build_container", "check_dims", "labelled", "model_dims"]
@@ -34,7 +34,7 @@ def build_container(
     fit_attrs: Mapping[str, Any],
     fit_state: Mapping[str, np.ndarray],
     others: Mapping[str, xr.Dataset] | None = None,
-) -> Any:
+) -> Container:
     """Put the parts of a solution into the container that `pymc.sample` returns on this stack.
 
     Parameters
@@ -201,6 +201,6 @@ def _netcdf_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
     return stored
 
 
-def _to_python(value: Any) -> Any:
+def _to_python(value: object) -> object:
     """Return NumPy values as Python's own, and all else that JSON does not know as text."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from pymc_ep.compat import Container
 from pymc_ep.results.container import model_dims
@@ -27,7 +27,7 @@ def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:
     return np.arange(size) if labels is None else np.asarray(labels)
 
 
-def numbered_rows(model: pm.Model, dim: str, given: Any, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def numbered_rows(model: pm.Model, dim: str, given: ArrayLike, size: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions and labels of rows that are given by either; `what` names them in messages."""
     labels, wanted = row_labels(model, dim, size), np.atleast_1d(given)
     if isinstance(given, Mapping):

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 from pymc.pytensorf import compile as compile_with_seed
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_ep.compat import numpy_mode
+from pymc_ep.compat import Container, numpy_mode
 from pymc_ep.contracts.form import CompiledForm
+from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.results.container import build_container, model_dims
 
@@ -23,7 +25,7 @@ _STORED_LOG_LIKELIHOODS = 1e7
 """Most log likelihoods stored with the draws, 80 MB: a bound on memory and on the size of a saved result."""
 
 
-def layout_of(draws: int | None, chains: int, solution: Any) -> tuple[int, int, str]:
+def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, int, str]:
     """Return chains, draws a chain (for None the most that can be stored, up to the default), and a remark on them."""
     if solution.draws is None:
         return chains, 0, ""
@@ -39,15 +41,15 @@ def write_solution(
     model: pm.Model,
     form: CompiledForm,
     method: str,
-    solution: Any,
+    solution: Solution,
     settings: dict[str, Any],
     timings: dict[str, float],
     layout: tuple[int, int, str],
-    random_seed: Any,
+    random_seed: RandomSeed,
     *,
     given: Mapping[str, np.ndarray] | None = None,
     others: Mapping[str, xr.Dataset] | None = None,
-) -> Any:
+) -> Container:
     """Return the container of a solution.
 
     Parameters
@@ -74,6 +76,7 @@ def write_solution(
     posterior, log_likelihood, left_out = None, None, ""
     variables = _fit_variables(model, solution)
     if draws > 0:
+        assert solution.draws is not None, "a layout has draws where the method has"
         n = sum(y.size for _, y in zip(form.form.groups, form.observed()))
         keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
         rng = np.random.default_rng(random_seed)
@@ -118,7 +121,7 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
     return values.reshape(chains, -1, *values.shape[1:])
 
 
-def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[str], Any]]:
+def _fit_variables(model: pm.Model, solution: Solution) -> dict[str, tuple[Sequence[str], Any]]:
     """Lay out the ``fit`` group: names and dims."""
     out: dict[str, tuple[Sequence[str], Any]] = {}
     for name, value in solution.hyper_modes.items():
@@ -141,7 +144,7 @@ def _fit_variables(model: pm.Model, solution: Any) -> dict[str, tuple[Sequence[s
     return out
 
 
-def _add(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: Any) -> None:
+def _add(variables: dict[str, tuple[Sequence[str], Any]], name: str, dims: Sequence[str], value: ArrayLike) -> None:
     if name in variables:
         raise UnsupportedModelError(
             f"Two results would be called {name!r} in the group 'fit'; rename the variable of the model that leads to "

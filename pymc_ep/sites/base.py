@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
@@ -204,25 +205,25 @@ class Site:
         """
         require_domain(np.asarray(y), self.domain, name, self.name)
 
-    def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
+    def validate_parameters(self, values: Sequence[ArrayLike], name: str, y: ArrayLike | None = None) -> None:
         """Raise `InvalidDataError` at the first parameter outside its domain, or in conflict with its observation.
 
         Parameters
         ----------
-        values : sequence of ndarray
+        values : sequence of array_like
             Parameters, in the order of `parameters`.
         name : str
             Name of the observed variable, for the message.
-        y : ndarray, optional
+        y : array_like, optional
             Observations, of a shape that the parameters broadcast against; without them `relation` is not checked.
         """
         domains = self.parameter_domains or ("positive",) * len(self.parameters)
         for parameter, domain, value in zip(self.parameters, domains, values, strict=True):
             found = first_outside(value, domain)
             if found is not None:
-                value, where, wanted = found
+                number, where, wanted = found
                 raise InvalidDataError(
-                    f"{name!r} has the parameter {parameter} = {value}{where}, but it must be {wanted}. Correct it."
+                    f"{name!r} has the parameter {parameter} = {number}{where}, but it must be {wanted}. Correct it."
                 )
         if self.relation is None or y is None:
             return
@@ -247,14 +248,14 @@ def require_domain(y: np.ndarray, domain: str, name: str, site: str) -> None:
         )
 
 
-def first_outside(value: Any, domain: str) -> tuple[Any, str, str] | None:
+def first_outside(value: ArrayLike, domain: str) -> tuple[float, str, str] | None:
     """Return the first number outside a domain, the words for its index and for the domain; None if all are inside."""
     check, _, wanted = _DOMAINS[domain]
     found = _first_bad(np.asarray(value), check)
     return None if found is None else (*found, wanted)
 
 
-def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[Any, str] | None:
+def _first_bad(value: np.ndarray, check: Callable[[np.ndarray], np.ndarray]) -> tuple[float, str] | None:
     """Return the first value that fails a check and the words for its index; None if all pass."""
     with np.errstate(invalid="ignore"):
         bad = ~check(value)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Site
 
 __all__ = ["BoundFunctions", "Bounded"]
@@ -41,7 +42,7 @@ class Bounded(NamedTuple):
         ``-d^2 value / d eta^2``, at most pi, raised to a given share of pi: the weight in reweighted least squares.
     """
 
-    value: Any
+    value: Array
     gradient: Any
     precision: Any
     weight: Any
@@ -56,7 +57,7 @@ class BoundFunctions:
     _function: Callable[..., Callable[..., Any]]
     _vectors: Callable[..., list[Any]]
 
-    def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
+    def bounded(self, y: Array, eta: Array, z: Array, *parameters: Array) -> Bounded:
         """Return the best Gaussian below the site for a predictor of mean `eta` and variance `z`.
 
         Parameters
@@ -76,14 +77,16 @@ class BoundFunctions:
         shape, arrays = self._flatten(y, eta, z, *parameters)
         return Bounded(*(part.reshape(shape) for part in self._bounded_function(*arrays)))
 
-    def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
+    def bounded_parameter_gradient(self, y: Array, eta: Array, z: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return the derivative of `Bounded.value` in each parameter, one array each; arguments as in `bounded`."""
         if not self.site.parameters:
             return ()
         shape, arrays = self._flatten(y, eta, z, *parameters)
         return tuple(part.reshape(shape) for part in self._bounded_gradient_function(*arrays))
 
-    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+    def bounded_with_gradient(
+        self, y: Array, eta: Array, z: Array, *parameters: Array
+    ) -> tuple[Bounded, tuple[Array, ...]]:
         """Return both `bounded` and `bounded_parameter_gradient`; some sites compute common parts once."""
         arguments = (y, eta, z, *parameters)
         return self.bounded(*arguments), self.bounded_parameter_gradient(*arguments)

@@ -5,39 +5,35 @@ use. Closed forms are one elementwise function; everything else is quadrature ar
 returns log t and its slope.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
-from pymc_ep.numerics.backend.namespace import is_jax
-from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
-from pymc_ep.numerics.quadrature.gauss_legendre import REACH, TiltedNodes, moments_from_nodes, reweighted, tilted_nodes
-from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
-from pymc_ep.numerics.quadrature.peak_search import Survey
+from pymc_ep.numerics.backend.namespace import Array, is_jax
+from pymc_ep.numerics.quadrature.gauss_legendre import REACH, reweighted
 from pymc_ep.sites.base import Site, Tilted, get_site
 from pymc_ep.sites.bounds import BoundFunctions
-from pymc_ep.sites.log_density_rows import BLOCK, by_rows
+from pymc_ep.sites.log_density_rows import by_rows
+from pymc_ep.sites.quadrature import QuadratureFunctions, gathered
 
 __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 
 _KEPT = 2 * 10**8
 """Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
 computed anew."""
-_NO_WEIGHT = 1e-100
-"""Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
 
 
-def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "CompiledSite":
+def compile_site(site: Site | str, mode: Mode | str | None = None, **options: Any) -> "CompiledSite":
     """Return the functions of arrays of a site; equal arguments return the same object.
 
     Parameters
@@ -68,11 +64,11 @@ def compile_site(site: Site | str, mode: Any = None, **options: Any) -> "Compile
 
 
 @lru_cache(maxsize=256)
-def _compiled(site: Site, mode: Any, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
+def _compiled(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
     return COMPILED[type(site)](site, mode, dict(options))
 
 
-class CompiledSite(BoundFunctions):
+class CompiledSite(QuadratureFunctions, BoundFunctions):
     """The functions of arrays of one site. Made by `compile_site`.
 
     Arguments broadcast against each other and results have the broadcast shape; y may be of any real dtype.
@@ -84,7 +80,7 @@ class CompiledSite(BoundFunctions):
         The static options in force.
     """
 
-    def __init__(self, site: Site, mode: Any, options: dict[str, Any]) -> None:
+    def __init__(self, site: Site, mode: Mode | str | None, options: dict[str, Any]) -> None:
         self.site = site
         self.options = options
         self._mode = mode
@@ -106,7 +102,7 @@ class CompiledSite(BoundFunctions):
             self._closed, self._quadrature = jit(self._closed), jit(self._quadrature)
             self._quadrature_gradient = jit(self._quadrature_gradient)
 
-    def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
+    def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
 
         Parameters
@@ -128,8 +124,8 @@ class CompiledSite(BoundFunctions):
         return Tilted(*(_shaped(part, shape) for part in evaluate(*arrays)))
 
     def moments_and_nearby(
-        self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
-    ) -> tuple[Tilted, Callable[[Any], Tilted]]:
+        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
+    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
         """Return the moments, and a function of new cavity means that returns their moments.
 
         Arguments are those of `moments`, all of one shape (n,) except the power. On the CPU the function reuses the
@@ -152,23 +148,23 @@ class CompiledSite(BoundFunctions):
                     forgotten[index] = True
                 yield index, self._summed(rule)
 
-        def nearby(centre: Any) -> Tilted:
+        def nearby(centre: Array) -> Tilted:
             step = centre - arrays[1]
             far = forgotten | ~(step**2 <= REACH**2 * arrays[2])
             near = np.where(far, 0.0, step)
             moved = ((index, self._summed(reweighted(rule, near[index]))) for index, rule in pieces)
-            found = Tilted(*_gathered(moved, len(step)))
+            found = Tilted(*gathered(moved, len(step)))
             if far.any():
                 y, _, *rest = (array[far] for array in arrays)
                 for field, values in zip(found, self.moments(y, centre[far], *rest), strict=True):
                     field[far] = values
             return found
 
-        return Tilted(*_gathered(first(), len(arrays[0]))), nearby
+        return Tilted(*gathered(first(), len(arrays[0]))), nearby
 
     def parameter_gradient(
-        self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
-    ) -> tuple[Any, ...]:
+        self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
+    ) -> tuple[Array, ...]:
         """Return the derivative of log Z in each parameter at a fixed cavity, one array per parameter.
 
         Arguments are those of `moments`. A site without parameters gives an empty tuple. For a closed form the graph
@@ -181,15 +177,15 @@ class CompiledSite(BoundFunctions):
         shape, arrays = self._flatten(y, mean, variance, power, *parameters)
         return tuple(_shaped(part, shape) for part in evaluate(*arrays))
 
-    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+    def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
         """Return further results of the site by name, such as states of mixtures; arguments are those of `bounded`."""
         return {}
 
-    def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
+    def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
         """Return further results of the site by name, such as states of mixtures; arguments are those of `moments`."""
         return {}
 
-    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+    def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
         """Return log t(eta; y, parameters), of the broadcast shape; of two or more axes the first is the draws."""
         if self._jax:
             shape, arrays = self._flatten(y, eta, *parameters)
@@ -197,7 +193,7 @@ class CompiledSite(BoundFunctions):
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
         return by_rows(self._log_density_function, y, eta, *parameters)
 
-    def _has_closed_form(self, power: Any) -> bool:
+    def _has_closed_form(self, power: Array) -> bool:
         if self.site.tilted is None or self.site.any_power:
             return self.site.tilted is not None
         if is_jax(power):
@@ -207,7 +203,7 @@ class CompiledSite(BoundFunctions):
                 return False
         return bool(np.all(np.asarray(power) == 1.0))
 
-    def _flatten(self, *arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
+    def _flatten(self, *arrays: Array) -> tuple[tuple[int, ...], list[Any]]:
         """Return the common shape, and the arguments as contiguous double vectors of that size."""
         if self._jax:
             from pymc_ep.sites.compiled_jax import flatten
@@ -225,7 +221,9 @@ class CompiledSite(BoundFunctions):
     def _vectors(self, *names: str) -> list[Any]:
         return [pt.vector(name, dtype="float64") for name in (*names, *self.site.parameters)]
 
-    def _function(self, inputs: Sequence[Any], outputs: Sequence[Any], mode: Any = None) -> Callable[..., Any]:
+    def _function(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], mode: Mode | str | None = None
+    ) -> Callable[..., Any]:
         if self._jax:
             from pymc_ep.sites.compiled_jax import jax_function
 
@@ -235,14 +233,6 @@ class CompiledSite(BoundFunctions):
         function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
         function.trust_input = True
         return function
-
-    @cached_property
-    def _density_function(self) -> Callable[..., Sequence[Any]]:
-        """``(f, y, *parameters) -> log t, slope`` with f of shape (k, n) and the rest (n,)."""
-        eta = pt.matrix("eta", dtype="float64")
-        y, *parameters = self._vectors("y")
-        log_t = self._log_t(y, eta, parameters)
-        return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
 
     def _log_density_function(self, shapes: tuple[tuple[int | None, int | None], ...]) -> Callable[..., Any]:
         """``(y, f, *parameters) -> log t`` of matrices that broadcast as `shapes` say.
@@ -259,14 +249,6 @@ class CompiledSite(BoundFunctions):
             function = self._function(inputs, [log_t], None if own else numpy_mode())
             self._log_density_functions[shapes] = function
         return self._log_density_functions[shapes]
-
-    @cached_property
-    def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
-        """``(f, w, y, *parameters) -> sum_k w_k d log t(f_k) / d parameter``, f and w of shape (k, n)."""
-        eta, weight = pt.matrix("eta", dtype="float64"), pt.matrix("weight", dtype="float64")
-        y, *parameters = self._vectors("y")
-        total = (weight * self._log_t(y, eta, parameters)).sum()
-        return self._function([eta, weight, y, *parameters], pytensor.grad(total, parameters))
 
     def _log_t(self, y: Any, eta: Any, parameters: Sequence[Any]) -> Any:
         return pt.broadcast_to(self.site.logp(y, eta, *parameters, **self.options), eta.shape)
@@ -286,89 +268,11 @@ class CompiledSite(BoundFunctions):
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
 
-    def _by_closed_form(self, *arrays: Any) -> Sequence[Any]:
+    def _by_closed_form(self, *arrays: Array) -> Sequence[Any]:
         return self._closed_function(*arrays)
 
-    @cached_property
-    def _density(self) -> Callable[..., Sequence[Any]]:
-        """`_density_function`; for a density of unknown support its log is minus infinity outside the support."""
-        return defined(self._density_function) if self.site.scanned else self._density_function
 
-    def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
-        y, mean, variance, power, *parameters = arrays
-        if seen is not None:
-            return scanned_nodes(self._density, y, mean, variance, power, parameters, seen=seen, nodes=self.site.nodes)
-        knots = () if self.site.knots is None else self.site.knots(y, *parameters)
-        return tilted_nodes(
-            self._density_function,
-            y,
-            mean,
-            variance,
-            power,
-            parameters,
-            knots=knots,
-            knots_beyond=self.site.knots_beyond,
-            log_concave=self.site.log_concave,
-            nodes=self.site.nodes,
-        )
-
-    def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
-        return moments_from_nodes(rule, log_concave=self.site.log_concave)
-
-    def _by_quadrature(self, *arrays: Any) -> Sequence[Any]:
-        pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
-        return _gathered(pieces, len(arrays[0]))
-
-    def _gradient_by_quadrature(self, *arrays: Any) -> Sequence[Any]:
-        pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
-        return _gathered(pieces, len(arrays[0]))
-
-    def _summed_gradient(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
-        panels, site = rule.panels, rule.panels.site
-        y, _, _, power, *parameters = arrays
-        y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
-        # Nodes of weight zero are moved to the centre: the derivative may not exist at them, or overflow.
-        offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
-        parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
-        return [panels.reduce(part, "add") for part in parts]
-
-    def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
-        """Yield pieces of the vectors, each as indices of the sites, their arrays and their quadrature rule.
-
-        Pieces keep the (nodes, n) arrays small; JAX needs none, since it fuses these arrays away. Sites whose integrand
-        is a smooth single peak get a Gauss-Hermite rule, which is exact there; the others of a block form a second
-        piece.
-        """
-        n = arrays[0].shape[0]
-        if self._jax:
-            yield slice(None), arrays, self._rule(arrays)
-            return
-        smooth_nodes = seen_smooth_nodes if self.site.scanned else known_smooth_nodes
-        size = max(1, BLOCK // (2 * self.site.nodes))
-        for start in range(0, n, size):
-            block = [array[start : start + size] for array in arrays]
-            smooth = smooth_nodes(self._density, *block)
-            for index, rule in smooth.rules:
-                yield start + index, [array[index] for array in block], rule
-            if smooth.rest.size:
-                part = [array[smooth.rest] for array in block]
-                seen = None if smooth.seen is None else smooth.seen.of(smooth.rest)
-                yield start + smooth.rest, part, self._rule(part, seen)
-
-
-def _gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:
-    """Return vectors of all sites from pieces, each given as indices and a sequence of vectors."""
-    out: list[Any] = []
-    for index, fields in pieces:
-        if is_jax(fields[0]):
-            return fields
-        out = out or [np.empty(size) for _ in fields]
-        for whole, field in zip(out, fields, strict=True):
-            whole[index] = field
-    return out
-
-
-def _without_checks(mode: Any) -> Any:
+def _without_checks(mode: Mode | str | None) -> Mode:
     """Return the mode without PyMC's assertions on parameters: `check_finite` finds bad ones by their moments."""
     return get_mode(mode).including("local_remove_check_parameter")
 
@@ -377,7 +281,7 @@ COMPILED: dict[type[Site], type[CompiledSite]] = {Site: CompiledSite}
 """Class of the compiled functions of each kind of site."""
 
 
-def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) -> None:
+def check_finite(tilted: Tilted, y: Array, mean: Array, variance: Array, name: str) -> None:
     """Raise `NumericalError` at the first site whose moments are not finite.
 
     Parameters
@@ -400,5 +304,5 @@ def check_finite(tilted: Tilted, y: Any, mean: Any, variance: Any, name: str) ->
     )
 
 
-def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
     return array if array.shape == shape else array.reshape(shape)

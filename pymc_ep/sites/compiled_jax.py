@@ -7,20 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytensor.link.jax.dispatch  # noqa: F401  (switches JAX to float64 as PyTensor's floatX asks)
+from pytensor.compile.mode import Mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_ep.numerics.backend.namespace import Array
 
 __all__ = ["flatten", "is_tracer", "jax_function", "jit", "on_host"]
 
 jit = jax.jit
 
 
-def is_tracer(value: Any) -> bool:
+def is_tracer(value: Array) -> bool:
     """Return True if `value` is a traced JAX value, of which only shape and type are known."""
     return isinstance(value, jax.core.Tracer)
 
 
-def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Any) -> Callable[..., Sequence[Any]]:
+def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Mode) -> Callable[..., Sequence[Any]]:
     """Return the traceable function that a PyTensor graph becomes under JAX, with the rewrites of `mode`."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.optimizer.rewrite(graph)
@@ -32,7 +35,7 @@ def jax_function(inputs: Sequence[Any], outputs: Sequence[Any], mode: Any) -> Ca
 def on_host(function: Callable[..., Sequence[Any]], count: int) -> Callable[..., Sequence[Any]]:
     """Return a traceable form of a function on the host: NumPy vectors (n,) in, `count` vectors (n,) out."""
 
-    def called(*arrays: Any) -> Sequence[Any]:
+    def called(*arrays: Array) -> Sequence[Any]:
         result = jax.ShapeDtypeStruct(arrays[0].shape, jnp.float64)
         return jax.pure_callback(
             lambda *values: tuple(function(*(np.asarray(value) for value in values))), (result,) * count, *arrays
@@ -41,7 +44,7 @@ def on_host(function: Callable[..., Sequence[Any]], count: int) -> Callable[...,
     return called
 
 
-def flatten(*arrays: Any) -> tuple[tuple[int, ...], list[Any]]:
+def flatten(*arrays: Array) -> tuple[tuple[int, ...], list[Any]]:
     """Return the common shape, and the arguments as double vectors of that size."""
     doubles = [jnp.asarray(array, dtype=jnp.float64) for array in arrays]
     shape = jnp.broadcast_shapes(*(array.shape for array in doubles))

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.numerics.backend.namespace import Array
+
 __all__ = ["BLOCK", "by_rows"]
 
 BLOCK = 2**15
@@ -13,7 +15,9 @@ BLOCK = 2**15
 Shapes = tuple[tuple[int | None, int | None], ...]
 
 
-def by_rows(compiled_for: Callable[[Shapes], Callable[..., Any]], y: Any, eta: Any, *parameters: Any) -> np.ndarray:
+def by_rows(
+    compiled_for: Callable[[Shapes], Callable[..., Any]], y: Array, eta: Array, *parameters: Array
+) -> np.ndarray:
     """Return log t, of the broadcast shape of the arguments; with two or more axes the first one is the draws.
 
     Parameters

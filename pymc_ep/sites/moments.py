@@ -1,10 +1,13 @@
 """Tilted moments of single sites, for direct use."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
+from pytensor.compile.mode import Mode
 
 from pymc_ep.exceptions import at_index, first_index
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import get_site
 from pymc_ep.sites.compiled import check_finite, compile_site
 
@@ -12,8 +15,15 @@ __all__ = ["tilted_moments"]
 
 
 def tilted_moments(
-    family: str, y: Any, mean: Any, variance: Any, *, power: Any = 1.0, mode: Any = None, **parameters: Any
-) -> tuple[Any, Any, Any]:
+    family: str,
+    y: ArrayLike,
+    mean: ArrayLike,
+    variance: ArrayLike,
+    *,
+    power: ArrayLike = 1.0,
+    mode: Mode | str | None = None,
+    **parameters: ArrayLike,
+) -> tuple[Array, Array, Array]:
     """Moments of the density proportional to ``N(f; mean, variance) t(f; y, parameters)**power``.
 
     Parameters
@@ -70,7 +80,7 @@ def _positive(value: np.ndarray) -> np.ndarray:
     return (value > 0) & np.isfinite(value)
 
 
-def _check_names(family: str, wanted: tuple[str, ...], given: dict[str, Any]) -> None:
+def _check_names(family: str, wanted: tuple[str, ...], given: Mapping[str, ArrayLike]) -> None:
     """Raise a ValueError that names the first missing or unknown parameter."""
     takes = ", ".join(wanted) or "none"
     for name in given:
@@ -81,7 +91,7 @@ def _check_names(family: str, wanted: tuple[str, ...], given: dict[str, Any]) ->
             raise ValueError(f"The site {family!r} needs the parameter {name!r}: pass {name}=...; it takes: {takes}.")
 
 
-def _check_range(name: str, value: Any, check: Any, wanted: str) -> None:
+def _check_range(name: str, value: ArrayLike, check: Callable[[np.ndarray], np.ndarray], wanted: str) -> None:
     """Raise a ValueError that names the first entry of an argument outside its range."""
     value = np.asarray(value, dtype=np.float64)
     good = check(value)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, ndtr
 
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Response
 
 __all__ = ["counts", "located", "positive", "successes"]
@@ -26,7 +27,7 @@ def successes(link: str) -> Response:
     """Successes in one trial, or in n, under a link."""
     probability = _PROBABILITIES[link]
 
-    def variance(eta: Any, n: Any = 1.0) -> Any:
+    def variance(eta: Array, n: Array = 1.0) -> Array:
         p = probability(eta)
         return n * p * (1 - p)
 
@@ -36,7 +37,7 @@ def successes(link: str) -> Response:
 def positive(shape: Callable[..., Any]) -> Response:
     """Mean m = exp(eta) and variance m^2 / shape(m, *parameters)."""
 
-    def variance(eta: Any, *parameters: Any) -> Any:
+    def variance(eta: Array, *parameters: Array) -> Array:
         mean = np.exp(eta)
         return mean**2 / shape(mean, *parameters)
 

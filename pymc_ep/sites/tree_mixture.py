@@ -19,11 +19,14 @@ not part of the marginals.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
+from pytensor.compile.mode import Mode
 
 from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.factorisation.quad_forest import Forest, TreePosterior
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.bounds import Bounded
@@ -50,14 +53,14 @@ class TreeMixture(Site):
         """Pickle the two sites and the forest."""
         return tree_mixture, (self.low, self.high, self.forest)
 
-    def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
+    def validate_parameters(self, values: Sequence[ArrayLike], name: str, y: ArrayLike | None = None) -> None:
         """Raise `InvalidDataError` at the first parameter outside its domain; indices in the message count levels."""
         try:
             super().validate_parameters([self.by_level(value) for value in values], name)
         except InvalidDataError as error:
             raise InvalidDataError(f"{error} Indices are levels of the tree, the finest first.") from None
 
-    def by_level(self, value: Any) -> np.ndarray:
+    def by_level(self, value: ArrayLike) -> np.ndarray:
         """Return one value a level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
         nodes = np.broadcast_to(np.asarray(value, dtype=float), self.forest.size)
         return np.array([level.flat[0] for level in self.forest.levels(nodes)])
@@ -104,32 +107,32 @@ class CompiledTreeMixture(CompiledSite):
 
     site: TreeMixture
 
-    def __init__(self, site: TreeMixture, mode: Any, options: dict[str, Any]) -> None:
+    def __init__(self, site: TreeMixture, mode: Mode | str | None, options: dict[str, Any]) -> None:
         super().__init__(site, mode, options)
         self.forest = site.forest
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
-    def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
+    def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
         """Return the moments; the sum of `log_z` is the log normaliser. Arguments are those of `CompiledSite`."""
         return self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[0]
 
     def moments_and_nearby(
-        self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
-    ) -> tuple[Tilted, Callable[[Any], Tilted]]:
+        self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
+    ) -> tuple[Tilted, Callable[[Array], Tilted]]:
         """Return the moments, and a function of new cavity means that returns their moments."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
             *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
         )
 
-        def moved(centre: Any) -> Tilted:
+        def moved(centre: Array) -> Tilted:
             return self._tilted([at(centre) for at in nearby], variance, power, parameters)[0]
 
         return self._tilted(firsts, variance, power, parameters)[0], moved
 
     def parameter_gradient(
-        self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
-    ) -> tuple[Any, ...]:
+        self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
+    ) -> tuple[Array, ...]:
         """Return the derivative of the sum of `log_z` in each parameter of each node at fixed cavities."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
@@ -140,18 +143,20 @@ class CompiledTreeMixture(CompiledSite):
         ]
         return (*weighted, *(power * d for d in _probability_gradient(tree, *parameters[-2:])))
 
-    def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
+    def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
         """Return the probability of the high state of each node, and the log normaliser of the mixture, ()."""
         states = self._tilted_states(y, mean, variance, power, parameters)
         tilted, tree = self._tilted(states, variance, power, parameters)
         return {"indicator": tree.high, "log_normaliser": float(np.asarray(tilted.log_z).sum() / power)}
 
-    def _tilted_states(self, y: Any, mean: Any, variance: Any, power: Any, parameters: Sequence[Any]) -> list[Tilted]:
+    def _tilted_states(
+        self, y: Array, mean: Array, variance: Array, power: Array, parameters: Sequence[Any]
+    ) -> list[Tilted]:
         *own, _ = _split(self.site.low, self.site.high, parameters)
         return [state.moments(y, mean, variance, power, *part) for state, part in zip(self._states, own)]
 
     def _tilted(
-        self, states: Sequence[Tilted], variance: Any, power: Any, parameters: Sequence[Any]
+        self, states: Sequence[Tilted], variance: Array, power: Array, parameters: Sequence[Any]
     ) -> tuple[Tilted, TreePosterior]:
         low, high = states
         tree = self.forest.posterior((high.log_z - low.log_z) / power, *parameters[-2:])
@@ -169,21 +174,25 @@ class CompiledTreeMixture(CompiledSite):
             (short - apart) / spread,
         ), tree
 
-    def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
+    def bounded(self, y: Array, eta: Array, z: Array, *parameters: Array) -> Bounded:
         """Return the best Gaussian lower bounds; the values sum to a bound on the log mixture. As in `CompiledSite`."""
         return _mixed(*self._bounded_states(y, eta, z, parameters))
 
-    def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
+    def bounded_parameter_gradient(self, y: Array, eta: Array, z: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return the derivative of the sum of the values in each parameter of each node."""
         return self.bounded_with_gradient(y, eta, z, *parameters)[1]
 
-    def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
+    def bounded_with_gradient(
+        self, y: Array, eta: Array, z: Array, *parameters: Array
+    ) -> tuple[Bounded, tuple[Array, ...]]:
         """Return both `bounded` and `bounded_parameter_gradient`, from one pass over the forest."""
         states, tree = self._bounded_states(y, eta, z, parameters)
         weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
         return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
 
-    def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
+    def assigned(
+        self, y: Array, eta: Array, z: Array, high: Array, *parameters: Array
+    ) -> tuple[float, tuple[Array, ...]]:
         """Return the sum of the values at given probabilities `high` of the high state, (n,), and its derivatives.
 
         The probabilities among the parameters are not used; their derivatives are zero.
@@ -193,14 +202,16 @@ class CompiledTreeMixture(CompiledSite):
         none = np.zeros(len(high))
         return value, (*self._weighted_gradient(y, eta, z, high, parameters), none, none)
 
-    def _weighted_gradient(self, y: Any, eta: Any, z: Any, high: Any, parameters: Sequence[Any]) -> Iterator[Any]:
+    def _weighted_gradient(
+        self, y: Array, eta: Array, z: Array, high: Array, parameters: Sequence[Any]
+    ) -> Iterator[Array]:
         *own, _ = _split(self.site.low, self.site.high, parameters)
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
             gradients = state.bounded_parameter_gradient(y, eta, z, *part)
             # A derivative is infinite at a scale of zero; with weight zero its product is zero.
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
-    def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
+    def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
         """Return terms by node, (n,) or (draws, n), whose sum is the log density of the mixture."""
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
@@ -209,13 +220,13 @@ class CompiledTreeMixture(CompiledSite):
         rows = zip(low, high - low, *given)
         return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
 
-    def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
+    def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
         """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
         (low, _), tree = self._bounded_states(y, eta, z, parameters)
         return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
     def _bounded_states(
-        self, y: Any, eta: Any, z: Any, parameters: Sequence[Any]
+        self, y: Array, eta: Array, z: Array, parameters: Sequence[Any]
     ) -> tuple[list[Bounded], TreePosterior]:
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         found = [state.bounded(y, eta, z, *part) for state, part in zip(self._states, own)]
@@ -238,12 +249,12 @@ def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[A
     return parameters[:first], parameters[first:second], parameters[second:]
 
 
-def _probability_gradient(tree: TreePosterior, low: Any, high: Any) -> tuple[Any, Any]:
+def _probability_gradient(tree: TreePosterior, low: Array, high: Array) -> tuple[Array, Array]:
     """Return the derivatives of the log normaliser: expected counts of states over their probabilities."""
     below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
     below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))
     return below_low, below_high
 
 
-def _coupled(*arguments: Any) -> Any:
+def _coupled(*arguments: object) -> NoReturn:
     raise TypeError("The density of a mixture on a forest is one of all its nodes together.")

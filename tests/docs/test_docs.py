@@ -9,7 +9,7 @@ import pytest
 from pymc_ep.forms import registry
 from pymc_ep.graphs import families
 from pymc_ep.sites import base
-from pymc_ep.sites.cells import likelihoods as cells
+from pymc_ep.sites.cells import base as cells
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

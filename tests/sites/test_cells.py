@@ -9,15 +9,14 @@ from scipy import stats
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.sites import compile_site, get_site
+from pymc_ep.sites.cells.base import CurvedCellSite, require_observations
 from pymc_ep.sites.cells.count_rates import below_log_softplus, softplus
 from pymc_ep.sites.cells.likelihoods import (
     BernoulliCells,
-    CurvedCellSite,
     NegativeBinomialCells,
     NormalCells,
     PoissonCells,
     SoftplusPoissonCells,
-    require_observations,
 )
 
 COUNTS = np.array([1.0, 2.0, 7.0, 40.0])

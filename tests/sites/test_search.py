@@ -4,7 +4,7 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 
-from pymc_ep.sites import compiled
+from pymc_ep.sites import quadrature
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.compiled import compile_site
 
@@ -90,7 +90,7 @@ def test_smooth_peaks_need_no_scan(case, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("A smooth single peak was scanned.")
 
-    monkeypatch.setattr(compiled, "scanned_nodes", refuse)
+    monkeypatch.setattr(quadrature, "scanned_nodes", refuse)
     compile_site(site(log_t)).moments(0.0, mean, variance)
 
 

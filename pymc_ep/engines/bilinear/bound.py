@@ -25,7 +25,7 @@ from pymc_ep.kernels import inner_products
 from pymc_ep.kernels.inner_products import FactoredRows, FullRows, Pairs, Rows
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.optimise.batched_lbfgs import Scale
-from pymc_ep.sites.cells.likelihoods import CellBound
+from pymc_ep.sites.cells.base import CellBound
 
 __all__ = ["BilinearBound", "Block", "Derivatives", "Sides"]
 

@@ -12,7 +12,7 @@ restarts whenever the bound does not rise.
 """
 
 import copy
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -20,7 +20,7 @@ import scipy.sparse
 from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.bilinear.bound import Derivatives
 from pymc_ep.engines.bilinear.row_parameters import divergence
-from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
+from pymc_ep.engines.bilinear.values import BilinearPrior, BilinearProblem, Cells, MatrixPrior
 from pymc_ep.engines.loop import run
 from pymc_ep.kernels.inner_products import Rows, variance
 from pymc_ep.numerics.backend.namespace import Array
@@ -31,7 +31,7 @@ from pymc_ep.numerics.factorisation.singular_value_shrinkage import (
     shrink_to_points,
 )
 from pymc_ep.numerics.factorisation.sparse_plus_low_rank import LeadingPairs, SparsePlusLowRank
-from pymc_ep.sites.cells.likelihoods import CellBound, CurvedCellSite
+from pymc_ep.sites.cells.base import CellBound, CurvedCellSite
 
 __all__ = ["SingularValueShrinkage", "State"]
 
@@ -107,7 +107,7 @@ class State(NamedTuple):
         )
 
 
-class SingularValueShrinkage(BoundAscent):
+class SingularValueShrinkage(BoundAscent[State]):
     """Ascent of the bound.
 
     Parameters
@@ -168,7 +168,7 @@ class SingularValueShrinkage(BoundAscent):
             *left, *right, theta, np.nan, np.nan, np.inf, 0, False, left.mean, right.mean, 1.0, basis, no_pairs.values
         )
 
-    def from_modes(self, problem: Any, state: State) -> State:
+    def from_modes(self, problem: BilinearProblem, state: State) -> State:
         """Return a state at the mode of the joint density, to replace one with means of zero.
 
         From means of zero, a column is only used if its singular value exceeds a threshold that grows with the variance
@@ -187,11 +187,12 @@ class SingularValueShrinkage(BoundAscent):
             prior, started._replace(left_before=left, right_before=right, basis=modes.state.basis)
         )
 
-    def init(self, problem: Any, start: Array = None) -> State:
+    def init(self, problem: BilinearProblem, start: State | None = None) -> State:
         """Return the first state, with its bound."""
+        assert start is not None, "an ascent has no start of its own"
         return self._evaluated(problem.prior(start.theta), start)
 
-    def step(self, problem: Any, state: State) -> State:
+    def step(self, problem: BilinearProblem, state: State) -> State:
         """Make an accelerated step, or a plain one if that does not raise the bound; then learn hyperparameters."""
         prior = problem.prior(state.theta)
         after = self._evaluated(prior, self._shrunk(prior, state, exactly=not state.values.size))
@@ -318,7 +319,7 @@ class SingularValueShrinkage(BoundAscent):
         own_parameters = tuple(a - spread / 2 * b for a, b in zip(cells.of_parameters, of_parameters))
         return Derivatives(value, (of_priors[0], of_priors[1]), cells.of_mean, own_parameters, cells)
 
-    def _with_learned_theta(self, problem: Any, state: State) -> State:
+    def _with_learned_theta(self, problem: BilinearProblem, state: State) -> State:
         """Maximise over the hyperparameters at the present means, with the best variances for each of their values."""
         means = self._means(state)
 

@@ -1,14 +1,24 @@
 """Arrays of a bilinear form: its priors at one value of the hyperparameters, and its observed cells."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
 from pymc_ep.numerics.backend.namespace import Array
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
-__all__ = ["AnyRows", "BilinearPrior", "Cells", "MatrixPrior", "NewCells", "places_of_ones", "with_ones"]
+__all__ = [
+    "AnyRows",
+    "BilinearPrior",
+    "BilinearProblem",
+    "Cells",
+    "MatrixPrior",
+    "NewCells",
+    "places_of_ones",
+    "with_ones",
+]
 
 AnyRows = Rows | FactoredRows
 """Independent Gaussian rows: with independent entries, or with a covariance each."""
@@ -87,6 +97,22 @@ class BilinearPrior(NamedTuple):
     offset: np.ndarray
     parameters: tuple[np.ndarray, ...]
     log_prior: float
+
+
+class BilinearProblem(Protocol):
+    """Prior of a bilinear form at any hyperparameters, as its compiled form has it."""
+
+    def prior(self, theta: np.ndarray) -> BilinearPrior:
+        """Return the form at theta, (p,)."""
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        of_prior: Sequence[MatrixPrior],
+        of_offset: np.ndarray,
+        of_parameters: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior plus a function with given gradients."""
 
 
 class Cells(NamedTuple):

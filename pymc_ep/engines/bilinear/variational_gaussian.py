@@ -7,7 +7,7 @@ evaluations as joint L-BFGS over both matrices and the hyperparameters, which ma
 bound. Covariances are introduced after the sweeps, as rows of independent entries are a good start for them.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear.block_ascent import improved_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
 from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, packed, packed_gradient, unpacked
-from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, MatrixPrior
+from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, BilinearProblem, MatrixPrior
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.numerics.backend.namespace import Array
@@ -81,7 +81,7 @@ class State(NamedTuple):
         return self.left, self.right
 
 
-class VariationalGaussian(BoundAscent):
+class VariationalGaussian(BoundAscent[State]):
     """Ascent of the bound.
 
     Parameters
@@ -99,11 +99,12 @@ class VariationalGaussian(BoundAscent):
         super().__init__(tol)
         self.bound, self.learn, self.full = bound, learn, full
 
-    def init(self, problem: Any, start: Array = None) -> State:
+    def init(self, problem: BilinearProblem, start: State | None = None) -> State:
         """Return the first state, with its bound."""
+        assert start is not None, "an ascent has no start of its own"
         return self._evaluated(problem, start)
 
-    def step(self, problem: Any, state: State) -> State:
+    def step(self, problem: BilinearProblem, state: State) -> State:
         """Make a sweep at first or after a stalled ascent, else a joint ascent."""
         if state.loop < _SWEEPS or self._stalled(state):
             after = self._evaluated(problem, self._sweep(problem, state))
@@ -131,12 +132,12 @@ class VariationalGaussian(BoundAscent):
         """Return whether the joint ascent stalls although the gradient predicts an increase; a sweep may help."""
         return state.change <= self.tol and state.predicted > _STALL_GAIN
 
-    def _evaluated(self, problem: Any, state: State) -> State:
+    def _evaluated(self, problem: BilinearProblem, state: State) -> State:
         prior = problem.prior(state.theta)
         bound = self.bound.value(prior, state.sides)
         return state._replace(log_bound=bound, objective=bound + prior.log_prior)
 
-    def _sweep(self, problem: Any, state: State) -> State:
+    def _sweep(self, problem: BilinearProblem, state: State) -> State:
         """Maximise over the rows of the left matrix, then of the right one, then over the hyperparameters."""
         prior, sides = problem.prior(state.theta), list(state.sides)
         for own in range(2):
@@ -160,7 +161,7 @@ class VariationalGaussian(BoundAscent):
         block = self.bound.block(prior, sides, own)
         return improved_rows(block, sides[own], max_iter=_ROUNDS, tol=_ROW_TOL * self.tol)
 
-    def _ascent(self, problem: Any, state: State) -> State:
+    def _ascent(self, problem: BilinearProblem, state: State) -> State:
         """Make some iterations of L-BFGS over both matrices and the hyperparameters jointly."""
         learns, points = self._learns(state), self.bound.points
         if self.full:
@@ -202,7 +203,7 @@ class VariationalGaussian(BoundAscent):
         predicted = 0.5 * float(steps[0, : ends[-1]].sum()) / self.bound.cells.y.size
         return State(left, right, theta, bound, objective, state.change, found, state.loop, predicted)
 
-    def _scale(self, problem: Any, state: State, learns: bool) -> Scale:
+    def _scale(self, problem: BilinearProblem, state: State, learns: bool) -> Scale:
         """Return the approximate inverse negative Hessian of the joint ascent, block diagonal."""
         prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
         scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
@@ -219,7 +220,7 @@ class VariationalGaussian(BoundAscent):
 
         return scale
 
-    def _curvature(self, problem: Any, state: State) -> np.ndarray:
+    def _curvature(self, problem: BilinearProblem, state: State) -> np.ndarray:
         """Return the inverse absolute second derivatives in the hyperparameters, (p,), at most 1."""
 
         def slope(theta: np.ndarray) -> np.ndarray:
@@ -256,5 +257,5 @@ def first_state(prior: BilinearPrior, n_factors: int, points: Array, theta: np.n
     return State(left, right, theta, np.nan, np.nan, np.inf, None, 0, 0.0)
 
 
-def _grad_theta(problem: Any, theta: np.ndarray, found: Derivatives) -> np.ndarray:
+def _grad_theta(problem: BilinearProblem, theta: np.ndarray, found: Derivatives) -> np.ndarray:
     return problem.pullback(theta, found.of_prior, found.of_offset, found.of_parameters)

@@ -1,17 +1,69 @@
 """All sites of a sparse linear form as one vector: their Gaussian lower bounds, and the gradient in theta."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from pymc_ep.engines.ep.sweep import group_slices
-from pymc_ep.engines.options import require_bounds
-from pymc_ep.engines.prior import FactorValues
+from pymc_ep.engines.options import NamedSite, require_bounds
+from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.sites.bounds import Bounded
+from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["BoundedSites", "FactorSites"]
+__all__ = ["BoundedSites", "FactorForm", "FactorSites"]
+
+
+class FactoredForm(Protocol):
+    """Structure of a model, as far as its factors."""
+
+    @property
+    def factors(self) -> Sequence[NamedSite]:
+        """Observed variables, then potentials."""
+
+
+class FactorForm(Protocol):
+    """Functions of a compiled sparse linear form that the double loop and its start call."""
+
+    @property
+    def form(self) -> FactoredForm:
+        """The form, symbolic."""
+
+    @property
+    def sites(self) -> Sequence[CompiledSite]:
+        """One for each of `form.factors`."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """Unconstrained hyperparameters at the model's initial point, (p,)."""
+
+    @property
+    def varying_parameters(self) -> Sequence[bool]:
+        """Whether the site parameters of each factor depend on hyperparameters."""
+
+    def observed(self) -> Sequence[np.ndarray]:
+        """Return the current observations, one array for each factor."""
+
+    def prior(self, theta: np.ndarray) -> Prior:
+        """Evaluate the form at theta, (p,)."""
+
+    def factors_at(self, theta: np.ndarray) -> FactorValues:
+        """Evaluate `prior` without its field `gaussian`."""
+
+    def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+        """Return initial shift and precision of all sites, (n,) each."""
+
+    def pullback(
+        self,
+        theta: np.ndarray,
+        mean: np.ndarray,
+        array: np.ndarray | None,
+        parameters: Sequence[Sequence[np.ndarray]],
+        *,
+        density: str,
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,), of a function of the prior, from its gradients in the prior's arrays."""
 
 
 class FactorSites:
@@ -19,7 +71,7 @@ class FactorSites:
 
     Parameters
     ----------
-    form : compiled sparse linear form
+    form : FactorForm
         Its observations are read once, here.
 
     Attributes
@@ -33,7 +85,7 @@ class FactorSites:
         If a group is empty, or an observation lies outside its site's domain.
     """
 
-    def __init__(self, form: Any):
+    def __init__(self, form: FactorForm):
         self.form = form
         self.sites = form.sites
         self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
@@ -67,7 +119,7 @@ class BoundedSites(FactorSites):
         If a site has no Gaussian lower bound.
     """
 
-    def __init__(self, form: Any):
+    def __init__(self, form: FactorForm):
         require_bounds(form.form.factors)
         super().__init__(form)
 
@@ -84,7 +136,7 @@ class BoundedSites(FactorSites):
 
         The objective is the log prior plus the log excess plus the sum of the sites' values.
         """
-        varying: Sequence[bool] = self.form.varying_parameters
+        varying = self.form.varying_parameters
 
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             prior = self.prior(theta)

@@ -11,7 +11,7 @@ which the inner loop maximises over x, then over the hyperparameters. Each outer
 never decreases.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
-from pymc_ep.engines.double_loop.precision_solvers import PrecisionSolver, Variances
+from pymc_ep.engines.double_loop.precision_solvers import LinearPart, PrecisionSolver, Variances
 from pymc_ep.engines.prior import FactorValues
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.numerics.optimise.anderson import anderson
@@ -130,8 +130,7 @@ class DoubleLoop:
 
     Parameters
     ----------
-    linear : linear part of the compiled form
-        With ``forward`` and ``adjoint``.
+    linear : LinearPart
     solver : PrecisionSolver
     inner : {"irls", "lbfgs", "newton-cg"}
     inner_max_iter : int
@@ -148,7 +147,7 @@ class DoubleLoop:
 
     def __init__(
         self,
-        linear: Any,
+        linear: LinearPart,
         solver: PrecisionSolver,
         *,
         inner: str,

@@ -1,15 +1,16 @@
 """Solvers for the precision A = D^T diag(pi) D and its predictor variances: by a factor, or matrix-free."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solution, conjugate_gradients, newton_step
 from pymc_ep.numerics.iterative.marginal_variances import lanczos, perturb_and_map
+from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 
-__all__ = ["Exact", "Iterative", "PrecisionSolver", "Variances"]
+__all__ = ["Exact", "Iterative", "LinearPart", "PrecisionSolver", "Variances"]
 
 
 _DRAW_TOL = 3e-3
@@ -45,6 +46,27 @@ class Variances(NamedTuple):
     solved: bool
 
 
+class LinearPart(Protocol):
+    """Linear map D, (n, N), of the unknowns, as a compiled form has it."""
+
+    @property
+    def size(self) -> int:
+        """Number N of unknowns."""
+
+    @property
+    def algebra(self) -> Algebra:
+        """Algebra that factorises D^T diag(pi) D."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Return D x, (n,), for x (N,)."""
+
+    def adjoint(self, v: np.ndarray) -> np.ndarray:
+        """Return D^T v, (N,), for v (n,)."""
+
+    def preconditioner(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,)."""
+
+
 class PrecisionSolver(Protocol):
     """Solver for the precision A = D^T diag(pi) D of the unknowns, (N, N), given pi, (n,)."""
 
@@ -69,15 +91,14 @@ class Exact:
 
     Parameters
     ----------
-    linear : linear part of a compiled form
-        With ``algebra``.
+    linear : LinearPart
     """
 
     exact = True
 
-    def __init__(self, linear: Any):
+    def __init__(self, linear: LinearPart):
         self._linear = linear
-        self._last: tuple[np.ndarray, Any] | None = None
+        self._last: tuple[np.ndarray, PrecisionFactor] | None = None
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return A^{-1} b, (N,), and True."""
@@ -96,13 +117,13 @@ class Exact:
         """Return whether A is positive definite beyond rounding."""
         return bool(self._factor(precision).proper)
 
-    def _proper_factor(self, precision: np.ndarray) -> Any:
+    def _proper_factor(self, precision: np.ndarray) -> PrecisionFactor:
         factor = self._factor(precision)
         if not factor.proper:
             raise _singular(precision)
         return factor
 
-    def _factor(self, precision: np.ndarray) -> Any:
+    def _factor(self, precision: np.ndarray) -> PrecisionFactor:
         # The end of one step and the start of the next pass the same array, for log |A| and for variances.
         if self._last is None or self._last[0] is not precision:
             self._last = precision, self._linear.algebra.factor(precision)
@@ -117,8 +138,7 @@ class Iterative:
 
     Parameters
     ----------
-    linear : linear part of a compiled form
-        With ``forward``, ``adjoint``, ``preconditioner`` and ``size``.
+    linear : LinearPart
     variance : {"perturb-and-map", "lanczos"}
     n_samples : int
         Draws, for perturb-and-map.
@@ -138,7 +158,7 @@ class Iterative:
 
     def __init__(
         self,
-        linear: Any,
+        linear: LinearPart,
         *,
         variance: str = "perturb-and-map",
         n_samples: int = 30,
@@ -199,14 +219,14 @@ class Iterative:
 
     def _solution(
         self, precision: np.ndarray, least: float = 0.0
-    ) -> Callable[[Any, np.ndarray, np.ndarray | None], Solution]:
+    ) -> Callable[[Callable[[np.ndarray], np.ndarray], np.ndarray, np.ndarray | None], Solution]:
         """Return a conjugate gradient solver: (apply, b, start) -> solution.
 
         Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start is that good.
         """
         precondition = self._linear.preconditioner(precision)
 
-        def solve(apply: Any, b: np.ndarray, start: np.ndarray | None) -> Solution:
+        def solve(apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, start: np.ndarray | None) -> Solution:
             tol = max(self._tol, least)
             if start is not None and (size := float(np.linalg.norm(b))) > 0:
                 tol = min(tol, _PROGRESS * float(np.linalg.norm(b - apply(start))) / size)

@@ -21,7 +21,7 @@ from pymc_ep.engines.ascent import lbfgs_steps
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites, FactorSites
 from pymc_ep.engines.double_loop.inner_loop import Inner, InnerProblem, minimise
 from pymc_ep.engines.double_loop.outer_loop import Start
-from pymc_ep.engines.double_loop.precision_solvers import PrecisionSolver
+from pymc_ep.engines.double_loop.precision_solvers import LinearPart, PrecisionSolver
 from pymc_ep.engines.double_loop.tree_states import state_parameters, trees
 from pymc_ep.engines.prior import FactorValues
 from pymc_ep.sites.bounds import Bounded
@@ -64,13 +64,15 @@ def first_hyperparameters(sites: FactorSites, theta: np.ndarray) -> np.ndarray:
     return _fitted_theta(sites, theta, np.asarray(posterior.mean) - np.asarray(prior.mean), data_precision)
 
 
-def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool) -> Start:
+def fitted_start(
+    sites: BoundedSites, linear: LinearPart, solver: PrecisionSolver, theta: np.ndarray, *, learn: bool
+) -> Start:
     """Return hyperparameters, unknowns and variances at which the double loop starts.
 
     Parameters
     ----------
     sites : BoundedSites
-    linear : linear part of the compiled form
+    linear : LinearPart
     solver : PrecisionSolver
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
@@ -89,7 +91,7 @@ def fitted_start(sites: BoundedSites, linear: Any, solver: PrecisionSolver, thet
 
 
 def _posterior_under_gaussians(
-    sites: BoundedSites, linear: Any, solver: PrecisionSolver, prior: FactorValues, ridge: np.ndarray
+    sites: BoundedSites, linear: LinearPart, solver: PrecisionSolver, prior: FactorValues, ridge: np.ndarray
 ) -> Inner:
     """Return the posterior mean with Gaussian potentials of precision `ridge` in place of the mixtures.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_ep.engines.double_loop.bounded_sites import FactorSites
+from pymc_ep.engines.double_loop.bounded_sites import FactorForm, FactorSites
 from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.sites.tree_mixture import CompiledTreeMixture
@@ -17,7 +17,7 @@ _SAME = 0.01
 tell of a scale, and far above the tolerance of a fit."""
 
 
-def has_trees(form: Any) -> bool:
+def has_trees(form: FactorForm) -> bool:
     """Return whether some coefficients of a compiled form are tree mixtures."""
     return any(isinstance(site, CompiledTreeMixture) for site in form.sites)
 

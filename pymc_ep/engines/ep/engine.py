@@ -6,7 +6,7 @@ all n updates is sought; the sweep is one pure function of arrays, run by NumPy 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
+from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPrior
 from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -321,9 +322,9 @@ class EP:
             )
 
 
-def _informative(prior: Any) -> bool:
+def _informative(prior: GaussianPrior) -> bool:
     """Return whether the prior is proper at least in some directions, not flat in all coefficients."""
-    return prior.regular() is prior or bool(np.any(np.asarray(prior.precision)))
+    return prior.regular() is prior or bool(np.any(np.asarray(cast(CoordinatePrior, prior).precision)))
 
 
 def _without_history(state: State) -> State:

@@ -1,6 +1,6 @@
 """The bilinear form as functions of arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
@@ -17,7 +18,7 @@ from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.sites.base import first_outside
-from pymc_ep.sites.cells.likelihoods import require_observations
+from pymc_ep.sites.cells.base import require_observations
 
 __all__ = ["CompiledBilinear"]
 
@@ -42,6 +43,7 @@ class CompiledBilinear(HyperFunctions):
         Keywords of `pytensor.function`; by default functions run on NumPy.
     """
 
+    form: Bilinear
     most_draws = 1000
     """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
 
@@ -269,7 +271,9 @@ class CompiledBilinear(HyperFunctions):
         mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias[:2]))
         return matrix._replace(mean=mean, variance=variance)
 
-    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+    def function(
+        self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
+    ) -> Callable[..., Any]:
         """Compile a function of the model's own variables."""
         return pytensor.function(list(inputs), outputs, **self._kwargs)
 

@@ -11,7 +11,7 @@ from typing import Any
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.hyper_functions import Hyperparameters
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
 __all__ = ["Bilinear", "CellGroup", "Entries"]
 

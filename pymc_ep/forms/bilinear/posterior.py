@@ -10,8 +10,8 @@ from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
+from pymc_ep.sites.cells.base import CellSite
 from pymc_ep.sites.cells.integrals import log_integral
-from pymc_ep.sites.cells.likelihoods import CellSite
 
 __all__ = ["BilinearPosterior"]
 

@@ -18,6 +18,7 @@ from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.shared_values import exchanged
+from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 
@@ -91,7 +92,7 @@ class CompiledLatentGaussian(SiteFunctions):
         rows, precision = arrays
         return self._maps.varying_prior(rows, precision, perturbed_rows)
 
-    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+    def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         design = self._design()
         if design is not None:
             return design.root_cotangents(np.asarray(array), self._maps.roots)

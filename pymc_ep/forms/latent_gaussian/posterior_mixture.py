@@ -6,7 +6,6 @@ memory, as moments and draws need the same ones, and each may hold n by n matric
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -184,7 +183,7 @@ class PosteriorMixture:
         return [(next(rest),) if block.origin is None else (next(rest), next(rest)) for block in self.form.form.blocks]
 
 
-def _nbytes(part: Any) -> int:
+def _nbytes(part: object) -> int:
     """Return the bytes of all arrays in nested tuples, lists and attributes."""
     if isinstance(part, np.ndarray):
         return part.nbytes

@@ -1,7 +1,7 @@
 """Compiled functions common to all forms with univariate sites on Gaussian predictors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -15,14 +15,15 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.forms.latent_gaussian.batched import RowFunctions
-from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian, SiteGroup
+from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import HyperFunctions
-from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["SiteFunctions"]
@@ -54,7 +55,7 @@ class SiteFunctions(HyperFunctions, ABC):
     """
 
     form: LatentGaussian
-    solver: Any
+    solver: Representation
     most_draws: int
     sweep: float
 
@@ -129,7 +130,7 @@ class SiteFunctions(HyperFunctions, ABC):
         """Graphs of the prior's arrays that are free of hyperparameters."""
 
     @abstractmethod
-    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+    def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         """Return the gradient in each of `_arrays` from the gradient in the solver's array."""
 
     @abstractmethod
@@ -162,9 +163,9 @@ class SiteFunctions(HyperFunctions, ABC):
     def pullback(
         self,
         theta: np.ndarray,
-        mean: Any,
-        array: Any,
-        parameters: Sequence[Sequence[Any]],
+        mean: Array,
+        array: Array | None,
+        parameters: Sequence[Sequence[Array]],
         *,
         density: str = "natural",
     ) -> np.ndarray:
@@ -221,7 +222,7 @@ class SiteFunctions(HyperFunctions, ABC):
         """Whether the covariance of each block is diagonal by its graph, so that its scale is (d,) variances."""
         return tuple(block.factor is None and variances_of(block) is not None for block in self.form.blocks)
 
-    def site_at(self, theta: np.ndarray, group: SiteGroup) -> tuple[CompiledSite, list[np.ndarray]]:
+    def site_at(self, theta: np.ndarray, group: Likelihood) -> tuple[CompiledSite, list[np.ndarray]]:
         """Return the compiled site of a group, with or without observations, and its parameters at theta."""
         if group.name not in self._parameter_functions:
             outputs = [self.form.at_zero_noise(p) for p in group.parameters]
@@ -229,7 +230,9 @@ class SiteFunctions(HyperFunctions, ABC):
         values = [np.asarray(p) for p in self._parameter_functions[group.name](*self.unpack(theta))]
         return compile_site(group.site, self._chosen_mode, **group.options), values
 
-    def function(self, inputs: Iterable, outputs: Any) -> Callable[..., Any]:
+    def function(
+        self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
+    ) -> Callable[..., Any]:
         """Return a compiled function of the model's own variables."""
         # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
         flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
@@ -245,7 +248,7 @@ class SiteFunctions(HyperFunctions, ABC):
         outputs = [self.form.at_zero_noise(group.predictor) for group in self.form.factors]
         return self.function(self.form.hyper_values, outputs)
 
-    def _for_solver(self, name: Any, build: Callable[[], Built]) -> Built:
+    def _for_solver(self, name: Hashable, build: Callable[[], Built]) -> Built:
         """Return functions that depend on the solver, compiled once for each `_solver_key` and name."""
         key = (*self._solver_key(), name)
         if key not in self._solver_functions:

@@ -33,6 +33,7 @@ class CompiledPairedSymbols(HyperFunctions):
         Keywords of `pytensor.function`; by default functions run on NumPy.
     """
 
+    form: PairedSymbolsForm
     most_draws = 1000
     """Default number of draws in a chain: trades off Monte Carlo error against memory for both matrices."""
 

@@ -19,7 +19,7 @@ from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.linear_map import LinearPredictors
-from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.flat_prior import FlatPrior
 from pymc_ep.sites import NORMAL
@@ -157,7 +157,7 @@ class CompiledSparseLinear(SiteFunctions):
             how = f"products with vectors only ({error})"
         return "\n".join([*lines, f"solver           {self.solver.sentence}; {how}"])
 
-    def _array_cotangents(self, array: Any) -> list[np.ndarray]:
+    def _array_cotangents(self, array: Array) -> list[np.ndarray]:
         return []
 
     def _solver_key(self) -> tuple[Any, ...]:
@@ -189,7 +189,9 @@ class CompiledSparseLinear(SiteFunctions):
             known["map"] = self._map_of(variable, own, push, mean.size)
         return mean, known["map"]
 
-    def _map_of(self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int) -> Any:
+    def _map_of(
+        self, variable: AffineVariable, own: Sequence[np.ndarray], push: Callable[..., Any], size: int
+    ) -> scipy.sparse.csr_array | LinearOperator:
         def forward(x: np.ndarray) -> np.ndarray:
             return np.ravel(push(*own, *self.linear.split(x)))
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cache, cached_property, partial, reduce
-from operator import matmul
+from functools import cache, cached_property, partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -17,11 +16,12 @@ from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.sparse_linear.blocks import Blocks
 from pymc_ep.forms.sparse_linear.factor_rows import FactorRows, Product
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.probing import MOST_UNKNOWNS, probe
 from pymc_ep.graphs.jacobian_products import pullback, pushforward
-from pymc_ep.numerics.backend.namespace import to_jax
+from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
 from pymc_ep.numerics.precision.orthonormal import Basis, Orthonormal, joined
 from pymc_ep.numerics.precision.plan import Algebra, plan_algebra, require_dense_memory, require_memory
@@ -29,6 +29,8 @@ from pymc_ep.operators import LinearMap
 from pymc_ep.operators.apply import ApplyLinearMap
 
 __all__ = ["LinearPredictors"]
+
+Built = TypeVar("Built")
 
 _WIDE = 64
 """Mean number of entries in a row above which the operator's own products are used in place of those of the entries: a
@@ -66,10 +68,9 @@ class LinearPredictors:
         theta: Callable[[], Sequence[np.ndarray]],
         noise: Callable[[], Sequence[np.ndarray]],
     ):
-        self._form, self._shapes, self._compile = form, list(shapes), compile_function
+        self._form, self._blocks, self._compile = form, Blocks(shapes), compile_function
         self._theta, self._noise = theta, noise
-        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        self.size = int(self.ends[-1])
+        self.ends, self.size = self._blocks.ends, self._blocks.size
         self._data: list[Any] | None = None
         self._known: dict[str, Any] = {}
 
@@ -116,7 +117,7 @@ class LinearPredictors:
         return self._cached_for_data("algebra", self._plan)
 
     @property
-    def rows_on_jax(self) -> Any:
+    def rows_on_jax(self) -> Array:
         """D^T as a dense array of JAX, (N, n).
 
         Raises
@@ -127,7 +128,7 @@ class LinearPredictors:
             Where dense algebra would not fit the memory; says how much it needs.
         """
 
-        def build() -> Any:
+        def build() -> Array:
             require_dense_memory(self.matrix)
             return to_jax(self.matrix.toarray().T)
 
@@ -146,7 +147,7 @@ class LinearPredictors:
         return algebra if even else self._by_entries()
 
     def _by_entries(self) -> Algebra:
-        algebra = plan_algebra(self.matrix, self._shapes[0] if len(self._shapes) == 1 else None)
+        algebra = plan_algebra(self.matrix, self._blocks.shapes[0] if len(self._blocks.shapes) == 1 else None)
         require_memory(algebra)
         return algebra
 
@@ -195,10 +196,10 @@ class LinearPredictors:
         None if it is not local and there are too many unknowns.
         """
         parts = []
-        for block, shape in enumerate(self._shapes):
+        for block, shape in enumerate(self._blocks.shapes):
 
             def of_block(x: np.ndarray, block: int = block) -> np.ndarray:
-                return forward(self._embedded(x, block))
+                return forward(self._blocks.embedded(x, block))
 
             part = probe(of_block, shape)
             if part is None:
@@ -208,7 +209,7 @@ class LinearPredictors:
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the parts of x, (N,), that belong to the blocks, in their shapes."""
-        return [part.reshape(s) for part, s in zip(np.split(x, self.ends[:-1]), self._shapes)]
+        return self._blocks.split(x)
 
     def compile(self, expression: TensorVariable) -> tuple[Callable[..., Any], list[str]]:
         """Return the linear part of an affine expression: a function of hyperparameters and the blocks of x.
@@ -226,12 +227,6 @@ class LinearPredictors:
         cotangent = flat.type("cotangent")
         parts = [pullback(flat, block.noise, cotangent).ravel() for block in self._form.blocks]
         return self._of_hyperparameters([cotangent], pt.concatenate(parts))
-
-    def _embedded(self, x: np.ndarray, block: int) -> np.ndarray:
-        """Return the vector (N,) that equals x in one block and zero elsewhere."""
-        out = np.zeros(self.size)
-        out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
-        return out
 
     @property
     def _rows(self) -> list[FactorRows]:
@@ -255,7 +250,9 @@ class LinearPredictors:
         return self._cached_for_data("basis", self._find_basis)
 
     def _find_basis(self) -> Basis | None:
-        if len(self._shapes) > 1 or not all(known is not None and known[1].orthonormal for known in self._form.maps):
+        if len(self._blocks.shapes) > 1 or not all(
+            known is not None and known[1].orthonormal for known in self._form.maps
+        ):
             return None
         potentials = slice(len(self._form.groups), None)
         parts = zip(np.diff(self._factor_ends, prepend=0)[potentials], self._rows[potentials])
@@ -288,8 +285,8 @@ class LinearPredictors:
             return self._of_operator(*known)
         predictor = self._form.factors[factor].predictor
         found = self._operators(predictor)
-        forward, adjoint = self._compiled(predictor) if found is None else self._products(*found)
-        entries = None if found is None else self._operator_matrix(*found)
+        forward, adjoint = self._compiled(predictor) if found is None else self._blocks.products(*found)
+        entries = None if found is None else self._blocks.matrix(*found)
         if entries is None:
             entries = self.matrix_of(forward)
         if entries is not None and entries.nnz <= _WIDE * entries.shape[0]:
@@ -302,48 +299,22 @@ class LinearPredictors:
         pull = cache(lambda: self._constant(*self.compile_adjoint(predictor)))
         return lambda x: np.ravel(push(*own, *self.split(x))), lambda v: np.asarray(pull()(*own, v))
 
-    def _products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
-        """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
-        here = slice(self.ends[block] - int(np.prod(self._shapes[block])), self.ends[block])
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            out = x[here]
-            for linear_map in reversed(maps):
-                out = linear_map.forward(out.reshape(linear_map.input_shape))
-            return out.ravel()
-
-        def adjoint(v: np.ndarray) -> np.ndarray:
-            for linear_map in maps:
-                v = linear_map.adjoint(v.reshape(linear_map.output_shape))
-            return self._embedded(v, block)
-
-        return forward, adjoint
-
     def _of_operator(self, block: int, linear_map: LinearMap) -> FactorRows:
         """Return the rows of a potential's operator, with its own products, which are faster than by entries."""
-        forward, adjoint = self._products([linear_map], block)
+        forward, adjoint = self._blocks.products([linear_map], block)
 
         def squared_adjoint(v: np.ndarray) -> np.ndarray:
             out = linear_map.squared_adjoint(v.reshape(linear_map.output_shape))
             assert out is not None, "a map that has a squared adjoint has it for all vectors"
-            return self._embedded(out, block)
+            return self._blocks.embedded(out, block)
 
         squares = None if linear_map.squared_adjoint(np.zeros(linear_map.output_shape)) is None else squared_adjoint
         # Wavelets have thousands of entries in each row of a coarse level, which may be too many to hold.
         own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
         if own is not None:
-            return FactorRows(self._on_all_blocks(own, block), forward, adjoint, squares)
+            return FactorRows(self._blocks.on_all(own, block), forward, adjoint, squares)
         entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
         return FactorRows(entries, forward, adjoint, squares)
-
-    def _operator_matrix(self, maps: Sequence[LinearMap], block: int) -> scipy.sparse.csr_array | None:
-        """Return the matrix of a composition of operators on a block; None unless all have sparse matrices."""
-        if not all(linear_map.few_entries for linear_map in maps):
-            return None
-        matrices = [linear_map.matrix() for linear_map in maps]
-        if any(matrix is None for matrix in matrices):
-            return None
-        return self._on_all_blocks(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
         """Return the operators that a predictor is composed of, the last acting first, and its block; else None."""
@@ -357,15 +328,7 @@ class LinearPredictors:
             predictor = node.inputs[0]
         return (maps, noise.index(predictor)) if maps else None
 
-    def _on_all_blocks(self, matrix: scipy.sparse.csr_array, block: int) -> scipy.sparse.csr_array:
-        """Return the matrix on all unknowns, (rows, N), of one on a single block: zeros elsewhere."""
-        if matrix.shape[1] == self.size:
-            return matrix
-        parts = [scipy.sparse.csr_array((matrix.shape[0], int(np.prod(s)))) for s in self._shapes]
-        parts[block] = matrix
-        return scipy.sparse.hstack(parts, format="csr")
-
-    def _cached_for_data(self, what: str, build: Callable[[], Any]) -> Any:
+    def _cached_for_data(self, what: str, build: Callable[[], Built]) -> Built:
         """Return a cached value, built anew once any shared variable has other data."""
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
@@ -397,7 +360,7 @@ class LinearPredictors:
         # A compiled function stores its inputs in itself, so that calls must not overlap.
         lock = Lock()
 
-        def one_at_a_time(*inputs: Any) -> Any:
+        def one_at_a_time(*inputs: np.ndarray) -> np.ndarray:
             with lock:
                 return function(*inputs)
 

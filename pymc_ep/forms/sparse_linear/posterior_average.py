@@ -6,7 +6,7 @@ Donoho 1995). Its variances include the differences between grids.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
@@ -21,6 +21,7 @@ from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.posterior_sampled import SampledPosterior
 
 __all__ = [
+    "Part",
     "PosteriorAverage",
     "averaged_evidence",
     "averaged_status",
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 Part = LatentPosterior | PosteriorMixture | SampledPosterior
+"""Posterior on one grid."""
+OnGrid = TypeVar("OnGrid", bound=Part)
+"""Type of the posteriors on grids that a method rebuilds."""
 _LEFT_OUT = "draws come from a mixture over translations, whose density is not evaluated"
 """Reason for missing log densities of draws."""
 
@@ -110,7 +114,7 @@ class PosteriorAverage:
         return self.parts[0].theta
 
     @property
-    def mode(self) -> Any:
+    def mode(self) -> tuple[np.ndarray, Any, Any]:
         """Hyperparameters, prior and posterior on the grid of the model."""
         return self.parts[0].mode
 
@@ -166,8 +170,10 @@ def grid_state(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarr
 
 
 def rebuild_average(
-    form: Any, state: Mapping[str, np.ndarray], rebuild_one: Callable[[Any, Mapping[str, np.ndarray]], Any]
-) -> Any:
+    form: CompiledSparseLinear,
+    state: Mapping[str, np.ndarray],
+    rebuild_one: Callable[[CompiledSparseLinear, Mapping[str, np.ndarray]], OnGrid],
+) -> OnGrid | PosteriorAverage:
     """Return the posterior of a saved state: an average if it has translated grids."""
     grids = {name.removeprefix(_GRID): value for name, value in state.items() if name.startswith(_GRID)}
     own = {name: value for name, value in state.items() if not name.startswith(_GRID)}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -174,7 +173,7 @@ def _of_gaussian(block: NoiseBlock, sides: Sequence[int | None]) -> tuple[NoiseB
 
 
 def _potential(
-    name: str, site: Site, coefficients: TensorVariable, parameters: Sequence[TensorVariable], size: Any
+    name: str, site: Site, coefficients: TensorVariable, parameters: Sequence[TensorVariable], size: TensorVariable
 ) -> SiteGroup:
     return SiteGroup(
         name=name,

@@ -15,12 +15,14 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 from pymc_ep.hyper.maximise import endless_directions
 from pymc_ep.kernels import register_bodies
+from pymc_ep.numerics.backend.namespace import Array
 
 __all__ = ["Counts", "EvidenceOp"]
 
@@ -90,7 +92,7 @@ class EvidenceOp(Op):
         """Number of evaluations so far, and of failed ones."""
         return Counts(*(int(count) for count in self._counts))
 
-    def make_node(self, theta: Any) -> Apply:
+    def make_node(self, theta: TensorVariable) -> Apply:
         """Take a vector of doubles, give a double and a vector of doubles."""
         theta = pt.as_tensor_variable(theta).astype("float64")
         return Apply(self, [theta], [pt.dscalar("log_z"), pt.dvector("gradient")])
@@ -104,7 +106,7 @@ class EvidenceOp(Op):
         log_z, gradient = self.evaluate(inputs[0])
         output_storage[0][0], output_storage[1][0] = np.asarray(log_z), gradient
 
-    def evaluate(self, theta: Any) -> tuple[float, np.ndarray]:
+    def evaluate(self, theta: Array) -> tuple[float, np.ndarray]:
         """Return log Z and its gradient, (p,)."""
         theta = np.array(theta, dtype=float)
         with self._lock:

@@ -1,7 +1,6 @@
 """How JAX runs the evidence Op: as a call back to the host with its own derivative."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +11,23 @@ from pymc_ep.hyper.evidence.op import EvidenceOp
 
 
 @jax_funcify.register(EvidenceOp)
-def jax_evidence(op: EvidenceOp, **kwargs: Any) -> Callable[[Any], tuple[Any, Any]]:
+def jax_evidence(op: EvidenceOp, **kwargs: object) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """Return a function of theta that JAX can differentiate once, in reverse mode, and map over chains."""
 
-    def host(theta: Any) -> tuple[np.ndarray, np.ndarray]:
+    def host(theta: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         log_z, gradient = op.evaluate(theta)
         return np.asarray(log_z), gradient
 
     @jax.custom_vjp
-    def evidence(theta: Any) -> tuple[Any, Any]:
+    def evidence(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
         shapes = jax.ShapeDtypeStruct((), jnp.float64), jax.ShapeDtypeStruct(theta.shape, jnp.float64)
         return jax.pure_callback(host, shapes, theta, vmap_method="sequential")
 
-    def forward(theta: Any) -> tuple[tuple[Any, Any], Any]:
+    def forward(theta: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         outputs = evidence(theta)
         return outputs, outputs[1]
 
-    def backward(gradient: Any, cotangents: tuple[Any, Any]) -> tuple[Any]:
+    def backward(gradient: jax.Array, cotangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array]:
         return (cotangents[0] * gradient,)
 
     evidence.defvjp(forward, backward)

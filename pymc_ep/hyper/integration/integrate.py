@@ -7,8 +7,6 @@ standard deviation is below a nat. Fits at some of their positions test the emul
 is largest extend it. At the end, fits at representatives of the draws give these importance weights.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
@@ -18,17 +16,18 @@ from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.hyper.evidence.cumulants import why_no_correction
 from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.cloud import Cloud, bridged, weighted
-from pymc_ep.hyper.integration.corrections import Corrected, corrected_weights, correction_warning
+from pymc_ep.hyper.integration.corrections import corrected_weights, correction_warning
 from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
+from pymc_ep.hyper.integration.integral import Integral, not_integrated
 from pymc_ep.hyper.integration.interpolated_sites import error_between
 from pymc_ep.hyper.integration.walkers import Walkers
 from pymc_ep.hyper.lbfgs_search import Objective, search
 from pymc_ep.hyper.maximise import Hyper, Sites, endless_directions, held_fixed, hyper_names_of, why_not_settled
 from pymc_ep.numerics.interpolation.stratified_draws import nearest, stratified
 
-__all__ = ["Integral", "integrate"]
+__all__ = ["integrate"]
 
 _MODE_GAIN = 1e-3
 """Least gain of an iteration of the search for the mode, in nats. The mode is a centre only, and need not be exact."""
@@ -68,50 +67,6 @@ _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
 
-class Integral(NamedTuple):
-    """The posterior of the hyperparameters as draws, and the fits between which the sites are interpolated.
-
-    Attributes
-    ----------
-    mode : Hyper
-    thetas : ndarray, (m, p)
-    theta_weights : ndarray, (m,)
-        Weighted hyperparameters, for moments.
-    draws : ndarray, (s, p)
-        Of the hyperparameters, equally weighted; empty where the points themselves are the draws.
-    points : list of DesignPoint
-        Empty where nothing was integrated.
-    weights : ndarray, (k,)
-        Share of the draws nearest to each fit.
-    log_evidence : float
-        Log of the integral of Z(theta) p(theta).
-    corrected : Corrected, optional
-        Correction for EP's own error in log Z, where there is one.
-    effective : float
-        Relative effective sample size of the weights exact / emulated at the fits made last.
-    spread : float
-        Standard deviation of their logarithms, in nats.
-    evaluations : int
-        Fits, the search for the mode included.
-    converged : bool
-    sentence : str
-    """
-
-    mode: Hyper
-    thetas: np.ndarray
-    theta_weights: np.ndarray
-    draws: np.ndarray
-    points: list[DesignPoint]
-    weights: np.ndarray
-    log_evidence: float
-    corrected: Corrected | None
-    effective: float
-    spread: float
-    evaluations: int
-    converged: bool
-    sentence: str
-
-
 def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Integral:
     """Integrate over the hyperparameters.
 
@@ -146,21 +101,12 @@ def integrate(evidence: Evidence, theta: np.ndarray, start: Sites = None) -> Int
         endless = search(objective, theta)
         sentence = why_not_settled(objective, theta, 1.0) if endless else ""
         mode = held_fixed(objective.at, np.array(objective.trace), not sentence, sentence)
-        return _not_integrated(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
+        return not_integrated(mode, explorer, sentence) if sentence else _Integration(explorer, mode).run()
     except INTERRUPTS as stop:
         at = reached(stop, objective.best or objective.latest)
         sentence = f"interrupted after {explorer.evaluations} fits, and hyperparameters not integrated over but held"
         mode = held_fixed(at, np.array(objective.trace), False, sentence)
-        return _not_integrated(mode._replace(interrupted=True), explorer, sentence)
-
-
-def _not_integrated(mode: Hyper, explorer: Explorer, sentence: str) -> Integral:
-    """Return the mode in place of an integral, for the reason in `sentence`."""
-    mode = mode._replace(converged=False, sentence=sentence)
-    none, empty = np.zeros((0, mode.at.theta.size)), np.zeros(0)
-    return Integral(
-        mode, none, empty, none, [], empty, np.nan, None, 0.0, np.inf, explorer.evaluations, False, sentence
-    )
+        return not_integrated(mode._replace(interrupted=True), explorer, sentence)
 
 
 class _Integration:
@@ -182,7 +128,7 @@ class _Integration:
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
         self.frame, edge = first_frame(self.explorer, self.mode.at)
         if edge.any():
-            return _not_integrated(
+            return not_integrated(
                 self.mode,
                 self.explorer,
                 f"the search for the mode of the hyperparameters ended where fits do not converge beyond, in "
@@ -191,7 +137,7 @@ class _Integration:
             )
         scale = np.sqrt((self.frame.axes**2).sum(axis=0))
         if endless := endless_directions(self.explorer.evidence, self.mode.at.theta, scale):
-            return _not_integrated(
+            return not_integrated(
                 self.mode,
                 self.explorer,
                 f"the density of the hyperparameters does not fall on the way to {', '.join(endless)}, so that their "

@@ -1,7 +1,5 @@
 """Numba bodies of the inner products of Gaussian rows: own rows in parallel, and no array of pairs times columns."""
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -25,7 +23,16 @@ _jit_part = numba.njit(cache=True, fastmath=_FAST)
 
 
 @_jit
-def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, log_out: Any) -> None:
+def log_mean_exp(
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    log_out: np.ndarray,
+) -> None:
     """Write E f and log E e^f of all pairs, (n,) each; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
@@ -53,7 +60,16 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
 
 @_jit
 def log_mean_exp_pullback(
-    ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, weight: Any, weight_log: Any, of_mean: Any, of_variance: Any
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    weight: np.ndarray,
+    weight_log: np.ndarray,
+    of_mean: np.ndarray,
+    of_variance: np.ndarray,
 ) -> None:
     """Write the derivatives in the own moments, (I, K) each; see the NumPy body."""
     width = m.shape[1]
@@ -71,7 +87,16 @@ def log_mean_exp_pullback(
 
 
 @_jit
-def variance(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, spread: Any) -> None:
+def variance(
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    spread: np.ndarray,
+) -> None:
     """Write E f and Var f of all pairs, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
@@ -87,7 +112,16 @@ def variance(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, s
 
 @_jit
 def variance_pullback(
-    ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, weight: Any, of_spread: Any, of_mean: Any, of_variance: Any
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    weight: np.ndarray,
+    of_spread: np.ndarray,
+    of_mean: np.ndarray,
+    of_variance: np.ndarray,
 ) -> None:
     """Write the derivatives in the own moments, (I, K) each."""
     width = m.shape[1]
@@ -103,7 +137,16 @@ def variance_pullback(
 
 
 @_jit
-def full_log_mean_exp(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, log_out: Any) -> None:
+def full_log_mean_exp(
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    factor: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    log_out: np.ndarray,
+) -> None:
     """Write E f and log E e^f of all pairs of rows with covariances, (n,) each; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
@@ -122,7 +165,16 @@ def full_log_mean_exp(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: An
 
 @_jit
 def full_log_mean_exp_pullback(
-    ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, weight_log: Any, of_mean: Any, of_cov: Any
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    factor: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    weight: np.ndarray,
+    weight_log: np.ndarray,
+    of_mean: np.ndarray,
+    of_cov: np.ndarray,
 ) -> None:
     """Write the derivatives in the own moments, (I, K) and (I, K, K); see the NumPy body."""
     width = m.shape[1]
@@ -152,7 +204,16 @@ def full_log_mean_exp_pullback(
 
 
 @_jit
-def full_variance(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, spread: Any) -> None:
+def full_variance(
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    factor: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    spread: np.ndarray,
+) -> None:
     """Write E f and Var f of all pairs of rows with covariances, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
@@ -174,7 +235,16 @@ def full_variance(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, o
 
 @_jit
 def full_variance_pullback(
-    ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, of_spread: Any, of_mean: Any, of_cov: Any
+    ends: np.ndarray,
+    others: np.ndarray,
+    m: np.ndarray,
+    factor: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    weight: np.ndarray,
+    of_spread: np.ndarray,
+    of_mean: np.ndarray,
+    of_cov: np.ndarray,
 ) -> None:
     """Write the derivatives in the own moments, (I, K) and (I, K, K)."""
     width = m.shape[1]
@@ -192,7 +262,16 @@ def full_variance_pullback(
 
 
 @_jit_part
-def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: Any, x: Any) -> bool:
+def _weighted(
+    m: np.ndarray,
+    factor: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    g: np.ndarray,
+    across: np.ndarray,
+    root: np.ndarray,
+    x: np.ndarray,
+) -> bool:
     """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return False if C does not exist."""
     width = len(m)
     for d in range(width):
@@ -234,7 +313,7 @@ def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: An
 
 
 @_jit_part
-def _solve_lower(root: Any, values: Any) -> None:
+def _solve_lower(root: np.ndarray, values: np.ndarray) -> None:
     """Replace values, (K, K), by their solution with a lower triangular matrix."""
     width = len(root)
     for d in range(width):
@@ -248,7 +327,7 @@ def _solve_lower(root: Any, values: Any) -> None:
 
 
 @_jit_part
-def _mirror(matrix: Any) -> None:
+def _mirror(matrix: np.ndarray) -> None:
     """Copy the lower triangle to the upper one."""
     for d in range(len(matrix)):
         for e in range(d):

@@ -3,6 +3,7 @@
 Numba's body takes some seconds to compile on a new machine, and a tenth of the time of NumPy's or less to run.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -14,12 +15,17 @@ from pymc_ep.kernels.inner_products.full_body import FactoredRows, FullRows
 
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
+OwnRows = Rows | FactoredRows
+"""Rows whose derivatives are wanted."""
+OtherRows = Rows | FullRows
+"""Rows that they are multiplied by."""
+
 _FEW = 30_000
 """Largest size for NumPy: pairs times columns, or ten times pairs times squared columns with covariances. A call takes
 some milliseconds at most there, and a fit some seconds."""
 
 
-def log_mean_exp(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+def log_mean_exp(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist.
 
     Parameters
@@ -30,12 +36,14 @@ def log_mean_exp(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.nda
     return _statistics("log_mean_exp", pairs, own, other)
 
 
-def variance(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+def variance(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
     """Return E f and Var f of each pair, (n,) each, of rows as in `log_mean_exp`."""
     return _statistics("variance", pairs, own, other)
 
 
-def log_mean_exp_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_log: np.ndarray) -> Any:
+def log_mean_exp_pullback(
+    pairs: Pairs, own: OwnRows, other: OtherRows, of_mean: np.ndarray, of_log: np.ndarray
+) -> Rows | FullRows:
     """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
 
     They are `Rows`, or `FullRows` where there are covariances.
@@ -43,12 +51,14 @@ def log_mean_exp_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarra
     return _derivatives("log_mean_exp_pullback", pairs, own, other, of_mean, of_log)
 
 
-def variance_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_variance: np.ndarray) -> Any:
+def variance_pullback(
+    pairs: Pairs, own: OwnRows, other: OtherRows, of_mean: np.ndarray, of_variance: np.ndarray
+) -> Rows | FullRows:
     """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
     return _derivatives("variance_pullback", pairs, own, other, of_mean, of_variance)
 
 
-def _chosen(name: str, pairs: Pairs, own: Any) -> tuple[bool, Any]:
+def _chosen(name: str, pairs: Pairs, own: OwnRows) -> tuple[bool, Callable[..., Any]]:
     """Return True if NumPy's body runs, else False, and the body."""
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
     if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
@@ -56,7 +66,7 @@ def _chosen(name: str, pairs: Pairs, own: Any) -> tuple[bool, Any]:
     return False, getattr(import_module("pymc_ep.kernels.inner_products.numba"), f"full_{name}" if full else name)
 
 
-def _statistics(name: str, pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+def _statistics(name: str, pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
     few, run = _chosen(name, pairs, own)
     if few:
         return run(pairs, own, other)
@@ -65,7 +75,9 @@ def _statistics(name: str, pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarr
     return out
 
 
-def _derivatives(name: str, pairs: Pairs, own: Any, other: Any, first: np.ndarray, second: np.ndarray) -> Any:
+def _derivatives(
+    name: str, pairs: Pairs, own: OwnRows, other: OtherRows, first: np.ndarray, second: np.ndarray
+) -> Rows | FullRows:
     few, run = _chosen(name, pairs, own)
     if few:
         return run(pairs, own, other, first, second)

@@ -6,7 +6,6 @@ theirs; regimes that nobody needs are skipped.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -242,7 +241,7 @@ def _where_needed(regime: Callable[..., Moments], here: jax.Array, result: Momen
     return lax.cond(jnp.any(here), replaced, lambda operands: operands[0], (result, arguments))
 
 
-def rectified_poisson(y: Any, mean: Any, variance: Any, power: Any, zero_mass: bool) -> Moments:
+def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, zero_mass: bool) -> Moments:
     """Return log_z, mean, variance, gradient and precision, of the broadcast shape; traceable."""
     y, mean, variance, power = jnp.broadcast_arrays(
         *(jnp.asarray(value, dtype=jnp.float64) for value in (y, mean, variance, power))
@@ -284,6 +283,6 @@ def rectified_poisson(y: Any, mean: Any, variance: Any, power: Any, zero_mass: b
 
 
 @jax_funcify.register(RectifiedPoisson)
-def jax_funcify_rectified_poisson(op: RectifiedPoisson, **kwargs: Any) -> Any:
+def jax_funcify_rectified_poisson(op: RectifiedPoisson, **kwargs: object) -> Callable[..., tuple[jax.Array, ...]]:
     require_float64()
     return partial(rectified_poisson, zero_mass=op.zero_mass)

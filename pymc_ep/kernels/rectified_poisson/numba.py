@@ -1,9 +1,10 @@
 """Numba body of `rectified_poisson`: the Python body, compiled without fast-math."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
 from pymc_ep.kernels.rectified_poisson import body
@@ -12,7 +13,9 @@ from pymc_ep.kernels.scalar_kernel import jit_body
 
 
 @register_funcify_and_cache_key(RectifiedPoisson)
-def numba_rectified_poisson(op: RectifiedPoisson, node: Any, **kwargs: Any) -> tuple[Any, str]:
+def numba_rectified_poisson(
+    op: RectifiedPoisson, node: Apply, **kwargs: object
+) -> tuple[Callable[..., tuple[float, ...]], str]:
     """Return the compiled body and the key of its cache."""
     jit = partial(numba_njit, fastmath=False)
     compiled = jit_body(body.FUNCTIONS, jit)

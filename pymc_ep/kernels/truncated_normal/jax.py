@@ -1,6 +1,6 @@
 """JAX body of `truncated_normal`; body.py has the derivation."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def gaussian(k: jax.Array) -> jax.Array:
     return jnp.where(near, jnp.exp(-0.5 * high * high) * jnp.exp(-0.5 * (k - high) * (k + high)), 0.0)
 
 
-def truncated_normal(k: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return log mass, hazard, mean and variance, elementwise; traceable."""
     k = jnp.asarray(k, dtype=jnp.float64)
     valid = jnp.isfinite(k)
@@ -61,6 +61,6 @@ def truncated_normal(k: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array
 
 
 @jax_funcify.register(TruncatedNormal)
-def jax_funcify_truncated_normal(op: TruncatedNormal, **kwargs: Any) -> Any:
+def jax_funcify_truncated_normal(op: TruncatedNormal, **kwargs: object) -> Callable[..., tuple[jax.Array, ...]]:
     require_float64()
     return truncated_normal

@@ -1,9 +1,10 @@
 """Numba body of `truncated_normal`: the Python body, compiled without fast-math."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
 from pymc_ep.kernels.scalar_kernel import jit_body
@@ -12,7 +13,9 @@ from pymc_ep.kernels.truncated_normal.op import TruncatedNormal
 
 
 @register_funcify_and_cache_key(TruncatedNormal)
-def numba_truncated_normal(op: TruncatedNormal, node: Any, **kwargs: Any) -> tuple[Any, str]:
+def numba_truncated_normal(
+    op: TruncatedNormal, node: Apply, **kwargs: object
+) -> tuple[Callable[..., tuple[float, ...]], str]:
     """Return the compiled body and the key of its cache."""
     jit = partial(numba_njit, fastmath=False)
     compiled = jit_body(body.FUNCTIONS, jit)

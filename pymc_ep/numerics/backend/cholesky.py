@@ -1,11 +1,9 @@
 """Cholesky factors, their inverses and products with these, by LAPACK or under JAX."""
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 
-from pymc_ep.numerics.backend.namespace import is_jax
+from pymc_ep.numerics.backend.namespace import Array, is_jax
 
 __all__ = [
     "cholesky",
@@ -23,7 +21,7 @@ counts = {"factorizations": 0}
 """Number of cubic factorisations so far, for tests of the cost of a sweep."""
 
 
-def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
+def inverse_factor(matrix: Array) -> tuple[Array, Array, Array]:
     """Return the inverse of the Cholesky factor, the log-determinant and whether `matrix` is positive definite.
 
     Parameters
@@ -52,7 +50,7 @@ def inverse_factor(matrix: Any) -> tuple[Any, Any, Any]:
     return inverse, log_det, True
 
 
-def cholesky(matrix: Any) -> tuple[Any, Any]:
+def cholesky(matrix: Array) -> tuple[Array, Array]:
     """Return the lower Cholesky factor and whether there is one."""
     if is_jax(matrix):
         from pymc_ep.numerics.backend.cholesky_jax import cholesky_jax
@@ -102,7 +100,7 @@ def factor_lower(matrix: np.ndarray, *, clean: bool = False, block: int = 4096) 
     return matrix, 0
 
 
-def solve_right(matrix: Any, factor: Any) -> Any:
+def solve_right(matrix: Array, factor: Array) -> Array:
     """Return matrix @ inv(factor).T for a lower triangular factor."""
     if is_jax(matrix):
         from pymc_ep.numerics.backend.cholesky_jax import solve_right_jax
@@ -111,14 +109,14 @@ def solve_right(matrix: Any, factor: Any) -> Any:
     return scipy.linalg.solve_triangular(factor, matrix.T, lower=True).T
 
 
-def solve(whitener: Any, vector: Any) -> Any:
+def solve(whitener: Array, vector: Array) -> Array:
     """Return B^{-1} vector, for W = `whitener` = L^{-1} with B = L L^T."""
     if is_jax(whitener):
         return whitener.T @ (whitener @ vector)
     return scipy.linalg.blas.dtrmv(whitener, scipy.linalg.blas.dtrmv(whitener, vector, lower=1), lower=1, trans=1)
 
 
-def times(matrix: Any, vector: Any) -> Any:
+def times(matrix: Array, vector: Array) -> Array:
     """Return matrix @ vector.
 
     Uses SciPy's BLAS, as the factorisations do. NumPy's is another library, and the waiting threads of either occupy
@@ -131,7 +129,7 @@ def times(matrix: Any, vector: Any) -> Any:
     return scipy.linalg.blas.dgemv(1.0, matrix.T, vector, trans=1)
 
 
-def gram(whitener: Any) -> Any:
+def gram(whitener: Array) -> Array:
     """Return B^{-1} = W^T W in full."""
     if is_jax(whitener):
         return whitener.T @ whitener

@@ -1,7 +1,6 @@
 """Dense factorisations under JAX; the counterparts of the LAPACK calls in `pymc_ep.numerics.backend.cholesky`."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +9,25 @@ import jax.scipy.linalg as jsl
 __all__ = ["cholesky_jax", "inverse_factor_jax", "solve_right_jax", "where_any_jax"]
 
 
-def inverse_factor_jax(matrix: Any) -> tuple[Any, Any, Any]:
+def inverse_factor_jax(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """See `pymc_ep.numerics.backend.cholesky.inverse_factor`."""
     factor = jnp.linalg.cholesky(matrix)
     inverse = jsl.solve_triangular(factor, jnp.eye(matrix.shape[0]), lower=True)
     return inverse, 2.0 * jnp.log(jnp.diagonal(factor)).sum(), jnp.isfinite(factor[-1, -1])
 
 
-def cholesky_jax(matrix: Any) -> tuple[Any, Any]:
+def cholesky_jax(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the lower factor and whether there is one."""
     factor = jnp.linalg.cholesky(matrix)
     proper = jnp.isfinite(factor[-1, -1])
     return jnp.where(proper, factor, jnp.eye(matrix.shape[0])), proper
 
 
-def solve_right_jax(matrix: Any, factor: Any) -> Any:
+def solve_right_jax(matrix: jax.Array, factor: jax.Array) -> jax.Array:
     """Return matrix @ inv(factor).T."""
     return jsl.solve_triangular(factor, matrix.T, lower=True).T
 
 
-def where_any_jax(mask: Any, values: Callable[[], Any], otherwise: Any) -> Any:
+def where_any_jax(mask: jax.Array, values: Callable[[], jax.Array], otherwise: jax.Array) -> jax.Array:
     """Return ``where(mask, values(), otherwise)``, and call `values` only if any element of the mask holds."""
     return jax.lax.cond(mask.any(), lambda: jnp.where(mask, values(), otherwise), lambda: otherwise)

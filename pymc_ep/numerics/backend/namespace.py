@@ -1,7 +1,8 @@
 """Dispatch between NumPy and JAX by the type of an array, so that formulas are written once."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -9,9 +10,11 @@ __all__ = ["Array", "is_jax", "namespace", "on_host", "to_jax", "while_loop"]
 
 Array = Any
 """An array of NumPy or of JAX, or a number in its place."""
+Fields = TypeVar("Fields", bound=Iterable[Any])
+"""A NamedTuple."""
 
 
-def namespace(*arrays: Any) -> Any:
+def namespace(*arrays: Array) -> ModuleType:
     """Return the module of array functions for the arguments.
 
     Parameters
@@ -32,19 +35,19 @@ def namespace(*arrays: Any) -> Any:
     return np
 
 
-def is_jax(array: Any) -> bool:
+def is_jax(array: object) -> bool:
     """Whether `array` is a JAX array or tracer, by the module of its type, without importing JAX."""
     return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def to_jax(array: Any) -> Any:
+def to_jax(array: Array) -> Array:
     """Return an array on JAX's default device."""
     from pymc_ep.numerics.backend.namespace_jax import jax_numpy
 
     return jax_numpy().asarray(array)
 
 
-def on_host(fields: Any) -> Any:
+def on_host(fields: Fields) -> Fields:
     """Return a NamedTuple with NumPy arrays in place of JAX's, and everything else as it is."""
     return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))
 

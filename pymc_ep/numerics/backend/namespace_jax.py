@@ -1,6 +1,7 @@
 """The part of `pymc_ep.numerics.backend.namespace` that needs JAX."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy
 __all__ = ["jax_numpy", "while_loop_jax"]
 
 
-def jax_numpy() -> Any:
+def jax_numpy() -> ModuleType:
     """Return ``jax.numpy``."""
     return jax.numpy
 

@@ -12,6 +12,7 @@ Baraniuk 1998, in log odds).
 
 from collections.abc import Callable
 from math import prod
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ class Forest(NamedTuple):
             start += prod(shape)
         return out
 
-    def log_normaliser(self, log_odds: Array, low: Array, high: Array, xp: Any = None) -> Array:
+    def log_normaliser(self, log_odds: Array, low: Array, high: Array, xp: ModuleType | None = None) -> Array:
         """Return the log normaliser relative to all emissions of the low state.
 
         Parameters
@@ -94,7 +95,7 @@ class Forest(NamedTuple):
             found.append(TreePosterior(own.message, reached, parent, below_low, below_high))
         return TreePosterior(*(xp.concatenate([part.ravel() for part in parts[::-1]]) for parts in zip(*found)))
 
-    def states(self, uniform: Array, low: Array, high: Array, xp: Any) -> Array:
+    def states(self, uniform: Array, low: Array, high: Array, xp: ModuleType) -> Array:
         """Return draws of the states, (n,) of bool, from uniform ones, (n,); for the rest see `log_normaliser`."""
         found: list[Any] = []
         for own, below_low, below_high in reversed(list(zip(*map(self.levels, (uniform, low, high))))):
@@ -102,7 +103,7 @@ class Forest(NamedTuple):
             found.append(own < probability)
         return xp.concatenate([level.ravel() for level in found[::-1]])
 
-    def _upwards(self, log_odds: Array, low: Array, high: Array, xp: Any) -> list["_Level"]:
+    def _upwards(self, log_odds: Array, low: Array, high: Array, xp: ModuleType) -> list["_Level"]:
         """Return the upward messages of each level."""
         out = []
         below: Array = 0.0
@@ -136,7 +137,7 @@ def _shared(probability: np.ndarray) -> np.ndarray:
     return first if (probability == first).all() else probability
 
 
-def _log_odds_terms(probability: Array, belief: Array, xp: Any) -> tuple[Any, Any, Any]:
+def _log_odds_terms(probability: Array, belief: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
     """Return logit p + b, its softplus and log(1 - p)."""
     log_complement = xp.log1p(-probability)
     odds = xp.log(probability) - log_complement + belief
@@ -157,6 +158,6 @@ def _sum_of_children(children: Array, shape: tuple[int, ...]) -> Array:
     return pairs[..., 0] + pairs[..., 1]
 
 
-def _at_children(parents: Array, xp: Any) -> Array:
+def _at_children(parents: Array, xp: ModuleType) -> Array:
     """Return each parent's value at its four children."""
     return xp.repeat(xp.repeat(parents, 2, axis=2), 2, axis=1)

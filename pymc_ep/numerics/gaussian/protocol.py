@@ -4,8 +4,8 @@ Implementations: `observation_space`, `coefficient_space`, `sparse_coefficient_s
 prior take the posterior that it returned. Both are NamedTuples of arrays, so that JAX can trace them.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -53,7 +53,10 @@ class _Posterior(Protocol):
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x with Cov(x, coordinates) = `cross`, (d, c)."""
 
-    def _replace(self, **fields: Any) -> Array:
+    def __iter__(self) -> Iterator[Array]:
+        """Iterate over the fields, as NamedTuples do."""
+
+    def _replace(self, **fields: Array) -> Array:
         """Return a copy with other fields, as NamedTuples do."""
 
 
@@ -86,7 +89,11 @@ GaussianPosterior = _DrawnFromPrior | _DrawnByItself
 """Either kind of posterior; `drawn_from_prior` discriminates them."""
 
 
-class GaussianPrior(Protocol):
+P = TypeVar("P", bound=_Posterior)
+"""Type of the posterior that a prior returns and takes."""
+
+
+class GaussianPrior(Protocol[P]):
     """N(m0, K) on n predictors. The mean is an argument of the methods, since it changes while K does not."""
 
     def variances(self) -> Array:
@@ -107,29 +114,29 @@ class GaussianPrior(Protocol):
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first number of the prior that is not finite, with its coordinate and predictor."""
 
-    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> Any:
+    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> P:
         """Multiply by Gaussian sites; with `log_concave` no site has a negative precision."""
 
-    def shifted(self, posterior: Any, mean: Array, shift: Array, precision: Array) -> Array:
+    def shifted(self, posterior: P, mean: Array, shift: Array, precision: Array) -> Array:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
 
-    def rounding(self, posterior: Any) -> Array:
+    def rounding(self, posterior: P) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative."""
 
-    def posterior_rows(self, posterior: Any) -> Callable[..., np.ndarray]:
+    def posterior_rows(self, posterior: P) -> Callable[..., np.ndarray]:
         """Return the posterior covariance as a function: ``rows`` and ``columns`` are slices or indices, (k, m).
 
         Without ``columns`` it returns whole rows, (k, n).
         """
 
-    def cotangent(self, posterior: Any, precision: Array) -> np.ndarray | None:
+    def cotangent(self, posterior: P, precision: Array) -> np.ndarray | None:
         """Return the derivative of log Z in the prior's array, of its shape; None where that is constant."""
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Array]:
         """Iterate over the prior's arrays: first the one that `cotangent` belongs to."""
 
 
-class CoordinatePrior(GaussianPrior, Protocol):
+class CoordinatePrior(GaussianPrior[P], Protocol[P]):
     """A prior with independent coordinates, whose posterior is not `drawn_from_prior`."""
 
     @property

@@ -15,11 +15,13 @@ expectations under the tilted density. (The first is Stein's identity for the Ga
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.backend.namespace import Array, namespace, while_loop
+from pymc_ep.numerics.backend.namespace import Array, namespace
+from pymc_ep.numerics.quadrature.peak_interval import peak_interval
 
 __all__ = [
     "GAUSSIAN_CUTS",
@@ -36,28 +38,9 @@ __all__ = [
     "weighed",
 ]
 
-DROP = 40.0
-"""Nats below the maximum at which the integrand is cut off; exp(-40) is 4e-18."""
-
 REACH = 1.0
 """Cavity standard deviations by which the cavity mean of a rule may move: the mass that it then misses is below
 exp(-30), since its ends, DROP nats down, are at most 9 of them away."""
-
-_WIDE_DROP = 60.0
-"""Largest drop at an edge, in nats, at which its search ends: a panel is then at most 1.5 times too long (log t
-linear)."""
-
-_AIM_DROP = 48.0
-"""Drop at which the Newton steps to an edge aim, in nats: between `DROP` and `_WIDE_DROP`, so that rounding and
-curvature miss neither."""
-
-_MODE_LOSS = 0.5
-"""Largest distance of the mode found below the maximum, in nats. The mode is only where panels are cut."""
-
-_MODE_SECTIONS = 6
-"""Points at which one round of the search for the mode cuts its bracket: evaluated at once, they save rounds."""
-_MAX_SEARCH = 60
-"""Most rounds of a search. It ends one on values that are not finite; finite ones needed nine rounds at most."""
 
 GAUSSIAN_CUTS = (-9.5, -5.0, -2.5, 0.0, 2.5, 5.0, 9.5)
 """Cavity standard deviations at which panels break if the density may have several modes; exp(-9.5**2 / 2) is 3e-20."""
@@ -173,7 +156,7 @@ def tilted_nodes(
         return log_density(f, y, *parameters)
 
     if log_concave:
-        centre, log_centre, low, high = _peak_interval(density, mean, variance, power, xp)
+        centre, log_centre, low, high = peak_interval(density, mean, variance, power, xp)
         cuts = [xp.zeros_like(mean)]
     else:
         centre, log_centre = mean, density(mean[None])[0][0]
@@ -299,102 +282,10 @@ def panels_between(low: Array, high: Array, inner: Array) -> Panels:
     return Panels(left.reshape(-1), width.reshape(-1), site, np.arange(0, n * count, count))
 
 
-def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: Any) -> tuple[Any, Any, list[Any]]:
+def _hull_interval(mean: Array, variance: Array, knots: Sequence[Any], xp: ModuleType) -> tuple[Any, Any, list[Any]]:
     """Return an interval and its cuts, as offsets from the cavity mean, that contain every mode of the density."""
     deviation = xp.sqrt(variance)
     peak = knots[0] - mean
     reach = GAUSSIAN_CUTS[-1] * deviation
     low, high = xp.minimum(peak, 0.0) - reach, xp.maximum(peak, 0.0) + reach
     return low, high, [cut * deviation for cut in GAUSSIAN_CUTS]
-
-
-def _peak_interval(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> tuple[Any, Any, Any, Any]:
-    """Return a point near the mode, log t there, and the offsets at which the integrand has dropped by `DROP`."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        centre = _mode(density, mean, variance, power, xp)
-        log_centre = density(centre[None])[0][0]
-        left, right = _edges(density, centre, log_centre, mean, variance, power, xp)
-    return centre, log_centre, -left, right
-
-
-def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Any) -> Array:
-    """Find a point less than `_MODE_LOSS` nats below the maximum of the tilted density.
-
-    Along the direction in which the density rises from the cavity mean, ``rise(d) = |d log density / d f|`` at
-    distance d falls from ``g0 = rise(0) >= 0`` and is negative beyond ``v * g0``, because the slope of log t can
-    only fall. The bracket is cut into several sections in each round, in distance, or in log distance while it
-    spans orders of magnitude. By concavity its ends are at most ``|rise| * width`` below the maximum.
-    """
-    slope = power * density(mean[None])[1][0]
-    deviation = xp.sqrt(variance)
-    way = xp.where(slope < 0, -1.0, 1.0)
-    rise = xp.abs(slope)
-    # The cap keeps the first points finite where the slope at the cavity mean overflows.
-    high = xp.minimum(variance * rise, 1e100 * deviation)
-    low = xp.zeros_like(mean)
-    part = (np.arange(1, _MODE_SECTIONS + 1) / (_MODE_SECTIONS + 1))[:, None]
-
-    def loss(low: Array, high: Array, rise_low: Array, rise_high: Array) -> Array:
-        return xp.minimum(rise_low, rise_high) * (high - low)
-
-    def cond(state: tuple[Any, ...]) -> Any:
-        *bracket, count = state
-        return xp.any(loss(*bracket) > _MODE_LOSS) & (count < _MAX_SEARCH)
-
-    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        low, high, rise_low, rise_high, count = state
-        start = xp.maximum(low, deviation / 8)
-        ratio = high / start
-        geometric = start * xp.exp(xp.log(xp.maximum(ratio, 1.0)) * (part - part[0]))
-        point = xp.where(ratio > 16, geometric, low + (high - low) * part)
-        rise = way * power * density(mean + way * point)[1] - point / variance
-        beyond = ~(rise > 0)
-        low, high = xp.max(xp.where(beyond, low, point), axis=0), xp.min(xp.where(beyond, point, high), axis=0)
-        rise_low = xp.min(xp.where(beyond, rise_low, rise), axis=0)
-        rise_high = xp.min(xp.where(beyond, -rise, rise_high), axis=0)
-        return low, high, rise_low, rise_high, count + 1
-
-    state = low, high, rise, xp.full_like(mean, np.inf), 0
-    low, high, rise_low, rise_high, _ = while_loop(cond, body, state)
-    return mean + way * xp.where(rise_low <= rise_high, low, high)
-
-
-def _edges(
-    density: Callable, centre: Array, log_centre: Array, mean: Array, variance: Array, power: Array, xp: Any
-) -> tuple[Any, Any]:
-    """Find the distances left and right of `centre` at which the log integrand has dropped by about `DROP`.
-
-    The Gaussian alone drops that far within ``sqrt(2 * DROP * v)``. The drop D(d) is convex in the distance, so if it
-    is more than DROP there, it is less than DROP within the fraction DROP / D of that distance. From the outer end
-    Newton steps on log D against log d, exact for powers of d; where one leaves the bracket, its geometric mean.
-    """
-    way = np.array([-1.0, 1.0])[:, None]
-
-    def drop(distance: Array) -> tuple[Any, Any]:
-        """Drop at distances of shape (2, n), and its derivative."""
-        offset = way * distance
-        log_t, slope = density(centre + offset)
-        fall = offset * (offset + 2 * (centre - mean)) / (2 * variance) - power * (log_t - log_centre)
-        growth = way * ((offset + centre - mean) / variance - power * slope)
-        return xp.where(xp.isnan(fall), np.inf, fall), growth
-
-    def cond(state: tuple[Any, ...]) -> Any:
-        _, _, drop_high, _, count = state
-        return xp.any(drop_high > _WIDE_DROP) & (count < _MAX_SEARCH)
-
-    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        low, high, drop_high, growth_high, count = state
-        step = xp.log(drop_high / _AIM_DROP) * drop_high / (high * growth_high)
-        point = high * xp.exp(-step)
-        point = xp.where((point > low) & (point < high), point, xp.sqrt(low * high))
-        point = xp.where(drop_high > _WIDE_DROP, point, high)
-        fall, growth = drop(point)
-        beyond = fall >= DROP
-        low, high = xp.where(beyond, low, point), xp.where(beyond, point, high)
-        return low, high, xp.where(beyond, fall, drop_high), xp.where(beyond, growth, growth_high), count + 1
-
-    high = xp.sqrt(2 * DROP * variance) * np.ones((2, 1))
-    drop_high, growth_high = drop(high)
-    low = high * xp.clip(DROP / drop_high, 1e-12, 1.0)
-    _, high, *_ = while_loop(cond, body, (low, high, drop_high, growth_high, 0))
-    return high[0], high[1]

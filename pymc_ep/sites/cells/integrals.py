@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
 __all__ = ["log_integral"]
 

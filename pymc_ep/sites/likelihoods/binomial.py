@@ -1,5 +1,6 @@
 """Numbers of successes among n trials, under the logistic, the probit and the complementary log-log link."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytensor.tensor as pt
@@ -61,12 +62,16 @@ def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
     return (*binary_logit_knots(y), *(peak + knot for knot in (-6.0, -2.0, 2.0, 6.0)))
 
 
-def _with_trials(knots: Any) -> Any:
+def _with_trials(knots: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
     return lambda y, n: knots(y)
 
 
 def _binomial(
-    name: str, logp: Any, knots: Any, knots_beyond: float, super_gaussian: SuperGaussian | None = None
+    name: str,
+    logp: Callable[..., Any],
+    knots: Callable[..., tuple[Any, ...]],
+    knots_beyond: float,
+    super_gaussian: SuperGaussian | None = None,
 ) -> Site:
     return register_site(
         Site(

@@ -4,6 +4,7 @@ The observed category selects the cutpoints below and above it. These are the pa
 categories one of them is infinite.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytensor.tensor as pt
@@ -39,12 +40,12 @@ def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
     return log_above + pt.log1mexp(log_below - log_above)
 
 
-def _knots(steps: tuple[float, ...]) -> Any:
+def _knots(steps: tuple[float, ...]) -> Callable[..., tuple[Any, ...]]:
     """Around either cutpoint, where the log density turns from one line or parabola to another."""
     return lambda y, lower, upper: tuple(end + step for end in (lower, upper) for step in steps)
 
 
-def _ordered(name: str, logp: Any, steps: tuple[float, ...], knots_beyond: float) -> Site:
+def _ordered(name: str, logp: Callable[..., Any], steps: tuple[float, ...], knots_beyond: float) -> Site:
     return register_site(
         Site(
             name=name,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.bilinear import singular_value_shrinkage, variational_gaussian
 from pymc_ep.engines.bilinear.bound import Sides
 from pymc_ep.engines.bilinear.values import Cells
 from pymc_ep.engines.loop import Run
@@ -88,7 +89,7 @@ def bilinear_solution(
     )
 
 
-def saved(state: Any) -> dict[str, np.ndarray]:
+def saved(state: variational_gaussian.State | singular_value_shrinkage.State) -> dict[str, np.ndarray]:
     """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     sides = zip(("left", "right"), state.sides)
     arrays = {f"{side}_{name}": part for side, rows in sides for name, part in rows._asdict().items()}

@@ -29,7 +29,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
 )
 from pymc_ep.kernels.inner_products import Rows
 from pymc_ep.numerics.factorisation.singular_value_shrinkage import threshold
-from pymc_ep.sites.cells.likelihoods import CurvedCellSite
+from pymc_ep.sites.cells.base import CurvedCellSite
 
 __all__ = ["OPTIONS", "VBMF", "solve"]
 
@@ -44,7 +44,7 @@ _LOOSE_RATIO = 10.0
 that ratio, and the bound looser."""
 
 
-def solve(call: Call) -> Solution:
+def solve(call: Call[CompiledBilinear]) -> Solution:
     """Fit a bilinear form by shrinkage of singular values.
 
     Raises
@@ -158,7 +158,7 @@ def _require_columns(form: CompiledBilinear, prior: BilinearPrior) -> None:
             )
 
 
-def _rank(form: CompiledBilinear, rank: Any) -> int:
+def _rank(form: CompiledBilinear, rank: int | None) -> int:
     (n_rows, d), (n_cols, _) = form.shapes[:2]
     if rank is None:
         return min(d, n_rows, n_cols)

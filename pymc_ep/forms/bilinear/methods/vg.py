@@ -25,7 +25,7 @@ from pymc_ep.forms.bilinear.methods.solution import (
     started_sides,
     with_unseen_rows,
 )
-from pymc_ep.sites.cells.likelihoods import CellSite
+from pymc_ep.sites.cells.base import CellSite
 
 __all__ = ["OPTIONS", "VG", "solve"]
 
@@ -44,7 +44,7 @@ _SINGULAR = 1e-10
 singular: no prior scale that data suggest is five orders of magnitude below the first guess."""
 
 
-def solve(call: Call) -> Solution:
+def solve(call: Call[CompiledBilinear]) -> Solution:
     """Fit a bilinear form by a Gaussian of independent rows.
 
     Raises

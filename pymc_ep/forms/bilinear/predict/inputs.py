@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from numpy.typing import ArrayLike
 
 from pymc_ep.distributions.bilinear import require_unmasked
 from pymc_ep.engines.bilinear.values import NewCells
@@ -28,7 +29,7 @@ def matrix_names(form: CompiledBilinear) -> tuple[str, str]:
 
 
 def read_cells(
-    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Any, new: int | None = None
+    model: pm.Model, form: CompiledBilinear, theta: np.ndarray, given: Mapping[str, ArrayLike], new: int | None = None
 ) -> NewCells:
     """Return the new cells that a mapping describes.
 
@@ -117,7 +118,7 @@ def _cell_parameters(form: CompiledBilinear, theta: np.ndarray) -> dict[str, np.
     return {"offset": prior.offset} | dict(zip(form.form.cells.site.parameters, prior.parameters))
 
 
-def _for_all(name: str, key: str, given: Any, fitted: np.ndarray, size: int) -> np.ndarray:
+def _for_all(name: str, key: str, given: ArrayLike | None, fitted: np.ndarray, size: int) -> np.ndarray:
     """Return values for new cells, (size,): as given, or else the value shared by all cells of the fit."""
     if given is None:
         if np.ptp(fitted) > 0:

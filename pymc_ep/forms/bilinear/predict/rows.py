@@ -112,7 +112,9 @@ class CellRows:
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
         # Rates at nodes may overflow to infinity; the likelihood is then zero.
         with np.errstate(over="ignore", invalid="ignore"):
-            density = self._site.log_density(self._least, mean + nodes[:, None, None] * sd, *self._parameters)
+            density = self._site.log_density(
+                np.asarray(self._least), mean + nodes[:, None, None] * sd, *map(np.asarray, self._parameters)
+            )
         return -logsumexp(density + np.log(weights / weights.sum())[:, None, None], axis=0)
 
     def ranked(self, which: np.ndarray, others: np.ndarray, by: str) -> Ranked:

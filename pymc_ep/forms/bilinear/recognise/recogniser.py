@@ -37,7 +37,7 @@ from pymc_ep.graphs.queries import (
     without_views,
 )
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
-from pymc_ep.sites.cells.likelihoods import cell_site, cell_site_names
+from pymc_ep.sites.cells.base import cell_site, cell_site_names
 
 __all__ = ["bilinear_sites", "recognise_bilinear"]
 

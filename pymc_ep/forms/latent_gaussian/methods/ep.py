@@ -21,7 +21,8 @@ from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 from pymc_ep.hyper.evidence.op import EvidenceOp
-from pymc_ep.hyper.integration.integrate import Integral, integrate
+from pymc_ep.hyper.integration.integral import Integral
+from pymc_ep.hyper.integration.integrate import integrate
 from pymc_ep.hyper.maximise import Hyper, fit_fixed, maximise
 
 __all__ = ["EP", "OPTIONS", "TREATMENTS", "Fitted", "checked", "condition", "evidence_op", "fitted", "solve"]
@@ -56,7 +57,7 @@ class Fitted(NamedTuple):
     integral: Integral | None
 
 
-def solve(call: Call) -> Solution:
+def solve(call: Call[SiteFunctions]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
     settings = checked(OPTIONS | call.options)
     fit = fitted(call, settings)
@@ -65,7 +66,7 @@ def solve(call: Call) -> Solution:
     return mode_solution(call.form, fit.evidence, fit.found, settings)
 
 
-def fitted(call: Call, settings: dict[str, Any], *, spread: bool = True) -> Fitted:
+def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
     """Return the fit, with hyperparameters fixed, maximised or integrated over as the call says.
 
     `spread` says whether to evaluate the curvature at a mode.
@@ -129,7 +130,7 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EvidenceOp:
     return EvidenceOp(form, checked(OPTIONS | options))
 
 
-def condition(call: Call, thetas: np.ndarray) -> Solution:
+def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
     """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
     settings = checked(OPTIONS | call.options)
     evidence = evidence_of(call.form, settings, report=call.report, density="none")

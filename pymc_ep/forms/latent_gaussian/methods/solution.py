@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.contracts.posterior import JointDraws, Moments, SitePosterior, left_out_of_all, weighted_moments
+from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments, left_out_of_all, weighted_moments
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import group_slices
@@ -17,7 +17,7 @@ from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.evidence.conditional_fits import ManyFits
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.hyper.integration.corrections import Corrected
-from pymc_ep.hyper.integration.integrate import Integral
+from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.hyper.maximise import Hyper
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 from pymc_ep.numerics.interpolation.spline import Spline
@@ -195,7 +195,7 @@ def solution_at(
     *,
     log_predictive: np.ndarray,
     status: Status,
-    posterior: SitePosterior | None = None,
+    posterior: AffinePosterior | None = None,
     hyper_moments: dict[str, Moments] | None = None,
     round_robin: int = 0,
     **others: Any,
@@ -218,7 +218,7 @@ def solution_at(
     mean, sd = np.asarray(sweep.posterior.mean), np.sqrt(np.asarray(sweep.posterior.variance))
     cavity_mean, cavity_variance = np.asarray(sweep.cavity_mean), np.asarray(sweep.cavity_variance)
 
-    def tilted(site: CompiledSite, y: np.ndarray, here: slice, parameters: Any) -> dict[str, Any]:
+    def tilted(site: CompiledSite, y: np.ndarray, here: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
         return site.tilted_report(y, cavity_mean[here], cavity_variance[here], evidence.engine.power, *parameters)
 
     return Solution(

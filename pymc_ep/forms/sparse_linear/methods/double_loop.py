@@ -19,6 +19,7 @@ from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
 __all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
@@ -102,7 +103,7 @@ class BoundFit(NamedTuple):
     translated: tuple["BoundFit", ...] = ()
 
 
-def solve_by_bounds(call: Call) -> BoundFit:
+def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
     """Fit a sparse linear form by the double loop.
 
     Raises
@@ -143,7 +144,7 @@ def solve_by_bounds(call: Call) -> BoundFit:
     return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + notes))
 
 
-def find_mode(call: Call) -> BoundFit:
+def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
     """Find the mode of the posterior density of a sparse linear form; it has no evidence and no variances.
 
     Sites may have a kink at their centre. It is smoothed: ``smoothing`` times the variance of the site alone is added
@@ -174,7 +175,7 @@ def find_mode(call: Call) -> BoundFit:
     return fit._replace(log_evidence=None)
 
 
-def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
+def _averaged(form: CompiledSparseLinear, fit: BoundFit, report: Report | None) -> BoundFit:
     """Return the fit together with fits on translated grids, all at its hyperparameters."""
     count, others = fit.settings["translations"], []
     start_state = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
@@ -194,7 +195,7 @@ def _averaged(form: Any, fit: BoundFit, report: Report | None) -> BoundFit:
     return fit._replace(status=status, log_evidence=evidence, translated=tuple(others))
 
 
-def _by_level(form: Any, fit: BoundFit) -> np.ndarray:
+def _by_level(form: CompiledSparseLinear, fit: BoundFit) -> np.ndarray:
     """Return the variances of a fit, (n,); those of potentials that are translated are medians over each level."""
     out = fit.state.variance.copy()
     for known, here in zip(form.form.maps, group_slices(fit.observed)[len(form.form.groups) :]):
@@ -208,7 +209,7 @@ def _by_level(form: Any, fit: BoundFit) -> np.ndarray:
 
 
 def _run(
-    form: Any,
+    form: CompiledSparseLinear,
     sites: BoundedSites,
     solver: PrecisionSolver,
     start_state: Start,
@@ -242,7 +243,7 @@ def _run(
 
 
 def _start(
-    form: Any,
+    form: CompiledSparseLinear,
     sites: BoundedSites,
     solver: PrecisionSolver,
     theta: np.ndarray,
@@ -262,12 +263,12 @@ def _start(
     return Start(theta, start["unknowns"], start["variance"])
 
 
-def _is_multimodal(form: Any) -> bool:
+def _is_multimodal(form: CompiledSparseLinear) -> bool:
     """Return whether the inner objective may have several maxima, as some site is not log-concave."""
     return not all(site.site.log_concave for site in form.sites)
 
 
-def _solver(form: Any, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
+def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
     """Return the exact solver if requested or affordable, else the iterative one; see there for `truncate`."""
     wanted = settings["variance"]
     if wanted == "exact" or (wanted == "auto" and _affordable(form)):
@@ -278,7 +279,7 @@ def _solver(form: Any, settings: dict[str, Any], *, truncate: bool) -> Precision
     return Iterative(form.linear, truncate=truncate, **{name: settings[name] for name in names if name in settings})
 
 
-def _affordable(form: Any) -> bool:
+def _affordable(form: CompiledSparseLinear) -> bool:
     try:
         return form.linear.algebra.flops <= _AFFORDABLE
     except (InvalidDataError, UnsupportedModelError):

@@ -17,11 +17,11 @@ from pymc_ep.sites.base import Site
 __all__ = ["DSB", "MAP"]
 
 
-def _solve(call: Call) -> Solution:
+def _solve(call: Call[CompiledSparseLinear]) -> Solution:
     return bound_solution(call.form, solve_by_bounds(call))
 
 
-def _solve_mode(call: Call) -> Solution:
+def _solve_mode(call: Call[CompiledSparseLinear]) -> Solution:
     return mode_of_density(call.form, find_mode(call))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.contracts.method import Call, Method
-from pymc_ep.contracts.posterior import SitePosterior, left_out_of_all
+from pymc_ep.contracts.posterior import AffinePosterior, left_out_of_all
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.double_loop.bounded_sites import FactorSites
@@ -26,6 +26,8 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
     rebuild,
     solution_at,
 )
+from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.posterior_average import (
@@ -45,7 +47,7 @@ OPTIONS = latent.OPTIONS | {"translations": 1}
 """Options and their defaults."""
 
 
-def solve(call: Call) -> Solution:
+def solve(call: Call[CompiledSparseLinear]) -> Solution:
     """Fit a sparse linear form by expectation propagation."""
     form, settings = call.form, _checked(call.options)
     grids = settings["translations"]
@@ -84,7 +86,7 @@ def _averaged_solution(
     state |= grid_state([dict(zip(("shift", "precision"), at.sites)) for _, at in translated])
     status = averaged_status(combined_status(found.at, found), [at.run.status for _, at in translated])
 
-    def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> SitePosterior:
+    def rebuilt(part: CompiledSparseLinear, own: Mapping[str, np.ndarray]) -> LatentPosterior | PosteriorMixture:
         return rebuild(part, own, at_mode(found.at) if part is form else None)
 
     return solution_at(
@@ -124,7 +126,7 @@ def evidence_op(form: CompiledSparseLinear, options: dict[str, Any]) -> Evidence
     return EvidenceOp(form, _one_grid(options))
 
 
-def condition(call: Call, thetas: np.ndarray) -> Solution:
+def condition(call: Call[CompiledSparseLinear], thetas: np.ndarray) -> Solution:
     """Fit at each of k draws of the hyperparameters, (k, p); the solution draws from the fits in turn."""
     return latent.condition(replace(call, options=_one_grid(call.options)), thetas)
 
@@ -139,7 +141,7 @@ def _one_grid(options: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _rebuild(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> SitePosterior:
+def _rebuild(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> AffinePosterior:
     return rebuild_average(form, state, rebuild)
 
 

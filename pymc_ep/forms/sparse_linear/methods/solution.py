@@ -1,6 +1,6 @@
 """Solutions of the double loop and of the posterior mode."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.methods.double_loop import BoundFit
-from pymc_ep.forms.sparse_linear.posterior_average import PosteriorAverage, grid_state, rebuild_average
+from pymc_ep.forms.sparse_linear.posterior_average import Part, PosteriorAverage, grid_state, rebuild_average
 from pymc_ep.forms.sparse_linear.posterior_sampled import SampledPosterior
 from pymc_ep.sites.compiled import CompiledSite
 
@@ -67,14 +67,12 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     )
 
 
-def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Any:
+def rebuild_bounds(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Part | PosteriorAverage:
     """Return the posterior that a saved ``fit_state`` of the double loop describes."""
     return rebuild_average(form, state, _rebuild_one)
 
 
-def _rebuild_one(
-    form: CompiledSparseLinear, state: Mapping[str, np.ndarray]
-) -> LatentPosterior | PosteriorMixture | SampledPosterior:
+def _rebuild_one(form: CompiledSparseLinear, state: Mapping[str, np.ndarray]) -> Part:
     if "n_samples" not in state:
         return rebuild(form, state)
     n_samples, seed, tol, max_iter = (state[name].item() for name in _CG)
@@ -92,7 +90,7 @@ def _shared(form: CompiledSparseLinear, fit: BoundFit, state: dict[str, np.ndarr
     eta = np.asarray(prior.mean) + form.linear.forward(fit.state.unknowns)
     sd = None if "smoothing" in fit.settings else np.sqrt(variance)
 
-    def bounded(site: CompiledSite, y: np.ndarray, here: slice, parameters: Any) -> dict[str, Any]:
+    def bounded(site: CompiledSite, y: np.ndarray, here: slice, parameters: Sequence[np.ndarray]) -> dict[str, Any]:
         return site.report(y, eta[here], variance[here], *parameters)
 
     return {

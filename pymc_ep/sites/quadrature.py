@@ -1,0 +1,126 @@
+"""Quadrature of a site: moments of its tilted densities and their derivatives, as sums over nodes."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_ep.numerics.backend.namespace import Array, is_jax
+from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
+from pymc_ep.numerics.quadrature.gauss_legendre import TiltedNodes, moments_from_nodes, tilted_nodes
+from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
+from pymc_ep.numerics.quadrature.peak_search import Survey
+from pymc_ep.sites.base import Site
+from pymc_ep.sites.log_density_rows import BLOCK
+
+__all__ = ["QuadratureFunctions", "gathered"]
+
+_NO_WEIGHT = 1e-100
+"""Largest weight of a quadrature node, as a share of the integral, that is treated as zero."""
+
+
+class QuadratureFunctions:
+    """The functions of a compiled site that concern quadrature; arguments are vectors, (n,) each."""
+
+    site: Site
+    _jax: bool
+    _function: Callable[..., Callable[..., Any]]
+    _log_t: Callable[..., Any]
+    _vectors: Callable[..., list[Any]]
+
+    @cached_property
+    def _density_function(self) -> Callable[..., Sequence[Any]]:
+        """``(f, y, *parameters) -> log t, slope`` with f of shape (k, n) and the rest (n,)."""
+        eta = pt.matrix("eta", dtype="float64")
+        y, *parameters = self._vectors("y")
+        log_t = self._log_t(y, eta, parameters)
+        return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
+
+    @cached_property
+    def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
+        """``(f, w, y, *parameters) -> sum_k w_k d log t(f_k) / d parameter``, f and w of shape (k, n)."""
+        eta, weight = pt.matrix("eta", dtype="float64"), pt.matrix("weight", dtype="float64")
+        y, *parameters = self._vectors("y")
+        total = (weight * self._log_t(y, eta, parameters)).sum()
+        return self._function([eta, weight, y, *parameters], pytensor.grad(total, parameters))
+
+    @cached_property
+    def _density(self) -> Callable[..., Sequence[Any]]:
+        """`_density_function`; for a density of unknown support its log is minus infinity outside the support."""
+        return defined(self._density_function) if self.site.scanned else self._density_function
+
+    def _rule(self, arrays: Sequence[Any], seen: Survey | None = None) -> TiltedNodes:
+        y, mean, variance, power, *parameters = arrays
+        if seen is not None:
+            return scanned_nodes(self._density, y, mean, variance, power, parameters, seen=seen, nodes=self.site.nodes)
+        knots = () if self.site.knots is None else self.site.knots(y, *parameters)
+        return tilted_nodes(
+            self._density_function,
+            y,
+            mean,
+            variance,
+            power,
+            parameters,
+            knots=knots,
+            knots_beyond=self.site.knots_beyond,
+            log_concave=self.site.log_concave,
+            nodes=self.site.nodes,
+        )
+
+    def _summed(self, rule: TiltedNodes) -> Sequence[Any]:
+        return moments_from_nodes(rule, log_concave=self.site.log_concave)
+
+    def _by_quadrature(self, *arrays: Array) -> Sequence[Any]:
+        pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
+        return gathered(pieces, len(arrays[0]))
+
+    def _gradient_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
+        pieces = ((index, self._summed_gradient(part, rule)) for index, part, rule in self._pieces(arrays))
+        return gathered(pieces, len(arrays[0]))
+
+    def _summed_gradient(self, arrays: Sequence[Any], rule: TiltedNodes) -> Sequence[Any]:
+        panels, site = rule.panels, rule.panels.site
+        y, _, _, power, *parameters = arrays
+        y, power, centre, *parameters = (array[site] for array in (y, power, rule.centre, *parameters))
+        # Nodes of weight zero are moved to the centre: the derivative may not exist at them, or overflow.
+        offset = np.where(rule.weight > _NO_WEIGHT, rule.offset, 0.0) if self.site.scanned else rule.offset
+        parts = self._density_gradient_function(centre + offset, power * rule.weight, y, *parameters)
+        return [panels.reduce(part, "add") for part in parts]
+
+    def _pieces(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any], TiltedNodes]]:
+        """Yield pieces of the vectors, each as indices of the sites, their arrays and their quadrature rule.
+
+        Pieces keep the (nodes, n) arrays small; JAX needs none, since it fuses these arrays away. Sites whose integrand
+        is a smooth single peak get a Gauss-Hermite rule, which is exact there; the others of a block form a second
+        piece.
+        """
+        n = arrays[0].shape[0]
+        if self._jax:
+            yield slice(None), arrays, self._rule(arrays)
+            return
+        smooth_nodes = seen_smooth_nodes if self.site.scanned else known_smooth_nodes
+        size = max(1, BLOCK // (2 * self.site.nodes))
+        for start in range(0, n, size):
+            block = [array[start : start + size] for array in arrays]
+            smooth = smooth_nodes(self._density, *block)
+            for index, rule in smooth.rules:
+                yield start + index, [array[index] for array in block], rule
+            if smooth.rest.size:
+                part = [array[smooth.rest] for array in block]
+                seen = None if smooth.seen is None else smooth.seen.of(smooth.rest)
+                yield start + smooth.rest, part, self._rule(part, seen)
+
+
+def gathered(pieces: Iterable[tuple[Any, Sequence[Any]]], size: int) -> Sequence[Any]:
+    """Return vectors of all sites from pieces, each given as indices and a sequence of vectors."""
+    out: list[Any] = []
+    for index, fields in pieces:
+        if is_jax(fields[0]):
+            return fields
+        out = out or [np.empty(size) for _ in fields]
+        for whole, field in zip(out, fields, strict=True):
+            whole[index] = field
+    return out
