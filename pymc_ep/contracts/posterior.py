@@ -1,10 +1,9 @@
 """Interfaces of posteriors: moments and joint draws of the variables of a model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import logsumexp
 
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.engines.prior import Prior
@@ -16,8 +15,6 @@ __all__ = [
     "Moments",
     "Posterior",
     "SitePosterior",
-    "left_out_of_all",
-    "weighted_moments",
 ]
 
 
@@ -26,23 +23,6 @@ class Moments(NamedTuple):
 
     mean: np.ndarray
     sd: np.ndarray
-
-
-def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
-    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
-    out = {}
-    for name, values in rows.items():
-        mean = np.tensordot(weights, values, axes=1)
-        out[name] = Moments(mean, np.sqrt(np.tensordot(weights, (values - mean) ** 2, axes=1)))
-    return out
-
-
-def left_out_of_all(weights: np.ndarray, log_predictives: np.ndarray) -> np.ndarray:
-    """Return log p(y_i | y_-i), (n,), from log p(y_i | y_-i, theta_j), (k, n), and posterior weights of theta_j, (k,).
-
-    1 / p(y_i | y_-i) is the posterior mean of 1 / p(y_i | y_-i, theta) (Gelfand, Dey and Chang 1992).
-    """
-    return -logsumexp(-log_predictives, axis=0, b=weights[:, None])
 
 
 class JointDraws(NamedTuple):

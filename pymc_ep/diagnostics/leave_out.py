@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
-from pymc_ep.contracts.posterior import SitePosterior, left_out_of_all
+from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.ep.sweep import Problem, group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
+from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.predict.rebuild import single_posterior_of
 from pymc_ep.results import fit_group
 

@@ -68,10 +68,13 @@ def side_named(model: pm.Model, names: Sequence[str], key: str) -> int:
 
 def require_labels(idata: Container, model: pm.Model, name: str) -> None:
     """Raise unless the rows of a matrix have the labels of the fit."""
-    dim, held = model_dims(model, name)[0], posterior_moments(idata, "mean")[name]
+    dim = model_dims(model, name)[0]
+    stored = (posterior_moments(idata, what) for what in ("mean", "mode"))
+    held = next((dataset[name] for dataset in stored if name in dataset), None)
     labels = model.coords.get(dim)
     if (
         labels is None
+        or held is None
         or dim not in held.coords
         or held.indexes[dim].equals(xr.IndexVariable(dim, list(labels)).to_index())
     ):

@@ -8,14 +8,23 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.diagnostics import diagnose
 from pymc_ep.forms import FormEntry, forms, methods, registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding_a_form.md"
+PAGES = Path(__file__).parents[2] / "docs"
 COUNTS = np.array([4, 0, 7])
+
+
+def run_page(name):
+    """The names that the code of a page defines."""
+    text, namespace = (PAGES / name).read_text(encoding="utf-8"), {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        exec(compile(block, name, "exec"), namespace)
+    return namespace
 
 
 @pytest.fixture
@@ -24,10 +33,7 @@ def toy(monkeypatch):
     monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     before = pmep.supported()
-    namespace = {"__name__": "page"}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(PAGE), "exec"), namespace)
-    return namespace | {"before": before}
+    return run_page("adding_a_form.md") | {"before": before}
 
 
 def counts():
@@ -102,3 +108,22 @@ def test_a_second_method_of_matrices_is_one_of_theirs(monkeypatch):
     results = [pmep.fit(method, model=model, random_seed=1, progressbar=False) for method in ("vg", "another")]
     first, second = (pmep.recommend(found, model, V=[0, 1], n=2) for found in results)
     assert first.equals(second)
+
+
+def test_a_method_without_moments_is_used_like_any_other(monkeypatch, tmp_path):
+    """The method of the page on methods, whose modes are those of both matrices: no row can be bettered alone."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    namespace = run_page("adding_a_method.md")
+    model, idata = namespace["model"], namespace["idata"]
+    assert "als" in pmep.explain(model) and "als" in pmep.supported()
+    path = str(tmp_path / "found.nc")
+    idata.to_netcdf(path)
+    again = az.from_netcdf(path)
+    mode = group(again, "posterior_mode")
+    V, U, table = mode["V"].to_numpy(), mode["U"].to_numpy(), namespace["table"]
+    best = np.linalg.solve(U.T @ U / 0.01 + np.eye(2), U.T @ table.T / 0.01).T
+    np.testing.assert_allclose(V, best, atol=0.01)
+    assert pmep.similar(again, model, column=["a"], n=2)["neighbour"].shape == (1, 2)
+    found = pmep.log_predictive(again, model, {"y": {"rows": [0], "cols": ["a"], "observed": table[:1, 0]}})
+    exact = scipy.stats.norm(V[0] @ U[0], 0.1).logpdf(table[0, 0])
+    np.testing.assert_allclose(found["y"].values[0], exact, rtol=1e-6)

@@ -11,7 +11,7 @@ from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, NewCells, pl
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
 from pymc_ep.sites.cells.base import CellSite
-from pymc_ep.sites.cells.integrals import log_integral
+from pymc_ep.sites.cells.integrals import LEAST_NODES, log_integral
 
 __all__ = ["BilinearPosterior"]
 
@@ -20,8 +20,6 @@ _NODES = 32
 deviation 1, and to 3e-3 for 2; averages over draws reduce that further."""
 _NUMBERS = 2**22
 """Largest number of array elements in a chunk, 32 MiB: trades off memory against calls of NumPy."""
-_PER_DRAW = 40
-"""Array elements per draw of a predictor: the nodes of `log_integral`, at least."""
 _ALLOW_OVERFLOW = np.errstate(over="ignore")
 """Rates of draws and nodes may overflow to infinity; their likelihood is then zero."""
 
@@ -162,7 +160,7 @@ class BilinearPosterior:
         # Draw the left rows unless the right ones are points: given a point, f is Gaussian without any draw.
         (drawn, drawn_at), (other, other_at) = sides if self.right.variance.any() else sides[::-1]
         size = size if drawn.variance.any() else 1
-        step = max(1, _NUMBERS // (size * max(_PER_DRAW, drawn.mean.shape[1])))
+        step = max(1, _NUMBERS // (size * max(LEAST_NODES, drawn.mean.shape[1])))
         for here in (slice(begin, begin + step) for begin in range(0, len(new.y), step)):
             rows, partners = drawn.at(drawn_at[here]), other.at(other_at[here])
             # Antithetic pairs z and -z, in which errors that are odd in z cancel.

@@ -4,13 +4,13 @@ Sites, the mode of the hyperparameters and a factor of their covariance determin
 is the same for a fresh and for a saved fit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from pymc_ep.contracts.posterior import JointDraws, Moments, weighted_moments
+from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
@@ -19,8 +19,9 @@ from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
+from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
 
-__all__ = ["LatentPosterior"]
+__all__ = ["LatentPosterior", "weighted_moments"]
 
 _HALF_WIDTH = 0.05
 """Half-width h of the central differences along each direction, in posterior standard deviations.
@@ -45,6 +46,11 @@ _SAMPLES = 20_000
 """Draws for moments of hyperparameters that quadrature does not cover.
 
 The Monte Carlo error of a mean is 0.7 per cent of the standard deviation."""
+
+
+def weighted_moments(rows: Mapping[str, np.ndarray], weights: np.ndarray) -> dict[str, Moments]:
+    """Return the moments of weighted values, (s, *shape), by name; the weights, (s,), sum to one."""
+    return {name: Moments(*weighted_mean_and_sd(values, weights)) for name, values in rows.items()}
 
 
 class NoiseAtMode(NamedTuple):

@@ -15,9 +15,9 @@ from scipy.special import logsumexp
 
 from pymc_ep.sites.cells.base import CellSite
 
-__all__ = ["log_integral"]
+__all__ = ["LEAST_NODES", "log_integral"]
 
-_NODES, _STEP = 40, 0.35
+LEAST_NODES, _STEP = 40, 0.35
 """Least number of nodes, and largest distance in t between neighbours. The integral of a Gaussian peak is then
 accurate to 1e-9."""
 _REACH = 6.5
@@ -47,7 +47,7 @@ def log_integral(
     variance = np.maximum(variance, _LEAST)
     away, sd = _peak(site, y, mean, variance, parameters)
     reach = np.arcsinh(_REACH * np.sqrt(variance) / sd)
-    count = max(_NODES, 1 + int(np.ceil(2.0 * reach.max(initial=0.0) / _STEP)))
+    count = max(LEAST_NODES, 1 + int(np.ceil(2.0 * reach.max(initial=0.0) / _STEP)))
     step = 2.0 * reach / (count - 1)
     logs = []
     for k in range(count):

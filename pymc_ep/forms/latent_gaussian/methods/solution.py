@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments, left_out_of_all, weighted_moments
+from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.prior import FactorValues, Prior
-from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
+from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.evidence.conditional_fits import ManyFits
@@ -20,6 +20,7 @@ from pymc_ep.hyper.integration.corrections import Corrected
 from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.hyper.maximise import Hyper
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
+from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.numerics.interpolation.spline import Spline
 from pymc_ep.sites.compiled import CompiledSite
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.contracts.method import Call, Method
-from pymc_ep.contracts.posterior import AffinePosterior, left_out_of_all
+from pymc_ep.contracts.posterior import AffinePosterior
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.double_loop.bounded_sites import FactorSites
@@ -40,6 +40,7 @@ from pymc_ep.forms.sparse_linear.posterior_average import (
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of
 from pymc_ep.hyper.evidence.op import EvidenceOp
 from pymc_ep.hyper.maximise import Hyper
+from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 
 __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 
