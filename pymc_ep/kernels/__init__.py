@@ -48,3 +48,5 @@ register_kernel(
         options=("zero_mass",),
     )
 )
+for _backend in ("jax", "numba"):
+    register_bodies(_backend, f"pymc_ep.kernels.paired_symbols.{_backend}")

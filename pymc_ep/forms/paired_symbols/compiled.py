@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.distributions.paired_symbols import as_counts
@@ -189,9 +192,16 @@ class CompiledPairedSymbols(HyperFunctions):
 
 
 def _backend(compile_kwargs: dict | None) -> str:
-    """Return the bodies of the row updates that a mode asks for."""
-    mode = str((compile_kwargs or {}).get("mode", "auto")).lower()
-    return next((name for name in ("jax", "numba") if name in mode), "auto")
+    """Return the bodies of the row updates that a mode asks for; without one they are chosen by size."""
+    mode = (compile_kwargs or {}).get("mode")
+    if mode is None:
+        return "auto"
+    linker = get_mode(mode).linker
+    if isinstance(linker, JAXLinker):
+        return "jax"
+    if isinstance(linker, NumbaLinker):
+        return "numba"
+    return "c" if getattr(linker, "c_thunks", False) and pytensor.config.cxx else "numpy"
 
 
 def _require_prior(one: GaussianEntries, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""Dispatch of the row updates: NumPy's body for small problems, Numba's for large ones, JAX's where it is asked for."""
+"""Dispatch of the row updates: NumPy's body for small problems, Numba's for large ones, C and JAX where asked for."""
 
 from importlib import import_module
 from types import ModuleType
@@ -17,6 +17,8 @@ seconds to compile on a new machine."""
 def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray, *, backend: str = "auto") -> np.ndarray:
     """Return sums over the cells of each own symbol, (I, 4); see the NumPy body."""
     chosen = _chosen(backend, cells, own)
+    if chosen == "c":
+        return _ops().compiled_in_c(_ops().PairSums())(*cells, *_doubles(own), *_doubles(other), weights)
     if chosen != "numba":
         return _body(chosen).pair_sums(cells, own, other, weights)
     out = np.empty((len(cells.ends) - 1, 4))
@@ -36,11 +38,15 @@ def update_rows(
 ) -> Symbols:
     """Return the own symbols after an update; see the NumPy body."""
     chosen = _chosen(backend, cells, own)
+    moments, weights = censored.background[:4], (censored.own, censored.other)
+    if chosen == "c":
+        arrays = (*cells, *_doubles(own), *_doubles(other), *priors, *weights, *moments)
+        found = _ops().compiled_in_c(_ops().UpdateRows(sequential))(*arrays, censored.number, censored.xi)
+        return Symbols(*(part.astype(own.mean.dtype, copy=False) for part in found))
     if chosen != "numba":
         return _body(chosen).update_rows(cells, own, other, priors, censored, sequential)
     out = Symbols(*(np.empty_like(part) for part in own))
-    moments, lam = censored.background[:4], float(curvature(censored.xi))
-    weights = censored.own, censored.other
+    lam = float(curvature(censored.xi))
     _body(chosen).update_rows(*cells, *own, *other, *priors, *weights, *moments, censored.number, lam, sequential, *out)
     return out
 
@@ -53,3 +59,11 @@ def _chosen(backend: str, cells: Cells, own: Symbols) -> str:
 
 def _body(chosen: str) -> ModuleType:
     return import_module(f"pymc_ep.kernels.paired_symbols.{'body' if chosen == 'numpy' else chosen}")
+
+
+def _ops() -> ModuleType:
+    return import_module("pymc_ep.kernels.paired_symbols.op")
+
+
+def _doubles(symbols: Symbols) -> Symbols:
+    return Symbols(*(np.asarray(part, dtype=float) for part in symbols))

@@ -1,9 +1,16 @@
 """Numba bodies of the row updates of the paired-symbol model: own symbols in parallel, nothing stored for a cell."""
 
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
+
+from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
 
 __all__ = ["pair_sums", "update_rows"]
 
@@ -187,3 +194,92 @@ def _solve(precision: Any, shift: Any, out: Any) -> None:
         out[k] = x
         for d in range(k):
             shift[d] -= precision[k, d] * x
+
+
+@register_funcify_and_cache_key(PairSums)
+def numba_pair_sums(op: PairSums, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `PairSums` and the key of its cache."""
+
+    @numba_njit
+    def run(
+        ends: Any, others: Any, counts: Any, m: Any, a: Any, c: Any, d: Any, n: Any, b: Any, e: Any, f: Any, t: Any
+    ) -> Any:
+        out = np.empty((len(ends) - 1, 4))
+        pair_sums(ends, others, counts, m, a, c, d, n, b, e, f, t, out)
+        return out
+
+    return run, _cache_key(op)
+
+
+@register_funcify_and_cache_key(UpdateRows)
+def numba_update_rows(op: UpdateRows, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `UpdateRows` and the key of its cache."""
+    sequential = op.sequential
+
+    @numba_njit
+    def run(
+        ends: Any,
+        others: Any,
+        counts: Any,
+        m: Any,
+        a: Any,
+        bias: Any,
+        bias_variance: Any,
+        n: Any,
+        b: Any,
+        other_bias: Any,
+        other_bias_variance: Any,
+        prior_mean: Any,
+        prior_precision: Any,
+        prior_bias: Any,
+        prior_bias_precision: Any,
+        s: Any,
+        t: Any,
+        outer: Any,
+        of_mean: Any,
+        of_mean_bias: Any,
+        of_bias: Any,
+        number: Any,
+        xi: Any,
+    ) -> Any:
+        new_mean, new_variance = np.empty(m.shape), np.empty(m.shape)
+        new_bias, new_bias_variance = np.empty(len(bias)), np.empty(len(bias))
+        update_rows(
+            ends,
+            others,
+            counts,
+            m,
+            a,
+            bias,
+            bias_variance,
+            n,
+            b,
+            other_bias,
+            other_bias_variance,
+            prior_mean,
+            prior_precision,
+            prior_bias,
+            prior_bias_precision,
+            s,
+            t,
+            outer,
+            of_mean,
+            of_mean_bias,
+            of_bias.item(),
+            number.item(),
+            _curvature(xi.item()),
+            sequential,
+            new_mean,
+            new_variance,
+            new_bias,
+            new_bias_variance,
+        )
+        return new_mean, new_variance, new_bias, new_bias_variance
+
+    return run, _cache_key(op)
+
+
+def _cache_key(op: PairSums | UpdateRows) -> str:
+    """Return a key computed from the text of this file, so that no edit can use an old binary."""
+    options = "_".join(str(getattr(op, name)) for name in op.__props__)
+    return f"{type(op).__name__}_{options}_{zlib.crc32(Path(__file__).read_bytes())}"

@@ -1,0 +1,167 @@
+/* Row updates of the paired-symbol model; see body.py for the equations. All arrays are contiguous. */
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct {
+    const double *mean, *variance, *bias, *bias_variance;
+} pymc_ep_symbols;
+
+static double pymc_ep_curvature(double xi) {
+    if (xi < 1e-3)
+        return 0.125 - xi * xi / 96.0;
+    const double e = exp(-xi);
+    return (1.0 - e) / ((1.0 + e) * 4.0 * xi);
+}
+
+/* E a and E a^2 of the cell (i, j). */
+static void pymc_ep_pair_moments(const pymc_ep_symbols *own, const pymc_ep_symbols *other, npy_intp i, npy_intp j,
+                                 npy_intp width, double *mean, double *square) {
+    const double *m = own->mean + i * width, *a = own->variance + i * width;
+    const double *n = other->mean + j * width, *b = other->variance + j * width;
+    double total = 0.0, spread = 0.0;
+    for (npy_intp k = 0; k < width; k++) {
+        total += m[k] * n[k];
+        spread += a[k] * (n[k] * n[k] + b[k]) + b[k] * m[k] * m[k];
+    }
+    total += own->bias[i] + other->bias[j];
+    *mean = total;
+    *square = total * total + spread + own->bias_variance[i] + other->bias_variance[j];
+}
+
+static void pymc_ep_pair_sums(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                              const double *counts, pymc_ep_symbols own, pymc_ep_symbols other, const double *t,
+                              double *out) {
+#pragma omp parallel for schedule(dynamic, 64)
+    for (npy_intp i = 0; i < n_own; i++) {
+        double *sums = out + 4 * i;
+        sums[0] = sums[1] = sums[2] = sums[3] = 0.0;
+        for (npy_int64 c = ends[i]; c < ends[i + 1]; c++) {
+            const npy_intp j = others[c];
+            double mean, square;
+            pymc_ep_pair_moments(&own, &other, i, j, width, &mean, &square);
+            const double xi = sqrt(square), height = -log1p(exp(-xi)) - 0.5 * xi;
+            sums[0] += counts[c] * (height + 0.5 * mean);
+            sums[1] += t[j] * height;
+            sums[2] += t[j] * square;
+            sums[3] += t[j];
+        }
+    }
+}
+
+/* Solve with the lower triangle of a positive definite matrix, which becomes its Cholesky factor. */
+static void pymc_ep_solve_row(npy_intp width, double *precision, double *shift, double *out) {
+    for (npy_intp k = 0; k < width; k++) {
+        double *row = precision + k * width, total;
+        for (npy_intp d = 0; d < k; d++) {
+            const double *column = precision + d * width;
+            total = row[d];
+            for (npy_intp e = 0; e < d; e++)
+                total -= row[e] * column[e];
+            row[d] = total * column[d];
+        }
+        total = row[k];
+        for (npy_intp d = 0; d < k; d++)
+            total -= row[d] * row[d];
+        /* Reciprocals of the diagonal, so that nothing is divided twice. */
+        row[k] = 1.0 / sqrt(total);
+        total = shift[k];
+        for (npy_intp d = 0; d < k; d++)
+            total -= row[d] * shift[d];
+        shift[k] = total * row[k];
+    }
+    for (npy_intp k = width - 1; k >= 0; k--) {
+        const double *row = precision + k * width, x = shift[k] * row[k];
+        out[k] = x;
+        for (npy_intp d = 0; d < k; d++)
+            shift[d] -= row[d] * x;
+    }
+}
+
+/* One round of coordinate ascent from `before`. */
+static void pymc_ep_relax_row(npy_intp width, const double *precision, const double *shift, const double *before,
+                              double *out) {
+    for (npy_intp k = 0; k < width; k++)
+        out[k] = before[k];
+    for (npy_intp k = 0; k < width; k++) {
+        double total = shift[k];
+        for (npy_intp d = 0; d < k; d++)
+            total -= precision[k * width + d] * out[d];
+        for (npy_intp d = k + 1; d < width; d++)
+            total -= precision[d * width + k] * out[d];
+        out[k] = total / precision[k * width + k];
+    }
+}
+
+/* Return 0, or 1 where memory ran out. */
+static int pymc_ep_update_rows(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                               const double *counts, pymc_ep_symbols own, pymc_ep_symbols other,
+                               pymc_ep_symbols prior, const double *s, const double *t, const double *outer,
+                               const double *of_mean, const double *of_mean_bias, double of_bias, double number,
+                               double xi, int sequential, double *new_mean, double *new_variance, double *new_bias,
+                               double *new_bias_variance) {
+    const double lam = pymc_ep_curvature(xi);
+    int failed = 0;
+#pragma omp parallel
+    {
+        double *precision = (double *)malloc((width * width + 2 * width) * sizeof(double));
+        double *shift = precision + width * width, *slope = shift + width;
+        if (precision == NULL)
+            failed = 1;
+#pragma omp for schedule(dynamic, 16)
+        for (npy_intp i = 0; i < n_own; i++) {
+            if (precision == NULL)
+                continue;
+            const double *m = own.mean + i * width, censored = number * s[i], scale = 2.0 * lam * censored;
+            double along = 0.0;
+            for (npy_intp k = 0; k < width; k++) {
+                along += m[k] * of_mean[k];
+                shift[k] = -censored * (0.5 * of_mean[k] + 2.0 * lam * of_mean_bias[k]);
+                slope[k] = scale * of_mean[k];
+                for (npy_intp d = 0; d <= k; d++)
+                    precision[k * width + d] = scale * outer[k * width + d];
+            }
+            double rho = scale, pull = -censored * (0.5 + 2.0 * lam * (of_bias + along));
+            for (npy_int64 c = ends[i]; c < ends[i + 1]; c++) {
+                const npy_intp j = others[c];
+                const double *v = other.mean + j * width, *b = other.variance + j * width;
+                double mean, square;
+                pymc_ep_pair_moments(&own, &other, i, j, width, &mean, &square);
+                const double lam_ij = pymc_ep_curvature(sqrt(square)), half = 0.5 * counts[c];
+                const double w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam));
+                const double by = half - w * other.bias[j];
+                rho += w;
+                pull += half - w * (mean - own.bias[i]);
+                for (npy_intp k = 0; k < width; k++) {
+                    const double w_k = w * v[k];
+                    double *row = precision + k * width;
+                    shift[k] += by * v[k];
+                    slope[k] += w_k;
+                    for (npy_intp d = 0; d <= k; d++)
+                        row[d] += w_k * v[d];
+                    row[k] += w * b[k];
+                }
+            }
+            if (isinf(prior.bias_variance[i])) {
+                new_bias[i] = prior.bias[i];
+                new_bias_variance[i] = 0.0;
+            } else {
+                rho += prior.bias_variance[i];
+                new_bias[i] = (pull + prior.bias_variance[i] * prior.bias[i]) / rho;
+                new_bias_variance[i] = 1.0 / rho;
+            }
+            for (npy_intp k = 0; k < width; k++) {
+                const double tau = prior.variance[i * width + k];
+                precision[k * width + k] += tau;
+                shift[k] += tau * prior.mean[i * width + k] - slope[k] * new_bias[i];
+                new_variance[i * width + k] = 1.0 / precision[k * width + k];
+            }
+            if (sequential)
+                pymc_ep_relax_row(width, precision, shift, m, new_mean + i * width);
+            else
+                pymc_ep_solve_row(width, precision, shift, new_mean + i * width);
+        }
+        free(precision);
+    }
+    return failed;
+}

@@ -1,0 +1,121 @@
+"""Row updates of paired symbols: all bodies against NumPy, which a dense implementation is the measure of elsewhere."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from pymc_ep.compat import c_mode
+from pymc_ep.kernels.paired_symbols import (
+    Background,
+    Cells,
+    Censored,
+    Priors,
+    Symbols,
+    body,
+    curvature,
+    pair_sums,
+    update_rows,
+)
+from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
+
+I, J = 40, 23  # noqa: E741
+BACKENDS = ["numba", "c", "jax"]
+MODES = {"c": c_mode(), "numba": "NUMBA", "jax": "JAX", "python": "FAST_COMPILE"}
+
+
+def problem(width=5, dtype=float, held=False):
+    rng = np.random.default_rng(width)
+    own = np.sort(rng.integers(0, I - 1, 300))
+    own[own == 7] = 8
+    cells = Cells(
+        np.concatenate([[0], np.cumsum(np.bincount(own, minlength=I))]),
+        rng.integers(0, J, 300).astype(np.int32),
+        rng.integers(1, 4, 300).astype(float),
+    )
+
+    def symbols(n):
+        parts = rng.normal(size=(n, width)), rng.uniform(0.1, 1, (n, width)), rng.normal(size=n), rng.uniform(0.1, 1, n)
+        return Symbols(*(part.astype(dtype) for part in parts))
+
+    users, items = symbols(I), symbols(J)
+    precision = np.where(np.arange(I) % 3 == 0, np.inf, 2.0) if held else rng.uniform(0.5, 2, I)
+    priors = Priors(rng.normal(size=(I, width)), rng.uniform(0.5, 2, (I, width)), rng.normal(size=I), precision)
+    s, t = rng.dirichlet(np.ones(I)), rng.dirichlet(np.ones(J))
+    v = items.mean.astype(float)
+    moments = Background(
+        (t[:, None] * v).T @ v + np.diag(t @ items.variance.astype(float)),
+        t @ v,
+        (t * items.bias) @ v,
+        float(t @ items.bias),
+        float(t @ (items.bias**2 + items.bias_variance)),
+    )
+    return cells, users, items, priors, Censored(450.0, s, t, moments, 1.3)
+
+
+@pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bodies_agree(backend, held, sequential):
+    cells, users, items, priors, censored = problem(held=held)
+    expected = body.update_rows(cells, users, items, priors, censored, sequential)
+    found = update_rows(cells, users, items, priors, censored, sequential=sequential, backend=backend)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    sums = pair_sums(cells, users, items, censored.other, backend=backend)
+    np.testing.assert_allclose(sums, body.pair_sums(cells, users, items, censored.other), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ops_run_in_graphs(mode):
+    cells, users, items, priors, censored = problem(width=3)
+    arrays = [*cells, *users, *items, *priors, censored.own, censored.other, *censored.background[:4]]
+    numbers = [censored.number, censored.xi]
+    inputs = [pt.as_tensor(value).type() for value in (*arrays, *numbers)]
+    run = pytensor.function(inputs, UpdateRows()(*inputs), mode=MODES[mode])
+    for one, other in zip(run(*arrays, *numbers), body.update_rows(cells, users, items, priors, censored)):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    inputs = [*inputs[:11], inputs[16]]
+    run = pytensor.function(inputs, PairSums()(*inputs), mode=MODES[mode])
+    expected = body.pair_sums(cells, users, items, censored.other)
+    np.testing.assert_allclose(run(*arrays[:11], arrays[16]), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_strides_and_single_precision(backend):
+    cells, users, items, priors, censored = problem(dtype="float32")
+    exact = body.update_rows(
+        cells, *(Symbols(*(p.astype(float) for p in own)) for own in (users, items)), priors, censored
+    )
+    found = update_rows(cells, users, items, priors, censored, backend=backend)
+    assert all(part.dtype == np.float32 for part in found)
+    for one, other in zip(found, exact):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+    cells, users, items, priors, censored = problem()
+    strided = Symbols(*(np.asfortranarray(part) for part in users))
+    one_prior = priors._replace(precision=np.broadcast_to(2.0, users.mean.shape))
+    found = update_rows(cells, strided, items, one_prior, censored, backend=backend)
+    expected = body.update_rows(cells, users, items, one_prior, censored)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-11, atol=1e-12)
+
+
+def test_blocks_and_chunks_change_nothing(monkeypatch):
+    jax = pytest.importorskip("pymc_ep.kernels.paired_symbols.jax")
+    cells, users, items, priors, censored = problem(width=4)
+    expected = body.update_rows(cells, users, items, priors, censored)
+    sums = body.pair_sums(cells, users, items, censored.other)
+    monkeypatch.setattr(body, "_CHUNK", 16 * 7)
+    monkeypatch.setattr(jax, "_BLOCK", 16 * 9)
+    for update, add in ((body.update_rows, body.pair_sums), (jax.update_rows, jax.pair_sums)):
+        for one, other in zip(update(cells, users, items, priors, censored), expected):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(add(cells, users, items, censored.other), sums, rtol=1e-12, atol=1e-13)
+
+
+def test_the_curvature_is_smooth_at_the_end_of_its_series():
+    xi = np.array([0.0, 1e-8, 9.99e-4, 1.001e-3, 0.1, 50.0])
+    mp = pytest.importorskip("mpmath")
+    with mp.workdps(50):
+        values = map(mp.mpf, xi[1:].tolist())
+        exact = [0.125] + [float((1 / (1 + mp.exp(-x)) - mp.mpf(1) / 2) / (2 * x)) for x in values]
+    np.testing.assert_allclose(curvature(xi), exact, rtol=1e-13)
