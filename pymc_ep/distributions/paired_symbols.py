@@ -15,10 +15,11 @@ from scipy import sparse
 from scipy.special import expit
 
 from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.kernels import register_bodies
 
-__all__ = ["PairedSymbols", "PairedSymbolsRV", "as_counts", "packed_pairs"]
+__all__ = ["MOST_PROPOSALS", "PairedSymbols", "PairedSymbolsRV", "as_counts", "packed_pairs"]
 
-_MOST_PROPOSALS = 1_000
+MOST_PROPOSALS = 1_000
 """Largest number of proposals for a drawn pair: with one pair in a thousand accepted, draws take seconds for 1e5
 pairs."""
 _SIDES = ("user", "item")
@@ -63,7 +64,7 @@ def _drawn_pairs(
         kept = rng.random(block) < expit(a)
         found.append(np.stack([i[kept], j[kept]], axis=1)[:left])
         tried, left = tried + block, left - len(found[-1])
-        if tried > _MOST_PROPOSALS * max(wanted, 16) and left:
+        if tried > MOST_PROPOSALS * max(wanted, 16) and left:
             raise NumericalError(
                 f"Of {tried} pairs drawn by popularity {wanted - left} were accepted, so that {wanted} would take too "
                 f"long: preferences are all far below zero. Give the biases a higher mean, or a smaller scale."
@@ -73,6 +74,7 @@ def _drawn_pairs(
 
 
 paired_symbols = PairedSymbolsRV()
+register_bodies("numba", "pymc_ep.distributions.paired_symbols_numba")
 
 
 class PairedSymbols(Discrete):

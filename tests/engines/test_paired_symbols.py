@@ -70,7 +70,8 @@ def backend(request):
 @pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
 def test_sweeps_are_those_of_a_dense_implementation(gammas, sequential, backend):
     prior = prior_of(gammas=gammas)
-    engine, problem = VariationalBayes(pairs_of(COUNTS), sequential=sequential, backend=backend), Problem(prior)
+    engine = VariationalBayes(pairs_of(COUNTS), sequential=sequential, extrapolate=False, backend=backend)
+    problem = Problem(prior)
     state = engine.init(problem, first_state(prior, np.zeros(0), 3))
     dense = dense_of(state, COUNTS, prior)
     dense.update_xi()
@@ -209,3 +210,21 @@ def test_single_precision_is_near_double():
         found[dtype] = state
     np.testing.assert_allclose(found["float32"].users.mean, found["float64"].users.mean, atol=1e-4)
     assert found["float32"].log_bound == pytest.approx(found["float64"].log_bound, abs=1e-3)
+
+
+def test_extrapolation_ends_at_the_same_bound_in_fewer_sweeps():
+    rng = np.random.default_rng(1)
+    u, v = rng.normal(size=(40, 2)), rng.normal(size=(30, 2))
+    counts = rng.poisson(2.0 * expit(u @ v.T)).astype(float)
+    prior = prior_of((40, 30, 3), counts.sum())
+    sweeps, bounds = {}, {}
+    for extrapolate in (False, True):
+        engine = VariationalBayes(pairs_of(counts), extrapolate=extrapolate, tol=1e-8)
+        problem = Problem(prior)
+        state = engine.init(problem, first_state(prior, np.zeros(0), 0))
+        while engine.finished(state) is None:
+            before, state = state, engine.step(problem, state)
+            assert state.objective > before.objective - 1e-9
+        sweeps[extrapolate], bounds[extrapolate] = state.loop, state.log_bound
+    assert sweeps[True] < 0.6 * sweeps[False]
+    assert bounds[True] > bounds[False] - 1e-3

@@ -7,6 +7,7 @@ from scipy.special import softmax
 
 from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.paired_symbols.bound import log_bound
+from pymc_ep.engines.paired_symbols.extrapolation import Factors, extrapolated
 from pymc_ep.engines.paired_symbols.updates import background, best_xi, censored_logits, crossed, updated_gammas
 from pymc_ep.engines.paired_symbols.values import (
     GammaFactor,
@@ -23,6 +24,8 @@ __all__ = ["PairedProblem", "State", "VariationalBayes", "first_state"]
 
 _FIRST_SCALE = 0.1
 """Standard deviation of the first means, in prior standard deviations: means of zero are a saddle of the bound."""
+_SWEEPS = 3
+"""Number of successive factors from which further ones are extrapolated."""
 _HYPER_STEPS = 5
 """Number of L-BFGS steps in the hyperparameters after each sweep: a sweep moves the rows more than these."""
 
@@ -57,9 +60,12 @@ class State(NamedTuple):
     objective : float
         `log_bound` and the log prior of the hyperparameters.
     change : float
-        Rise of the objective in the last sweep, per pair.
+        Rise of the objective in the last sweep, per pair; in a sweep from extrapolated factors the mean of the last
+        three.
     loop : int
         Number of sweeps.
+    trail : tuple of State
+        States before the sweeps since the last extrapolation, two at most.
     """
 
     users: Symbols
@@ -74,6 +80,12 @@ class State(NamedTuple):
     objective: float = -np.inf
     change: float = np.inf
     loop: int = 0
+    trail: tuple["State", ...] = ()
+
+    @property
+    def factors(self) -> Factors:
+        """Factors of users and items, which are extrapolated."""
+        return self.users, self.items, self.user_popularity, self.item_popularity
 
 
 def first_state(prior: PairedPrior, theta: np.ndarray, seed: int, dtype: str = "float64") -> State:
@@ -100,6 +112,9 @@ class VariationalBayes(BoundAscent):
         Whether factors of a row are updated one after the other instead of all at once.
     constant_messages : bool
         Whether preferences are left out of the posteriors of censored symbols. The bound may then fall.
+    extrapolate : bool
+        Whether every third sweep starts from extrapolated factors; never with constant messages, which have no bound to
+        tell whether that helped.
     learn : bool
         Whether hyperparameters, other than precisions with Gamma priors, are updated too.
     tol : float
@@ -113,20 +128,50 @@ class VariationalBayes(BoundAscent):
         *,
         sequential: bool = False,
         constant_messages: bool = False,
+        extrapolate: bool = True,
         learn: bool = False,
         tol: float = 1e-6,
         backend: str = "auto",
     ):
         super().__init__(tol)
         self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
-        self.learn, self.backend = learn, backend
+        self.extrapolate, self.learn, self.backend = extrapolate, learn, backend
 
     def init(self, problem: PairedProblem, start: Any = None) -> State:
         """Return the first state with its bound."""
         return self._evaluated(problem.prior(start.theta), start)
 
     def step(self, problem: PairedProblem, state: State) -> State:
-        """Make one sweep; see `_sweep`."""
+        """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
+        if self.constant or not self.extrapolate:
+            after = self._swept(problem, state)
+            rise = self._per_pair(after.objective - state.objective)
+            return after._replace(change=abs(rise) if self.constant else rise, loop=state.loop + 1)
+        trail = (*state.trail, state)
+        if len(trail) < _SWEEPS:
+            after = self._swept(problem, state)
+            rise = self._per_pair(after.objective - state.objective)
+            return after._replace(
+                change=rise, loop=state.loop + 1, trail=tuple(one._replace(trail=()) for one in trail)
+            )
+        users, items, s, t = extrapolated((trail[0].factors, trail[1].factors, state.factors))
+        further = state._replace(users=users, items=items, user_popularity=s, item_popularity=t)
+        after = self._swept(problem, self._evaluated(problem.prior(state.theta), further))
+        if not after.objective >= state.objective:
+            after = self._swept(problem, state)
+        # Extrapolations differ in length, so that the mean rise of all three sweeps is what is compared with `tol`.
+        rise = self._per_pair(after.objective - trail[0].objective) / _SWEEPS
+        return after._replace(change=rise, loop=state.loop + 1, trail=())
+
+    def may_end(self, state: State) -> bool:
+        """Return whether a round of sweeps is complete."""
+        return state.loop > 0 and not state.trail
+
+    def _per_pair(self, rise: float) -> float:
+        return rise / max(1.0, self.pairs.total)
+
+    def _swept(self, problem: PairedProblem, state: State) -> State:
+        """Return the state after a sweep, and updates of precisions and hyperparameters."""
         prior = problem.prior(state.theta)
         state = self._sweep(prior, state)
         state = state._replace(gammas=updated_gammas(prior, state.users, state.items))
@@ -136,13 +181,7 @@ class VariationalBayes(BoundAscent):
             )
             prior = problem.prior(theta)
             state = state._replace(theta=theta)
-        after = self._evaluated(prior, state)
-        change = (after.objective - state.objective) / max(1.0, self.pairs.total)
-        return after._replace(change=abs(change) if self.constant else change, loop=state.loop + 1)
-
-    def may_end(self, state: State) -> bool:
-        """Return whether all factors have been updated."""
-        return state.loop > 0
+        return self._evaluated(prior, state)
 
     def _sweep(self, prior: PairedPrior, state: State) -> State:
         """Update the censored users and the users, then xi*, the censored items and the items.

@@ -37,6 +37,8 @@ _PRUNED = 1e-3
 """Largest root mean square of inner products of fitted rows that counts as none: far below any effect on a pair."""
 _CONSTANT = "constant_messages"
 """Option, and entry of ``fit_state`` from which new rows are updated in the same way."""
+_TRAIL = "trail_"
+"""Prefix of the checkpoint's entries of earlier states."""
 _SIDES = ("user", "item")
 
 
@@ -63,7 +65,7 @@ def solve(call: Call) -> Solution:
         tol=settings["tol"],
         backend=form.backend,
     )
-    recorded = RecordedEngine(engine, call.checkpoint, saved)
+    recorded = RecordedEngine(engine, call.checkpoint, _checkpointed)
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
     return _solution(form, found, recorded.thetas[: len(found.change)], settings, pairs)
@@ -121,6 +123,9 @@ def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts, settings
             "every factor is pruned, as the pairs say less of preferences than it costs to describe them: all is "
             "popularity and bias. Observe more pairs, raise censored_ratio, or narrow the priors"
         )
+    n_users, n_items, width = form.shapes
+    if width > (least := min(n_users, n_items)):
+        remarks.append(f"of {width} factors no more than {least} can matter to a matrix with a side of {least}")
     if settings["constant_messages"]:
         remarks.append("with constant_messages=True the bound may fall from sweep to sweep")
     if found.state.theta.size:
@@ -137,6 +142,15 @@ def saved(state: State) -> dict[str, np.ndarray]:
         out |= {f"{name}_{part}": values for part, values in parts.items()}
     for k, gamma in enumerate(state.gammas):
         out |= {f"precision_{k}_{part}": np.asarray(values) for part, values in gamma._asdict().items()}
+    return out
+
+
+def _checkpointed(state: State) -> dict[str, np.ndarray]:
+    """Return `saved` arrays with those of the states that the next extrapolation takes."""
+    out = saved(state)
+    for k, before in enumerate(state.trail):
+        own = saved(before) | {"objective": np.array(before.objective)}
+        out |= {f"{_TRAIL}{k}_{name}": values for name, values in own.items()}
     return out
 
 
@@ -167,6 +181,16 @@ def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
                 f"start= holds {held} as {name!r}, and the model needs one of shape {np.shape(values)}; fit without "
                 f"start=, or pass the hyperparameters alone as a dict."
             )
+    trail: list[State] = []
+    while f"{_TRAIL}{len(trail)}_objective" in start:
+        prefix = f"{_TRAIL}{len(trail)}_"
+        own = {name.removeprefix(prefix): values for name, values in start.items() if name.startswith(prefix)}
+        trail.append(_state(first, own)._replace(objective=float(own["objective"])))
+    return _state(first, start)._replace(trail=tuple(trail))
+
+
+def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
+    """Return the first state with saved arrays in place of its own."""
     sides = [_side(start, name) for name in _SIDES]
     symbols = [Symbols(*(p.astype(first.users.mean.dtype) for p in own)) for own, _ in sides]
     gammas = tuple(
@@ -178,6 +202,7 @@ def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
         user_popularity=sides[0][1],
         item_popularity=sides[1][1],
         gammas=gammas,
+        theta=start["theta"],
         xi=float(start["xi"]),
     )
 

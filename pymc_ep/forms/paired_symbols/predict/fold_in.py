@@ -21,7 +21,7 @@ from pymc_ep.results import labelled
 __all__ = ["fold_in"]
 
 _TOL = 1e-6
-"""Largest change of a converged row's means, in standard deviations."""
+"""Largest change of a converged row's means of factors and bias, in standard deviations."""
 _ROUNDS = 500
 """Largest number of updates of all rows: far more than rows need, and those left are reported."""
 
@@ -108,8 +108,9 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
         censored = np.exp(logits - log_normaliser)
         seen = Censored(n, censored, t.censored, moments, xi)
         after = update_rows(pairs.by_user, symbols, other, priors, seen)
-        moved = np.abs(after.mean - symbols.mean) / np.sqrt(after.variance)
-        symbols, converged = after, moved.max(axis=1, initial=0.0) <= _TOL
+        steps = np.column_stack([after.mean - symbols.mean, after.bias - symbols.bias])
+        sds = np.sqrt(np.column_stack([after.variance, after.bias_variance + (after.bias_variance == 0)]))
+        symbols, converged = after, np.abs(steps / sds).max(axis=1) <= _TOL
         if converged.all():
             break
     return _Folded(symbols, converged)
