@@ -2,5 +2,18 @@
 
 from pymc_ep.datasets.coal import load_coal
 from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pedestrians
+from pymc_ep.datasets.long_tables import load_foursquare, load_movielens, load_nips_coauthors
+from pymc_ep.datasets.pairs import PairTable, from_pairs, read_inter
 
-__all__ = ["load_coal", "load_gowalla", "load_lastfm", "load_melbourne_pedestrians"]
+__all__ = [
+    "PairTable",
+    "from_pairs",
+    "load_coal",
+    "load_foursquare",
+    "load_gowalla",
+    "load_lastfm",
+    "load_melbourne_pedestrians",
+    "load_movielens",
+    "load_nips_coauthors",
+    "read_inter",
+]

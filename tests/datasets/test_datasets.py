@@ -1,11 +1,20 @@
 """Data sets are what their sources say."""
 
 import gzip
+from functools import partial
 
 import numpy as np
 import pytest
 
-from pymc_ep.datasets import load_coal, load_gowalla, load_lastfm, load_melbourne_pedestrians
+from pymc_ep.datasets import (
+    load_coal,
+    load_foursquare,
+    load_gowalla,
+    load_lastfm,
+    load_melbourne_pedestrians,
+    load_movielens,
+    load_nips_coauthors,
+)
 
 
 def test_coal_has_the_published_dates():
@@ -36,10 +45,21 @@ def test_files_are_read_plain_or_compressed(tmp_path, monkeypatch):
         }
 
 
-@pytest.mark.parametrize("load", [load_lastfm, load_gowalla, load_melbourne_pedestrians])
+@pytest.mark.parametrize(
+    "load",
+    [
+        load_lastfm,
+        load_gowalla,
+        load_melbourne_pedestrians,
+        load_movielens,
+        partial(load_movielens, "100k"),
+        load_foursquare,
+        load_nips_coauthors,
+    ],
+)
 def test_missing_files_say_where_they_are(load, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"Get it from .*path=.*PYMC_EP_DATA"):
-        load(tmp_path)
+        load(path=tmp_path)
     monkeypatch.delenv("PYMC_EP_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="PYMC_EP_DATA is not set"):
         load()

@@ -1,0 +1,168 @@
+"""Long tables of pairs: ratings of films, check-ins at places, and authors of papers."""
+
+import os
+from typing import IO
+
+import numpy as np
+import pandas as pd
+
+from pymc_ep.datasets.files import Collection
+from pymc_ep.exceptions import did_you_mean
+
+__all__ = ["load_foursquare", "load_movielens", "load_nips_coauthors"]
+
+_MOVIELENS = {
+    size: Collection(
+        f"ml-{size}",
+        f"https://grouplens.org/datasets/movielens/{size}/",
+        "for research, with citation; no redistribution, no commercial use",
+    )
+    for size in ("1m", "100k")
+}
+_FOURSQUARE = Collection(
+    "foursquare-nyc-10core",
+    "https://github.com/tanloc49/SEP-GCN, folder data/nyc, made of the check-ins of Yang et al. (2015), "
+    "IEEE Transactions on Systems, Man, and Cybernetics: Systems 45",
+    "for research, with citation",
+)
+_NIPS = Collection(
+    "nips0-12",
+    "https://github.com/gregoryyy/knowceans, file nips-corpus-20111211.zip, made of "
+    "https://cs.nyu.edu/~roweis/data.html",
+    "for research, with citation",
+)
+
+
+def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> pd.DataFrame:
+    """Return the ratings that users of MovieLens gave to films.
+
+    Parameters
+    ----------
+    size : {"1m", "100k"}
+    path : path-like, optional
+        Folder of ``ratings.dat`` and ``movies.dat``, or of ``u.data`` and ``u.item`` for ``"100k"``. By default
+        ``ml-1m`` or ``ml-100k`` in the folder that the environment variable ``PYMC_EP_DATA`` names.
+        ``ratings_notime.dat``, without the times, does in place of ``ratings.dat``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each of 1,000,209 or 100,000 pairs, with the columns ``user``, ``item`` (both the publishers'
+        numbers), ``title`` of the film and ``rating``, from 1 to 5. In ``"100k"`` 18 titles have two numbers each.
+
+    Raises
+    ------
+    ValueError
+        For another size.
+    FileNotFoundError
+        If the files are missing; the message has their source.
+
+    References
+    ----------
+    .. [1] F. M. Harper and J. A. Konstan (2015), The MovieLens datasets: history and context, ACM TiiS 5(4).
+    """
+    if size not in _MOVIELENS:
+        raise ValueError(f"size={size!r} is neither '1m' nor '100k'.{did_you_mean(size, _MOVIELENS)}")
+    small, files = size == "100k", _MOVIELENS[size]
+    # Fields of ratings.dat are separated by two colons; every other field between single ones is empty.
+    sep, fields = ("\t", [0, 1, 2]) if small else (":", [0, 2, 4])
+    with files.open("u.data", path) if small else _ratings_1m(path) as lines:
+        ratings = pd.read_csv(lines, sep=sep, header=None, usecols=fields, dtype=np.int64)
+    ratings = ratings.set_axis(["user", "item", "rating"], axis=1)
+    titles = _titles(files, "u.item" if small else "movies.dat", path, "|" if small else "::")
+    return ratings.assign(title=ratings["item"].map(titles))[["user", "item", "title", "rating"]]
+
+
+def _ratings_1m(path: str | os.PathLike | None) -> IO[str]:
+    """Open the ratings, with or without times."""
+    try:
+        return _MOVIELENS["1m"].open("ratings.dat", path)
+    except FileNotFoundError as error:
+        try:
+            return _MOVIELENS["1m"].open("ratings_notime.dat", path)
+        except FileNotFoundError:
+            raise error from None
+
+
+def _titles(files: Collection, name: str, path: str | os.PathLike | None, sep: str) -> dict[int, str]:
+    """Return the titles of films by their numbers: in Latin-1 as published, in UTF-8 in some copies."""
+    try:
+        with files.open(name, path) as lines:
+            films = [line.split(sep)[:2] for line in lines]
+    except UnicodeDecodeError:
+        with files.open(name, path, encoding="latin-1") as lines:
+            films = [line.split(sep)[:2] for line in lines]
+    return {int(number): title for number, title in films}
+
+
+def load_foursquare(path: str | os.PathLike | None = None) -> pd.DataFrame:
+    """Return the check-ins of users of Foursquare at places in New York, in their order.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        Folder of ``train.txt`` and ``test.txt``. By default ``foursquare-nyc-10core`` in the folder that the
+        environment variable ``PYMC_EP_DATA`` names.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each of 179,468 check-ins, with the columns ``user`` and ``place``, counted from zero, and ``part``:
+        ``"train"`` or ``"test"``, a user's earlier and later ones. The rows of a user follow each other in time order.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are missing; the message has their source.
+
+    References
+    ----------
+    .. [1] D. Yang, D. Zhang, V. W. Zheng and Z. Yu (2015), Modeling user activity preference by leveraging user spatial
+       temporal characteristics in LBSNs, IEEE Transactions on Systems, Man, and Cybernetics: Systems 45.
+    .. [2] T. L. Nguyen and T. T. Tran (2025), SEP-GCN, ICTIR.
+    """
+    parts = []
+    for part in ("train", "test"):
+        with _FOURSQUARE.open(f"{part}.txt", path) as lines:
+            rows = [np.array(line.split(), dtype=np.int64) for line in lines]
+        users = np.repeat([row[0] for row in rows], [len(row) - 1 for row in rows])
+        places = np.concatenate([row[1:] for row in rows])
+        parts.append(pd.DataFrame({"user": users, "place": places, "part": part}))
+    return pd.concat(parts).sort_values("user", kind="stable", ignore_index=True)
+
+
+def load_nips_coauthors(path: str | os.PathLike | None = None) -> pd.DataFrame:
+    """Return the authors of the papers at the conferences NIPS 0 to 12, 1987 to 1999.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        Folder of ``nips.authors`` and ``nips.authors.key``. By default ``nips0-12`` in the folder that the environment
+        variable ``PYMC_EP_DATA`` names.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each of 3,990 authors of 1,740 papers, with the columns ``paper``, counted from zero, and ``author``,
+        a name such as ``"Jordan_M"``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are missing; the message has their source.
+
+    Notes
+    -----
+    ``papers.merge(papers, on="paper").query("author_x < author_y")`` has a row for each pair of co-authors of each
+    paper.
+
+    References
+    ----------
+    .. [1] S. Roweis, NIPS conference papers, volumes 0-12, https://cs.nyu.edu/~roweis/data.html.
+    .. [2] G. Heinrich (2011), NIPS0-12 test collection.
+    """
+    with _NIPS.open("nips.authors.key", path, encoding="latin-1") as lines:
+        names = [line.strip() for line in lines]
+    with _NIPS.open("nips.authors", path) as lines:
+        pairs = [(paper, names[int(author)]) for paper, line in enumerate(lines) for author in line.split()]
+    return pd.DataFrame(pairs, columns=["paper", "author"])
