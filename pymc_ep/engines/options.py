@@ -1,11 +1,11 @@
 """Checks of options and of required properties of sites, shared by several methods."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.sites.base import Site
 
 __all__ = ["NamedSite", "check_flag", "check_whole", "require_bounds", "require_parallel"]
@@ -33,6 +33,25 @@ def check_flag(name: str, value: object) -> None:
     """Raise unless an option is a bool; the truth value of a string such as "no" would be True."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
+
+
+def estimate_names(estimate: object, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that the option ``estimate`` gives, of matrices and biases that become points.
+
+    Raises
+    ------
+    ValueError
+        For anything but names of the known ones.
+    """
+    if estimate is not None and not isinstance(estimate, Iterable):
+        raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
+    named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
+    if unknown := [name for name in named if name not in known]:
+        raise ValueError(
+            f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
+            f"{', '.join(known)}.{did_you_mean(unknown[0], known)}"
+        )
+    return named
 
 
 _BOUNDED = "such as pm.Laplace, pm.StudentT, pm.Normal, a Bernoulli with logit_p or SoftplusPoisson"

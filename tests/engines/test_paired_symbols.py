@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, logsumexp
 
 from pymc_ep.engines.paired_symbols.updates import updated_gammas
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Points, Side
 from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes, first_state
 
 from .paired_dense import Dense
@@ -228,3 +228,31 @@ def test_extrapolation_ends_at_the_same_bound_in_fewer_sweeps():
         sweeps[extrapolate], bounds[extrapolate] = state.loop, state.log_bound
     assert sweeps[True] < 0.6 * sweeps[False]
     assert bounds[True] > bounds[False] - 1e-3
+
+
+def test_points_maximise_the_bound_without_their_entropies():
+    """With items as points the objective is the dense bound without entropies of the items, and never falls."""
+    prior, points = prior_of(), (Points(), Points(factors=True, bias=True))
+    engine = VariationalBayes(pairs_of(COUNTS), points=points)
+    problem = Problem(prior)
+    state = engine.init(problem, first_state(prior, np.zeros(0), 3, points=points))
+    bounds = [state.log_bound]
+    for _ in range(60):
+        state = engine.step(problem, state)
+        bounds.append(state.log_bound)
+    assert np.diff(bounds).min() > -1e-9
+    assert not state.items.variance.any() and state.users.variance.all()
+    dense = dense_of(state, COUNTS, prior)
+    # A variance so small that only its entropy tells it from zero.
+    tiny = 1e-14
+    dense.v_var, dense.c_var = np.full((J, K), tiny), np.full(J, tiny)
+    dense.update_xi()
+    entropies = 0.5 * np.log(2 * np.pi * np.e * tiny) * J * (K + 1)
+    assert state.log_bound == pytest.approx(dense.bound() - entropies, abs=1e-6)
+    for part in ("v", "c"):
+        at_best = dense.bound()
+        for sign in (-1.0, 1.0):
+            other = copy.deepcopy(dense)
+            getattr(other, part)[2] += sign * 0.05
+            other.update_xi()
+            assert other.bound() < at_best + 1e-6

@@ -62,15 +62,20 @@ def _dirichlet_divergence(own: np.ndarray, other: np.ndarray) -> float:
 def _gaussian_divergence(
     block: Block, mean: np.ndarray, variance: np.ndarray, gammas: tuple[GammaFactor, ...]
 ) -> float:
-    """Return E log q - E log p of independent Gaussians; held entries, of variance zero, are left out."""
-    free = variance > 0
+    """Return E log q - E log p of independent Gaussians.
+
+    Entries of variance zero are points, which have no E log q; constants, of infinite prior precision, are left out.
+    """
+    free, points = variance > 0, (variance == 0) & np.isfinite(block.precision)
     precision, log_precision = np.ones(()), np.zeros(())
     if block.learned >= 0:
         gamma = gammas[block.learned]
         precision, log_precision = gamma.shape / gamma.rate, digamma(gamma.shape) - np.log(gamma.rate)
     with np.errstate(divide="ignore", invalid="ignore"):
-        terms = precision * squares(block, mean, variance) - log_precision - np.log(block.precision * variance) - 1.0
-    return 0.5 * float(terms[free].sum())
+        square = precision * squares(block, mean, variance)
+        own = np.log(block.precision) + log_precision
+        divergences = square - own - np.log(variance) - 1.0
+    return 0.5 * float(divergences[free].sum() + (square - own + np.log(2.0 * np.pi))[points].sum())
 
 
 def _gamma_divergence(own: GammaFactor, other: GammaFactor) -> float:

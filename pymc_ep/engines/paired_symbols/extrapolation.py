@@ -40,14 +40,19 @@ def extrapolated(points: tuple[Factors, Factors, Factors]) -> Factors:
 def _coordinates(point: Factors) -> list[np.ndarray]:
     out = []
     for own in point[:2]:
-        out += [own.mean, own.bias, np.log(own.variance)]
-        out += [np.log(own.bias_variance)] if own.bias_variance.all() else []
-    tiny = np.finfo(float).tiny
-    return [*out, *(np.log(np.maximum(popularity.censored, tiny)) for popularity in point[2:])]
+        out += [own.mean, own.bias, _log(own.variance), _log(own.bias_variance)]
+    return [*out, *(_log(popularity.censored) for popularity in point[2:])]
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    """Return logarithms of positive numbers, and a finite number for zeros."""
+    return np.log(np.maximum(values, np.finfo(values.dtype).tiny))
 
 
 def _symbols(before: Symbols, moved: Iterator[np.ndarray]) -> Symbols:
-    """Return symbols from the next coordinates; biases that are held have no variance."""
-    mean, bias, variance = next(moved), next(moved), np.exp(next(moved))
-    bias_variance = np.exp(next(moved)) if before.bias_variance.all() else before.bias_variance
+    """Return symbols from the next coordinates; points and constants still have no variance."""
+    mean, bias = next(moved), next(moved)
+    variance, bias_variance = (
+        np.where(own > 0, np.exp(next(moved)), 0.0) for own in (before.variance, before.bias_variance)
+    )
     return Symbols(*(part.astype(before.mean.dtype) for part in (mean, variance, bias, bias_variance)))

@@ -6,7 +6,17 @@ import numpy as np
 
 from pymc_ep.kernels.paired_symbols import Cells, Priors, Symbols
 
-__all__ = ["Block", "GammaFactor", "PairCounts", "PairedPrior", "Popularity", "Side", "expected_priors"]
+__all__ = [
+    "Block",
+    "GammaFactor",
+    "PairCounts",
+    "PairedPrior",
+    "Points",
+    "Popularity",
+    "Side",
+    "expected_priors",
+    "first_symbols",
+]
 
 
 class PairCounts(NamedTuple):
@@ -126,6 +136,19 @@ class Popularity(NamedTuple):
 
     concentration: np.ndarray
     censored: np.ndarray
+
+
+class Points(NamedTuple):
+    """Which parts of one side are points, of variance zero, instead of Gaussians."""
+
+    factors: bool = False
+    bias: bool = False
+
+    def of(self, symbols: Symbols) -> Symbols:
+        """Return symbols with variances of zero where they are points."""
+        if self.factors:
+            symbols = symbols._replace(variance=np.zeros_like(symbols.variance))
+        return symbols._replace(bias_variance=np.zeros_like(symbols.bias_variance)) if self.bias else symbols
 
 
 def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:

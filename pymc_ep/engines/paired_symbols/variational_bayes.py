@@ -13,6 +13,7 @@ from pymc_ep.engines.paired_symbols.values import (
     GammaFactor,
     PairCounts,
     PairedPrior,
+    Points,
     Popularity,
     Side,
     expected_priors,
@@ -88,11 +89,30 @@ class State(NamedTuple):
         return self.users, self.items, self.user_popularity, self.item_popularity
 
 
-def first_state(prior: PairedPrior, theta: np.ndarray, seed: int, dtype: str = "float64") -> State:
-    """Return factors with their priors' variances and small random means, and uniform censored symbols."""
+def first_state(
+    prior: PairedPrior,
+    theta: np.ndarray,
+    seed: int,
+    dtype: str = "float64",
+    points: tuple[Points, Points] = (Points(), Points()),
+) -> State:
+    """Return factors with their priors' variances and small random means, and uniform censored symbols.
+
+    Parameters
+    ----------
+    prior : PairedPrior
+    theta : ndarray, (p,)
+        Unconstrained hyperparameters.
+    seed : int
+        Of the means.
+    dtype : str
+        Storage of factors and biases.
+    points : pair of Points
+        Which of the users and of the items are points.
+    """
     rng = np.random.default_rng(seed)
     symbols = [first_symbols(side, prior.gammas, _FIRST_SCALE, rng) for side in (prior.users, prior.items)]
-    users, items = (Symbols(*(part.astype(dtype) for part in one)) for one in symbols)
+    users, items = (which.of(Symbols(*(part.astype(dtype) for part in one))) for one, which in zip(symbols, points))
     s, t = (_uniform(side) for side in (prior.users, prior.items))
     return State(users, items, s, t, prior.gammas, theta, 1.0, np.zeros((len(users.bias), 4)))
 
@@ -112,6 +132,8 @@ class VariationalBayes(BoundAscent):
         Whether factors of a row are updated one after the other instead of all at once.
     constant_messages : bool
         Whether preferences are left out of the posteriors of censored symbols. The bound may then fall.
+    points : pair of Points
+        Which of the users and of the items are points.
     extrapolate : bool
         Whether every third sweep starts from extrapolated factors; never with constant messages, which have no bound to
         tell whether that helped.
@@ -128,6 +150,7 @@ class VariationalBayes(BoundAscent):
         *,
         sequential: bool = False,
         constant_messages: bool = False,
+        points: tuple[Points, Points] = (Points(), Points()),
         extrapolate: bool = True,
         learn: bool = False,
         tol: float = 1e-6,
@@ -135,6 +158,7 @@ class VariationalBayes(BoundAscent):
     ):
         super().__init__(tol)
         self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
+        self.points = points
         self.extrapolate, self.learn, self.backend = extrapolate, learn, backend
 
     def init(self, problem: PairedProblem, start: Any = None) -> State:
@@ -193,14 +217,14 @@ class VariationalBayes(BoundAscent):
         s, t = state.user_popularity, state.item_popularity
         of_items = background(items, t.censored)
         s = self._popularity(s, prior.users, pairs.users, n, users, of_items, sums, xi)
-        priors = expected_priors(prior.users, state.gammas)
-        users = self._rows(pairs.by_user, users, items, priors, Censored(n, s.censored, t.censored, of_items, xi))
+        priors, censored = expected_priors(prior.users, state.gammas), Censored(n, s.censored, t.censored, of_items, xi)
+        users = self.points[0].of(self._rows(pairs.by_user, users, items, priors, censored))
         of_users = background(users, s.censored)
         sums = pair_sums(pairs.by_item, items, users, s.censored, backend=self.backend)
         xi = best_xi(crossed(of_users, of_items), t.censored, sums, xi)
         t = self._popularity(t, prior.items, pairs.items, n, items, of_users, sums, xi)
-        priors = expected_priors(prior.items, state.gammas)
-        items = self._rows(pairs.by_item, items, users, priors, Censored(n, t.censored, s.censored, of_users, xi))
+        priors, censored = expected_priors(prior.items, state.gammas), Censored(n, t.censored, s.censored, of_users, xi)
+        items = self.points[1].of(self._rows(pairs.by_item, items, users, priors, censored))
         return state._replace(users=users, items=items, user_popularity=s, item_popularity=t, xi=xi)
 
     def _popularity(

@@ -8,6 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import get_mode
+from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
@@ -127,6 +128,13 @@ class CompiledPairedSymbols(HyperFunctions):
             "prior_precision": np.array(precisions),
             "concentrations": np.array([prior.users.concentration.mean(), prior.items.concentration.mean()]),
         }
+
+    def scale_of(self, one: GaussianEntries) -> str:
+        """Return the name of a variable that the prior precision depends on, or an empty string."""
+        if one.learned >= 0:
+            return self.form.precisions[one.learned].name
+        behind = set(ancestors([one.precision]))
+        return next((n for n, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind), "")
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""

@@ -251,3 +251,22 @@ def test_means_agree_with_nuts():
         exact = nuts[name].mean(("chain", "draw")).to_numpy()
         sd = nuts[name].std(("chain", "draw")).to_numpy()
         assert np.abs((found[name].to_numpy() - exact) / sd).max() < 0.5, name
+
+
+def test_matrices_may_be_points():
+    idata = pmep.fit(model=model_of(), estimate=["V", "bi"], **QUIET)
+    sd = group(idata, "posterior_sd")
+    assert not sd["V"].any() and not sd["bi"].any() and (sd["U"] > 0).all()
+    assert "and the estimated V, bi" in group(idata, "fit").attrs["log_evidence_is"]
+    new = pmep.fold_in(idata, model_of(), {"item": COUNTS.T[:2]})
+    assert not new["V_sd"].any() and new["V_converged"].all()
+    again = pmep.fit(model=model_of(), start=idata, estimate=["V", "bi"], **QUIET)
+    assert int(group(again, "fit")["n_iter"]) <= 3
+    with pytest.raises(ValueError, match="a fit with another estimate="):
+        pmep.fit(model=model_of(), start=idata, **QUIET)
+    with pytest.raises(ValueError, match="makes points of 'U', whose scale 'tau' is to be learned"):
+        pmep.fit(model=model_of("gamma"), estimate="U", **QUIET)
+    with pytest.raises(ValueError, match="makes points of 'V', whose scale 'scale' is to be learned"):
+        pmep.fit(model=model_of("half normal"), estimate="V", **QUIET)
+    with pytest.raises(ValueError, match="estimate= names 'W', which is neither a matrix nor a bias"):
+        pmep.fit(model=model_of(), estimate=["W"], **QUIET)

@@ -1,6 +1,6 @@
 """Variational Gaussian on bilinear models: options, point estimates, fit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from pymc_ep.engines.bilinear.row_parameters import factored, independent
 from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.options import estimate_names
 from pymc_ep.engines.recorded import RecordedEngine
-from pymc_ep.exceptions import did_you_mean
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.methods.solution import (
@@ -123,15 +123,7 @@ def _with_prior_warnings(status: Status, form: CompiledBilinear, first: Bilinear
 
 def _points(form: Bilinear, estimate: Sequence[str], d: int) -> tuple[tuple[str, ...], tuple[np.ndarray, np.ndarray]]:
     """Return the names of the point estimates, and masks of their columns on either side, (K,) and (K',)."""
-    if estimate is not None and not isinstance(estimate, Iterable):
-        raise ValueError(f"estimate={estimate!r} must be the name of a matrix or bias, or a list of names.")
-    named = (estimate,) if isinstance(estimate, str) else tuple(estimate or ())
-    unknown = [name for name in named if name not in form.latent_names]
-    if unknown:
-        raise ValueError(
-            f"estimate= names {unknown[0]!r}, which is neither a matrix nor a bias of this model; these are "
-            f"{', '.join(form.latent_names)}.{did_you_mean(unknown[0], form.latent_names)}"
-        )
+    named = estimate_names(estimate, form.latent_names)
     # Under a flat prior the posterior may be improper.
     estimated = tuple(one.name for one in form.entries if one.flat or one.name in named)
     columns = []

@@ -9,8 +9,8 @@ import numpy as np
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
-from pymc_ep.engines.options import check_flag, check_whole
-from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Popularity
+from pymc_ep.engines.options import check_flag, check_whole, estimate_names
+from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity
 from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalBayes, first_state
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
@@ -21,6 +21,7 @@ from pymc_ep.kernels.paired_symbols import Symbols
 __all__ = ["OPTIONS", "PAIRED_VB", "rebuild", "solve"]
 
 OPTIONS = {
+    "estimate": (),
     "constant_messages": False,
     "update": "bulk",
     "dtype": "float64",
@@ -33,6 +34,8 @@ _UPDATES = ("bulk", "sequential")
 _DTYPES = ("float64", "float32")
 _BOUND = "lower bound on the log density of the stream of pairs and its censored pairs"
 """Description of the log evidence in the result."""
+_WITH_POINTS = "lower bound on the log density of the stream of pairs, its censored pairs and the estimated {}"
+"""Description of the log evidence with point estimates of some variables."""
 _PRUNED = 1e-3
 """Largest root mean square of inner products of fitted rows that counts as none: far below any effect on a pair."""
 _CONSTANT = "constant_messages"
@@ -53,14 +56,17 @@ def solve(call: Call) -> Solution:
         For options out of range.
     """
     form, settings = call.form, _checked(OPTIONS | call.options)
+    estimated, points = _points(form, settings["estimate"], learned=call.hyper == "optimize")
+    settings["estimate"] = estimated
     pairs, prior = form.pairs(), form.prior(call.theta)
-    first = first_state(prior, call.theta, settings["seed"], settings["dtype"])
+    first = first_state(prior, call.theta, settings["seed"], settings["dtype"], points)
     if call.start is not None:
         first = _from_start(first, call.start)
     engine = VariationalBayes(
         pairs,
         sequential=settings["update"] == "sequential",
         constant_messages=settings["constant_messages"],
+        points=points,
         learn=call.hyper == "optimize",
         tol=settings["tol"],
         backend=form.backend,
@@ -84,9 +90,34 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"tol": float(tol)}
 
 
+def _points(
+    form: CompiledPairedSymbols, estimate: Any, *, learned: bool
+) -> tuple[tuple[str, ...], tuple[Points, Points]]:
+    """Return the names of point estimates, and which parts of either side these are.
+
+    Raises
+    ------
+    ValueError
+        For names of no matrix or bias, and for scales that are learned: the density of a point and of its scale is
+        largest where the scale is zero.
+    """
+    named = estimate_names(estimate, [one.name for one in form.form.entries if one.name])
+    for one in form.form.entries:
+        scale = form.scale_of(one) if one.name in named else ""
+        if scale and (one.learned >= 0 or learned):
+            raise ValueError(
+                f"estimate= makes points of {one.name!r}, whose scale {scale!r} is to be learned, and the density of "
+                f"both together is largest where scales are zero: give {one.name!r} a scale that is a number, or leave "
+                f"it out of estimate=."
+            )
+    users, items = (Points(side.factors.name in named, side.bias.name in named) for side in form.form.sides)
+    return named, (users, items)
+
+
 def _solution(
     form: CompiledPairedSymbols, found: Run, thetas: list[np.ndarray], settings: dict[str, Any], pairs: PairCounts
 ) -> Solution:
+    estimated = settings["estimate"]
     state = saved(found.state) | {_CONSTANT: np.array(settings[_CONSTANT])}
     posterior = rebuild(form, state)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
@@ -104,7 +135,7 @@ def _solution(
         status=_status(form, found, pairs, settings),
         converged=found.status.converged,
         settings=settings,
-        log_evidence_is=_BOUND,
+        log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
         objective_is="bound + log prior",
         max_change_is="rise of the bound, a pair",
     )
@@ -172,7 +203,7 @@ def _side(state: Mapping[str, np.ndarray], name: str) -> tuple[Symbols, Populari
 
 
 def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return the state of an earlier fit; raise unless it has the shapes of `first`."""
+    """Return the state of an earlier fit; raise unless it has the shapes and points of `first`."""
     fields = saved(first)
     for name, values in fields.items():
         if name not in start or np.shape(start[name]) != np.shape(values):
@@ -181,6 +212,13 @@ def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
                 f"start= holds {held} as {name!r}, and the model needs one of shape {np.shape(values)}; fit without "
                 f"start=, or pass the hyperparameters alone as a dict."
             )
+    for name in _SIDES:
+        for part in ("variance", "bias_variance"):
+            if bool(np.any(start[f"{name}_{part}"])) != bool(np.any(fields[f"{name}_{part}"])):
+                raise ValueError(
+                    "start= or the file of checkpoint= is a fit with another estimate=; fit without it, or with the "
+                    "same."
+                )
     trail: list[State] = []
     while f"{_TRAIL}{len(trail)}_objective" in start:
         prefix = f"{_TRAIL}{len(trail)}_"

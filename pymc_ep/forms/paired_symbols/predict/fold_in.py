@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from pymc_ep.distributions.paired_symbols import as_counts, packed_pairs
 from pymc_ep.engines.paired_symbols.updates import background, censored_logits
-from pymc_ep.engines.paired_symbols.values import PairCounts, Side, expected_priors, first_symbols
+from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Side, expected_priors, first_symbols
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.paired_symbols.form import SideOfPairs
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
@@ -22,6 +22,8 @@ __all__ = ["fold_in"]
 
 _TOL = 1e-6
 """Largest change of a converged row's means of factors and bias, in standard deviations."""
+_FIRST_SCALE = 0.1
+"""Standard deviation of the first means, in prior standard deviations, as in a fit."""
 _ROUNDS = 500
 """Largest number of updates of all rows: far more than rows need, and those left are reported."""
 
@@ -99,7 +101,8 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
     total = s.concentration.sum()
     log_normaliser = logsumexp(censored_logits(s.concentration, total, own, moments, sums, xi, constant=constant))
     priors = expected_priors(new_side, posterior.gammas)
-    symbols = first_symbols(new_side, posterior.gammas, 0.1, np.random.default_rng(0))
+    points = Points(not own.variance.any(), not own.bias_variance.any())
+    symbols = points.of(first_symbols(new_side, posterior.gammas, _FIRST_SCALE, np.random.default_rng(0)))
     censored = np.full(len(pairs.users), 1.0 / len(own.bias))
     for _ in range(_ROUNDS):
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
@@ -108,9 +111,9 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
         censored = np.exp(logits - log_normaliser)
         seen = Censored(n, censored, t.censored, moments, xi)
         after = update_rows(pairs.by_user, symbols, other, priors, seen)
-        steps = np.column_stack([after.mean - symbols.mean, after.bias - symbols.bias])
-        sds = np.sqrt(np.column_stack([after.variance, after.bias_variance + (after.bias_variance == 0)]))
-        symbols, converged = after, np.abs(steps / sds).max(axis=1) <= _TOL
+        moved = np.column_stack([after.mean - symbols.mean, after.bias - symbols.bias])
+        sds = np.sqrt(np.column_stack([after.variance, np.where(after.bias_variance > 0, after.bias_variance, 1.0)]))
+        symbols, converged = points.of(after), np.abs(moved / sds).max(axis=1) <= _TOL
         if converged.all():
             break
     return _Folded(symbols, converged)
