@@ -63,7 +63,7 @@ def fit(
         ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
         mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
         log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
-        model. `pymc_ep.supported` lists all.
+        model; for `PairedSymbols` ``"paired_vb"``. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -107,6 +107,9 @@ def fit(
         for models of wavelet coefficients: ``translations=1`` grids to average over.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
+        ``max_iter=200``, ``seed=0``.
+        Paired symbols: ``estimate``, names of matrices and biases that are points, ``constant_messages=False``,
+        ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
         ``max_iter=200``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
         ``init="modes"`` or ``"zeros"``, ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.

@@ -36,7 +36,7 @@ class Solution:
     hyper_traces : dict
         Hyperparameters on their own scale, (iterations, *shape).
     sites : dict
-        Name of an observed variable to a dict of arrays of its shape: precision, shift, loo.
+        Name of a variable, such as an observed one, to a dict of arrays of its shape: precision, shift, loo.
     coefficients : dict
         Name of a variable with a prior on its coefficients to a dict of arrays, (coefficients,), and numbers.
     state : dict

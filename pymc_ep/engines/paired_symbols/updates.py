@@ -6,9 +6,9 @@ Equations are those of Paquet, Koenigstein and Winther (2014), appendix B, with 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import digamma, log_expit
+from scipy.special import digamma, log_expit, softmax
 
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairedPrior
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairedPrior, Popularity
 from pymc_ep.kernels.paired_symbols import Background, Symbols, curvature
 
 __all__ = [
@@ -18,12 +18,15 @@ __all__ = [
     "best_xi",
     "cell_terms",
     "censored_logits",
+    "constant_popularity",
     "crossed",
     "expected_log",
     "squares",
     "updated_gammas",
 ]
 
+_ROUNDS, _SAME = 1_000, 1e-10
+"""Largest number of iterations for a fixed point of popularities, and the change of a logarithm at convergence."""
 _COMPLETE = 1e-8
 """Least probability of a censored pair in a cell without observed pairs, below which xi* has no effect and stays."""
 
@@ -95,6 +98,20 @@ def _height(xi: float) -> float:
 def expected_log(concentration: np.ndarray) -> np.ndarray:
     """Return E log p of Dirichlet probabilities p, (I,)."""
     return digamma(concentration) - digamma(concentration.sum())
+
+
+def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float) -> Popularity:
+    """Return the fixed point of popularities and censored symbols where preferences are left out.
+
+    With E a = 0 in all cells (appendix C) the posterior of a censored symbol is proportional to exp(E log p_i), and
+    neither depends on preferences. exp(psi(x)) is nearly x - 1/2, so that the first guess is close.
+    """
+    censored = softmax(digamma(prior + counts))
+    for _ in range(_ROUNDS):
+        before, censored = censored, softmax(digamma(prior + counts + n_censored * censored))
+        if np.abs(np.log(censored / before)).max() <= _SAME:
+            break
+    return Popularity(prior + counts + n_censored * censored, censored)
 
 
 def censored_logits(

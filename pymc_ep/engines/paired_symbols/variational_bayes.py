@@ -8,7 +8,14 @@ from scipy.special import softmax
 from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.paired_symbols.bound import log_bound
 from pymc_ep.engines.paired_symbols.extrapolation import Factors, extrapolated
-from pymc_ep.engines.paired_symbols.updates import background, best_xi, censored_logits, crossed, updated_gammas
+from pymc_ep.engines.paired_symbols.updates import (
+    background,
+    best_xi,
+    censored_logits,
+    constant_popularity,
+    crossed,
+    updated_gammas,
+)
 from pymc_ep.engines.paired_symbols.values import (
     GammaFactor,
     PairCounts,
@@ -131,12 +138,12 @@ class VariationalBayes(BoundAscent):
     sequential : bool
         Whether factors of a row are updated one after the other instead of all at once.
     constant_messages : bool
-        Whether preferences are left out of the posteriors of censored symbols. The bound may then fall.
+        Whether preferences are left out of the posteriors of popularities and censored symbols, which then stay at
+        their fixed point, and not at the maximum of the bound.
     points : pair of Points
         Which of the users and of the items are points.
     extrapolate : bool
-        Whether every third sweep starts from extrapolated factors; never with constant messages, which have no bound to
-        tell whether that helped.
+        Whether every third sweep starts from extrapolated factors.
     learn : bool
         Whether hyperparameters, other than precisions with Gamma priors, are updated too.
     tol : float
@@ -163,21 +170,22 @@ class VariationalBayes(BoundAscent):
 
     def init(self, problem: PairedProblem, start: Any = None) -> State:
         """Return the first state with its bound."""
-        return self._evaluated(problem.prior(start.theta), start)
+        prior = problem.prior(start.theta)
+        if self.constant:
+            n = prior.n_censored
+            users = constant_popularity(prior.users.concentration, self.pairs.users, n)
+            items = constant_popularity(prior.items.concentration, self.pairs.items, n)
+            start = start._replace(user_popularity=users, item_popularity=items)
+        return self._evaluated(prior, start)
 
     def step(self, problem: PairedProblem, state: State) -> State:
         """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
-        if self.constant or not self.extrapolate:
-            after = self._swept(problem, state)
-            rise = self._per_pair(after.objective - state.objective)
-            return after._replace(change=abs(rise) if self.constant else rise, loop=state.loop + 1)
         trail = (*state.trail, state)
-        if len(trail) < _SWEEPS:
+        if not self.extrapolate or len(trail) < _SWEEPS:
             after = self._swept(problem, state)
             rise = self._per_pair(after.objective - state.objective)
-            return after._replace(
-                change=rise, loop=state.loop + 1, trail=tuple(one._replace(trail=()) for one in trail)
-            )
+            kept = tuple(one._replace(trail=()) for one in trail) if self.extrapolate else ()
+            return after._replace(change=rise, loop=state.loop + 1, trail=kept)
         users, items, s, t = extrapolated((trail[0].factors, trail[1].factors, state.factors))
         further = state._replace(users=users, items=items, user_popularity=s, item_popularity=t)
         after = self._swept(problem, self._evaluated(problem.prior(state.theta), further))
@@ -210,7 +218,7 @@ class VariationalBayes(BoundAscent):
     def _sweep(self, prior: PairedPrior, state: State) -> State:
         """Update the censored users and the users, then xi*, the censored items and the items.
 
-        Each line raises the bound, unless messages are constant.
+        Each line raises the bound.
         """
         pairs, n = self.pairs, prior.n_censored
         users, items, xi, sums = state.users, state.items, state.xi, state.sums
@@ -230,9 +238,14 @@ class VariationalBayes(BoundAscent):
     def _popularity(
         self, before: Popularity, side: Side, counts: np.ndarray, n: float, own: Symbols, *others: Any
     ) -> Popularity:
-        """Return the posterior of popularities, that of the symbol of a censored pair, and the former again."""
+        """Return the posterior of popularities, that of the symbol of a censored pair, and the former again.
+
+        With constant messages these stay at their fixed point.
+        """
+        if self.constant:
+            return before
         concentration = side.concentration + counts + n * before.censored
-        logits = censored_logits(concentration, concentration.sum(), own, *others, constant=self.constant)
+        logits = censored_logits(concentration, concentration.sum(), own, *others, constant=False)
         censored = softmax(logits)
         return Popularity(side.concentration + counts + n * censored, censored)
 

@@ -128,6 +128,10 @@ def _solution(
         scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop, "xi": found.state.xi},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
         hyper_traces=form.constrained(np.array(thetas)),
+        sites={
+            side.popularity: {"pairs": counts, "censored": popularity.censored}
+            for side, counts, popularity in zip(form.form.sides, (pairs.users, pairs.items), posterior.popularities)
+        },
         state=state | form.fingerprint(found.state.theta),
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
@@ -157,8 +161,6 @@ def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts, settings
     n_users, n_items, width = form.shapes
     if width > (least := min(n_users, n_items)):
         remarks.append(f"of {width} factors no more than {least} can matter to a matrix with a side of {least}")
-    if settings["constant_messages"]:
-        remarks.append("with constant_messages=True the bound may fall from sweep to sweep")
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
     return "; ".join(remarks)
