@@ -12,6 +12,7 @@ from pymc_ep.contracts.form import (
 )
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments, Posterior, SitePosterior
+from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows
 from pymc_ep.contracts.solution import Solution
 
 __all__ = [
@@ -28,7 +29,11 @@ __all__ = [
     "Method",
     "Moments",
     "Posterior",
+    "Ranked",
+    "RankedBlock",
     "Representation",
+    "RowPredictions",
+    "Rows",
     "SiteForm",
     "SitePosterior",
     "Solution",

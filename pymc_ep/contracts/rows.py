@@ -9,7 +9,7 @@ import xarray as xr
 
 from pymc_ep.kernels.inner_products import Pairs
 
-__all__ = ["Ranked", "RowPredictions", "Rows"]
+__all__ = ["Ranked", "RankedBlock", "RowPredictions", "Rows", "best_first"]
 
 
 class Ranked(NamedTuple):
@@ -26,6 +26,28 @@ class Ranked(NamedTuple):
     values: dict[str, np.ndarray]
 
 
+def best_first(others: np.ndarray, values: Mapping[str, np.ndarray], scores: np.ndarray) -> Ranked:
+    """Return rows of the other side and their values, (k, n) each, in the order of falling scores, (k, n)."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    parts = {name: np.take_along_axis(part, order, axis=1) for name, part in values.items()}
+    return Ranked(np.take_along_axis(others, order, axis=1), parts)
+
+
+class RankedBlock(Protocol):
+    """Some rows of one matrix with all rows of the other.
+
+    Attributes
+    ----------
+    scores : ndarray, (k, J)
+        The largest is the best.
+    """
+
+    scores: np.ndarray
+
+    def ranked(self, others: np.ndarray) -> Ranked:
+        """Return given others, (k, n), the best first, with what the result holds of each pair."""
+
+
 class Rows(Protocol):
     """Rows of one matrix, fitted or folded in, which are ranked against all rows of the other."""
 
@@ -39,13 +61,10 @@ class Rows(Protocol):
 
     @property
     def numbers_per_pair(self) -> int:
-        """Array elements that `scores` takes for each pair."""
+        """Array elements that a block takes for each pair."""
 
-    def scores(self, which: np.ndarray, by: str) -> np.ndarray:
-        """Return scores, (k, J), of pairs of k rows with all others; the largest is the best."""
-
-    def ranked(self, which: np.ndarray, others: np.ndarray, by: str) -> Ranked:
-        """Return given others, (k, n), of k rows in their order, with what the result holds of each pair."""
+    def block(self, which: np.ndarray, by: str) -> RankedBlock:
+        """Return k rows with all others, scored by ``"probability"`` or ``"predictor_mean"``."""
 
 
 class RowPredictions(Protocol):

@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked, RowPredictions, Rows
+from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of
@@ -342,25 +342,24 @@ def _chunks(wanted: _Wanted) -> list[slice]:
 
 def _best(wanted: _Wanted, here: slice, n: int, by: str, exclude_observed: bool) -> Ranked:
     """Return the best `n` others of some of the rows."""
-    numbers = wanted.numbers[here]
-    score = _scores(wanted, numbers, by, exclude_observed)
-    left = (score > -np.inf).sum(axis=1)
+    block = _block(wanted, wanted.numbers[here], by, exclude_observed)
+    left = (block.scores > -np.inf).sum(axis=1)
     if (left < n).any():
         k = int(np.argmax(left < n))
         raise ValueError(
             f"n={n}, but only {left[k]} rows are left for {wanted.labels[here].tolist()[k]!r}; lower n, or keep those "
             f"that it has an observation with by exclude_observed=False."
         )
-    return wanted.rows.ranked(numbers, np.argpartition(-score, n - 1, axis=1)[:, :n], by)
+    return block.ranked(np.argpartition(-block.scores, n - 1, axis=1)[:, :n])
 
 
-def _scores(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> np.ndarray:
-    """Return scores, (k, J); those of pairs that are left out are -inf."""
-    score = wanted.rows.scores(numbers, by)
+def _block(wanted: _Wanted, numbers: np.ndarray, by: str, exclude_observed: bool) -> RankedBlock:
+    """Return rows with all others, with scores of -inf for pairs that are left out."""
+    block = wanted.rows.block(numbers, by)
     if exclude_observed:
         seen, _ = wanted.rows.seen.of_rows(numbers)
-        score[seen.own, seen.others] = -np.inf
-    return score
+        block.scores[seen.own, seen.others] = -np.inf
+    return block
 
 
 def _places(
@@ -372,7 +371,7 @@ def _places(
     """
     found = []
     for here in _chunks(wanted):
-        score = _scores(wanted, wanted.numbers[here], by, exclude_observed)
+        score = _block(wanted, wanted.numbers[here], by, exclude_observed).scores
         own = np.take_along_axis(score, targets[here][:, None], axis=1)
         missing = np.where(own[:, 0] > -np.inf, 0.0, np.nan)
         above, equal = (score > own).sum(axis=1) + missing, (score == own).sum(axis=1) - 1.0

@@ -86,9 +86,14 @@ class PairedSymbolsPosterior:
 
     def log_probabilities(self, side: int, which: np.ndarray) -> np.ndarray:
         """Return log p(other symbol | own symbol), (k, J), of the next observed pair (Paquet et al. 2014, eq. 5)."""
-        mean, sd = self.preferences(side, which)
-        log_p = log_expit(squashed(mean, sd)) + np.log(self.popularities[1 - side].concentration)
-        return log_p - np.logaddexp.reduce(log_p, axis=1)[:, None]
+        return self.log_probabilities_of(side, *self.preferences(side, which))
+
+    def log_probabilities_of(self, side: int, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of preferences with these moments, (k, J); E sig(a) is MacKay's (1992)."""
+        log_p = log_expit(mean / np.sqrt(1.0 + np.pi / 8.0 * sd**2))
+        log_p += np.log(self.popularities[1 - side].concentration)
+        largest = log_p.max(axis=1, keepdims=True)
+        return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
@@ -135,8 +140,3 @@ class PairedSymbolsPosterior:
     def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:
         own, other = self.symbols[side], self.symbols[1 - side]
         return Symbols(*(part[which] for part in own)), other
-
-
-def squashed(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Return x with sig(x) near E sig(a) for a Gaussian a (MacKay 1992)."""
-    return mean / np.sqrt(1.0 + np.pi / 8.0 * sd**2)

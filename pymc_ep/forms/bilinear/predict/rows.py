@@ -1,6 +1,6 @@
 """Rankings of rows of bilinear models, and new rows: what `pymc_ep.recommend` and its siblings ask of the form."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked
+from pymc_ep.contracts.rows import Ranked, best_first
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
@@ -104,36 +104,40 @@ class CellRows:
         self._offset, self._parameters = offsets_and_parameters(posterior.form, posterior.theta, cells)
         self.n_others = len((posterior.right, posterior.left)[side].mean)
 
-    def scores(self, which: np.ndarray, by: str) -> np.ndarray:
-        """Return predictor means, or -log P(y = least) by quadrature at fixed nodes, (k, J)."""
-        mean, sd = self._moments(which)
-        if by == "predictor_mean":
-            return mean
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    def block(self, which: np.ndarray, by: str) -> "CellBlock":
+        """Return k rows with all others."""
+        mean, sd = self._posterior.moments_with_all(self._side, which)
+        return CellBlock(self._log_least, mean + self._offset, sd, by)
+
+    def _log_least(self, mean: np.ndarray, sd: np.ndarray, *, fixed_nodes: bool) -> np.ndarray:
+        """Return log P(y = least) of Gaussian predictors with these moments.
+
+        Fixed nodes err by 3e-3 where log rates have an sd of 2, and others by 4e-5.
+        """
         # Rates at nodes may overflow to infinity; the likelihood is then zero.
         with np.errstate(over="ignore", invalid="ignore"):
-            density = self._site.log_density(
-                np.asarray(self._least), mean + nodes[:, None, None] * sd, *map(np.asarray, self._parameters)
-            )
-        return -logsumexp(density + np.log(weights / weights.sum())[:, None, None], axis=0)
+            parameters = [np.asarray(parameter) for parameter in self._parameters]
+            if not fixed_nodes:
+                return log_integral(self._site, np.full(mean.shape, float(self._least)), mean, sd**2, *parameters)
+            nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+            f = mean + nodes[:, None, None] * sd
+            density = self._site.log_density(np.asarray(self._least), f, *parameters)
+            return logsumexp(density + np.log(weights / weights.sum())[:, None, None], axis=0)
 
-    def ranked(self, which: np.ndarray, others: np.ndarray, by: str) -> Ranked:
-        """Return given others, the best first.
 
-        The fixed rule that scores all cells errs by 3e-3 where log rates have an sd of 2; that of these by 4e-5.
-        """
-        mean, sd = (np.take_along_axis(part, others, axis=1) for part in self._moments(which))
-        least = np.full(mean.shape, float(self._least))
-        with np.errstate(over="ignore", invalid="ignore"):
-            log_least = log_integral(self._site, least, mean, sd**2, *map(np.asarray, self._parameters))
-        order = np.argsort(-mean if by == "predictor_mean" else log_least, axis=1, kind="stable")
+class CellBlock:
+    """Some rows with all rows of the other matrix; see `pymc_ep.contracts.rows.RankedBlock`."""
+
+    def __init__(self, log_least: Callable[..., np.ndarray], mean: np.ndarray, sd: np.ndarray, by: str):
+        self._log_least, self._mean, self._sd, self._by = log_least, mean, sd, by
+        self.scores = mean.copy() if by == "predictor_mean" else -log_least(mean, sd, fixed_nodes=True)
+
+    def ranked(self, others: np.ndarray) -> Ranked:
+        """Return given others, the best first."""
+        mean, sd = (np.take_along_axis(part, others, axis=1) for part in (self._mean, self._sd))
+        log_least = self._log_least(mean, sd, fixed_nodes=False)
         values = {"probability": -np.expm1(log_least), "predictor_mean": mean, "predictor_sd": sd}
-        parts = {name: np.take_along_axis(part, order, axis=1) for name, part in values.items()}
-        return Ranked(np.take_along_axis(others, order, axis=1), parts)
-
-    def _moments(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, sd = self._posterior.moments_with_all(self._side, which)
-        return mean + self._offset, sd
+        return best_first(others, values, mean if self._by == "predictor_mean" else -log_least)
 
 
 def _least(form: CompiledBilinear) -> int:

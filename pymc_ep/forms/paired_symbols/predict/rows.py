@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked
+from pymc_ep.contracts.rows import Ranked, best_first
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
@@ -85,27 +85,30 @@ class PairRows:
 class RankedPairs:
     """Rows of one side, which are ranked by the next pair; see `pymc_ep.contracts.rows.Rows`."""
 
-    numbers_per_pair = 4
+    numbers_per_pair = 8
 
     def __init__(self, posterior: PairedSymbolsPosterior, side: int, seen: Pairs):
         self._posterior, self._side, self.seen = posterior, side, seen
         self.n_others = len(posterior.symbols[1 - side].bias)
 
-    def scores(self, which: np.ndarray, by: str) -> np.ndarray:
-        """Return means of preferences, or log probabilities of the next pair, (k, J)."""
-        if by == "predictor_mean":
-            return self._posterior.preferences(self._side, which).mean
-        return self._posterior.log_probabilities(self._side, which)
-
-    def ranked(self, which: np.ndarray, others: np.ndarray, by: str) -> Ranked:
-        """Return given others, the best first."""
+    def block(self, which: np.ndarray, by: str) -> "PairBlock":
+        """Return k rows with all others."""
         mean, sd = self._posterior.preferences(self._side, which)
-        probability = np.exp(self._posterior.log_probabilities(self._side, which))
-        values = {"probability": probability, "predictor_mean": mean, "predictor_sd": sd}
-        found = {name: np.take_along_axis(part, others, axis=1) for name, part in values.items()}
-        order = np.argsort(-found[by], axis=1, kind="stable")
-        parts = {name: np.take_along_axis(part, order, axis=1) for name, part in found.items()}
-        return Ranked(np.take_along_axis(others, order, axis=1), parts)
+        return PairBlock(mean, sd, self._posterior.log_probabilities_of(self._side, mean, sd), by)
+
+
+class PairBlock:
+    """Some rows with all rows of the other side; see `pymc_ep.contracts.rows.RankedBlock`."""
+
+    def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str):
+        self._mean, self._sd, self._log_p, self._by = mean, sd, log_p, by
+        self.scores = (mean if by == "predictor_mean" else log_p).copy()
+
+    def ranked(self, others: np.ndarray) -> Ranked:
+        """Return given others, the best first."""
+        mean, sd, log_p = (np.take_along_axis(part, others, axis=1) for part in (self._mean, self._sd, self._log_p))
+        values = {"probability": np.exp(log_p), "predictor_mean": mean, "predictor_sd": sd}
+        return best_first(others, values, mean if self._by == "predictor_mean" else log_p)
 
 
 def _require_no_cells(posterior: PairedSymbolsPosterior, cells: Mapping[str, Any]) -> None:
