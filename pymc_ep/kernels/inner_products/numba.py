@@ -1,4 +1,4 @@
-"""Numba bodies of the inner products of Gaussian rows: own rows in parallel, and no array of pairs times columns."""
+"""Numba bodies of the moments of inner products, parallel over own rows; body.py and full_body.py have the formulas."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ __all__ = [
 ]
 
 _BLOCK = 16
-"""Number of columns whose r_d are multiplied before a logarithm is taken: at 1e-16 each the product is still normal."""
-# Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
+"""Columns whose r_d are multiplied before a logarithm is taken: at r_d = 1e-16 the product is 1e-256, no underflow."""
+# Sums may be reordered for vector instructions; NaN and infinity are respected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
 _jit_part = numba.njit(cache=True, fastmath=_FAST)
@@ -26,10 +26,10 @@ _jit_part = numba.njit(cache=True, fastmath=_FAST)
 
 @_jit
 def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, log_out: Any) -> None:
-    """Write E f and log E e^f of all pairs, (n,) each; see the NumPy body."""
+    """Write E f and log E e^f of all pairs to `out` and `log_out`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
-        # Views of rows: with both indices this takes a third longer.
+        # Views of rows: indexing matrices in the inner loop takes a third longer.
         own_mean, own_variance = m[i], a[i]
         for c in range(ends[i], ends[i + 1]):
             other_mean, other_variance = n[others[c]], b[others[c]]
@@ -38,7 +38,7 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
                     r = 1.0 - own_variance[d] * other_variance[d]
-                    # A count and not the least r: a minimum would prevent vector instructions.
+                    # Counted, since the minimum of r would prevent vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
                     both = own_mean[d] * other_mean[d]
@@ -55,7 +55,7 @@ def log_mean_exp(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: An
 def log_mean_exp_pullback(
     ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, weight: Any, weight_log: Any, of_mean: Any, of_variance: Any
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) each; see the NumPy body."""
+    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -72,7 +72,7 @@ def log_mean_exp_pullback(
 
 @_jit
 def variance(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, spread: Any) -> None:
-    """Write E f and Var f of all pairs, (n,) each."""
+    """Write E f and Var f of all pairs to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for c in range(ends[i], ends[i + 1]):
@@ -89,7 +89,7 @@ def variance(ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, out: Any, s
 def variance_pullback(
     ends: Any, others: Any, m: Any, a: Any, n: Any, b: Any, weight: Any, of_spread: Any, of_mean: Any, of_variance: Any
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) each."""
+    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -104,7 +104,7 @@ def variance_pullback(
 
 @_jit
 def full_log_mean_exp(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, log_out: Any) -> None:
-    """Write E f and log E e^f of all pairs of rows with covariances, (n,) each; see the NumPy body."""
+    """Write E f and log E e^f of all pairs of rows with covariances to `out` and `log_out`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         g, x = np.empty(width), np.empty(width)
@@ -124,7 +124,7 @@ def full_log_mean_exp(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: An
 def full_log_mean_exp_pullback(
     ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, weight_log: Any, of_mean: Any, of_cov: Any
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) and (I, K, K); see the NumPy body."""
+    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0
@@ -153,7 +153,7 @@ def full_log_mean_exp_pullback(
 
 @_jit
 def full_variance(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, out: Any, spread: Any) -> None:
-    """Write E f and Var f of all pairs of rows with covariances, (n,) each."""
+    """Write E f and Var f of all pairs of rows with covariances to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         own = np.zeros((width, width))
@@ -176,7 +176,7 @@ def full_variance(ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, o
 def full_variance_pullback(
     ends: Any, others: Any, m: Any, factor: Any, n: Any, b: Any, weight: Any, of_spread: Any, of_mean: Any, of_cov: Any
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) and (I, K, K)."""
+    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0
@@ -193,7 +193,10 @@ def full_variance_pullback(
 
 @_jit_part
 def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: Any, x: Any) -> bool:
-    """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return False if C does not exist."""
+    """Write n + B m to `g`, L^T B to `across`, the Cholesky factor C of M to `root` and C^{-1} w to `x`.
+
+    Return False if M is not positive definite.
+    """
     width = len(m)
     for d in range(width):
         total = n[d]
@@ -235,7 +238,7 @@ def _weighted(m: Any, factor: Any, n: Any, b: Any, g: Any, across: Any, root: An
 
 @_jit_part
 def _solve_lower(root: Any, values: Any) -> None:
-    """Replace values, (K, K), by their solution with a lower triangular matrix."""
+    """Replace `values`, (K, K), by root^{-1} values, with `root` lower triangular."""
     width = len(root)
     for d in range(width):
         for k in range(d):
@@ -249,7 +252,7 @@ def _solve_lower(root: Any, values: Any) -> None:
 
 @_jit_part
 def _mirror(matrix: Any) -> None:
-    """Copy the lower triangle to the upper one."""
+    """Copy the lower triangle of a matrix, (K, K), to the upper one."""
     for d in range(len(matrix)):
         for e in range(d):
             matrix[e, d] = matrix[d, e]

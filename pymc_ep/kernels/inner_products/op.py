@@ -1,6 +1,6 @@
-"""Dispatch of the inner products of Gaussian rows: NumPy's body for small problems, Numba's for large ones.
+"""Dispatch of moments of inner products of Gaussian rows: the NumPy body for small problems, the Numba body for others.
 
-Numba's body takes some seconds to compile on a new machine, and a tenth of the time of NumPy's or less to run.
+The Numba body takes some seconds to compile at first, and a tenth of the time of the NumPy body or less to run.
 """
 
 from importlib import import_module
@@ -15,41 +15,53 @@ from pymc_ep.kernels.inner_products.full_body import FactoredRows, FullRows
 __all__ = ["log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _FEW = 30_000
-"""Largest size for NumPy: pairs times columns, or ten times pairs times squared columns with covariances. A call takes
-some milliseconds at most there, and a fit some seconds."""
+"""Largest size for the NumPy body: pairs times columns, or with covariances ten times pairs times squared columns. A
+call of that size takes milliseconds, and a fit seconds."""
 
 
 def log_mean_exp(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist.
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist.
 
     Parameters
     ----------
     pairs : Pairs
+        n pairs of rows.
     own, other : Rows, or FactoredRows and FullRows
+        Moments of all own and all other rows.
     """
     return _statistics("log_mean_exp", pairs, own, other)
 
 
 def variance(pairs: Pairs, own: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and Var f of each pair, (n,) each, of rows as in `log_mean_exp`."""
+    """Return E f and Var f of each pair, (n,) each; arguments are those of `log_mean_exp`."""
     return _statistics("variance", pairs, own, other)
 
 
 def log_mean_exp_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_log: np.ndarray) -> Any:
-    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the moments of the own rows.
 
-    They are `Rows`, or `FullRows` where there are covariances.
+    Parameters
+    ----------
+    pairs, own, other
+        As in `log_mean_exp`.
+    of_mean, of_log : ndarray, (n,)
+        Weights of the pairs.
+
+    Returns
+    -------
+    Rows or FullRows
+        (I, K) each, or (I, K) and (I, K, K) for rows with covariances.
     """
     return _derivatives("log_mean_exp_pullback", pairs, own, other, of_mean, of_log)
 
 
 def variance_pullback(pairs: Pairs, own: Any, other: Any, of_mean: np.ndarray, of_variance: np.ndarray) -> Any:
-    """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f), as `log_mean_exp_pullback` does."""
     return _derivatives("variance_pullback", pairs, own, other, of_mean, of_variance)
 
 
 def _chosen(name: str, pairs: Pairs, own: Any) -> tuple[bool, Any]:
-    """Return True if NumPy's body runs, else False, and the body."""
+    """Return True for the NumPy body or False for the Numba body, and the function of that body."""
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
     if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
         return True, getattr(full_body if full else body, name)

@@ -13,7 +13,7 @@ from pymc_ep.kernels.truncated_normal.op import TruncatedNormal
 
 @register_funcify_and_cache_key(TruncatedNormal)
 def numba_truncated_normal(op: TruncatedNormal, node: Any, **kwargs: Any) -> tuple[Any, str]:
-    """Return the compiled body and the key of its cache."""
+    """Return the compiled body and its cache key."""
     jit = partial(numba_njit, fastmath=False)
     compiled = jit_body(body.FUNCTIONS, jit)
 
