@@ -1,20 +1,21 @@
 """Mixtures of two sites on the nodes of a forest, as one factor of all coefficients.
 
-Given the states the factor is a product of sites. The bound and the moments of the mixture follow from those of both
-sites by sum-product. With e_jd the log factor of coefficient j in state d and Q the posterior of the states,
+Given the states delta the factor is a product of sites t(s_j; delta_j), low or high. Bounds and moments of the mixture
+follow from those of both sites by sum-product. With e_jd the log of the factor of coefficient j in state d,
 
     log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
 
-so that a bound on each site gives a bound on the mixture. It is tight in Q at every point, and its derivatives are
-those of the e_jd weighted by Q (Ko and Seeger 2012).
+where the maximum is at the posterior of the states. A bound on each site thus gives a bound on the mixture, which is
+maximised over Q at every point. Its derivatives are those of the e_jd weighted by Q (Ko and Seeger 2012).
 
-Moments are those of EP on coefficients and states together. Each t(s_j; delta_j) is replaced by a Gaussian in s_j times
-odds of delta_j, and P(delta) is kept exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a state is
-Zhat_jd^(1 / power). From all messages the marginals Q of the states follow by sum-product, and the marginal of s_j is
-the mixture of its two tilted densities with weights Q_j. The log Z of the trees takes the place of the sum of the
-sites' log Z; EP's evidence is then stationary at its fixed points. If all cavities are independent observations, one
-for each coefficient, then marginals, Q and evidence are exact. The dependence of coefficients through their states is
-not part of the marginals.
+Moments are those of EP on coefficients and states together. The approximation of t(s_j; delta_j) is a Gaussian in s_j
+times a factor of delta_j, and P(delta) is exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a
+state is Zhat_jd^(1 / power). Sum-product gives the marginals Q of the states, and the marginal of s_j is the mixture of
+its two tilted densities with weights Q_j. In the evidence the log normaliser of the states replaces the sum of log Z of
+the sites; it is then stationary at fixed points of EP.
+
+If the cavities are the likelihoods of independent Gaussian observations, one for each coefficient, then marginals, Q
+and evidence are exact for power one. The approximation leaves out the correlation of coefficients through their states.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +35,17 @@ __all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeMixture(Site):
-    """A mixture on a forest. Parameters: those of the low site, those of the high site, and two probabilities.
+    """Mixture of two sites on the nodes of a forest.
+
+    Parameters of the site are those of the low site, those of the high site, and the probabilities of the high state
+    below a parent in the low and in the high state.
 
     Attributes
     ----------
     low, high : Site
+        Sites of a coefficient whose node is in the low or in the high state.
     forest : Forest
+        Trees of the nodes; it has one node for each coefficient.
     """
 
     low: Site
@@ -51,14 +57,24 @@ class TreeMixture(Site):
         return tree_mixture, (self.low, self.high, self.forest)
 
     def validate_parameters(self, values: Sequence[np.ndarray], name: str, y: Any = None) -> None:
-        """Raise `InvalidDataError` at the first parameter outside its domain; indices in the message count levels."""
+        """Raise `InvalidDataError` at the first parameter outside its domain.
+
+        Parameters
+        ----------
+        values : sequence of array_like, (n,) or ()
+            Parameters by node, equal within a level. The index in the message is that of the level, the finest first.
+        name : str
+            Name of the variable, for the message.
+        y : array_like, optional
+            Not used.
+        """
         try:
             super().validate_parameters([self.by_level(value) for value in values], name)
         except InvalidDataError as error:
             raise InvalidDataError(f"{error} Indices are levels of the tree, the finest first.") from None
 
     def by_level(self, value: Any) -> np.ndarray:
-        """Return one value a level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
+        """Return one value per level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
         nodes = np.broadcast_to(np.asarray(value, dtype=float), self.forest.size)
         return np.array([level.flat[0] for level in self.forest.levels(nodes)])
 
@@ -74,7 +90,7 @@ class TreeMixture(Site):
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
-    """Return the mixture of two sites on the nodes of a forest."""
+    """Return the mixture of two sites on the nodes of a forest, see `TreeMixture`."""
     own = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
     domains = [
         domain for site in (low, high) for domain in site.parameter_domains or ["positive"] * len(site.parameters)
@@ -90,7 +106,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
         parameters=(*own, "probability below low", "probability below high"),
         domain="real",
         log_concave=False,
-        logp=_coupled,
+        logp=_no_log_density_of_one_node,
         typical=typical,
         parameter_domains=(*domains, "unit interval", "unit interval"),
         low=low,
@@ -100,7 +116,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
 
 
 class CompiledTreeMixture(CompiledSite):
-    """The functions of arrays of a mixture on a forest; all arrays are (n,), one entry per node."""
+    """Compiled functions of a mixture on a forest; all arrays are (n,), one entry per node."""
 
     site: TreeMixture
 
@@ -110,13 +126,16 @@ class CompiledTreeMixture(CompiledSite):
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
     def moments(self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any) -> Tilted:
-        """Return the moments; the sum of `log_z` is the log normaliser. Arguments are those of `CompiledSite`."""
+        """Return the tilted moments of each node; arguments are those of `CompiledSite.moments`.
+
+        The sum of `log_z` is power times log sum_delta P(delta) prod_j Zhat_j,delta_j^(1 / power).
+        """
         return self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[0]
 
     def moments_and_nearby(
         self, y: Any, mean: Any, variance: Any, power: float, *parameters: Any
     ) -> tuple[Tilted, Callable[[Any], Tilted]]:
-        """Return the moments, and a function of new cavity means that returns their moments."""
+        """Return the tilted moments, and a function that returns those at other cavity means, (n,)."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
             *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
@@ -130,7 +149,7 @@ class CompiledTreeMixture(CompiledSite):
     def parameter_gradient(
         self, y: Any, mean: Any, variance: Any, power: Any = 1.0, *parameters: Any
     ) -> tuple[Any, ...]:
-        """Return the derivative of the sum of `log_z` in each parameter of each node at fixed cavities."""
+        """Return the derivatives, (n,) each, of the sum of `log_z` in each parameter of each node at fixed cavities."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
         weighted = [
@@ -141,7 +160,14 @@ class CompiledTreeMixture(CompiledSite):
         return (*weighted, *(power * d for d in _probability_gradient(tree, *parameters[-2:])))
 
     def tilted_report(self, y: Any, mean: Any, variance: Any, power: Any, *parameters: Any) -> dict[str, Any]:
-        """Return the probability of the high state of each node, and the log normaliser of the mixture, ()."""
+        """Return the posterior of the states given the cavities.
+
+        Returns
+        -------
+        dict
+            ``indicator``, (n,): probability of the high state of each node. ``log_normaliser``, float: sum of
+            `log_z` of `moments`, divided by the power.
+        """
         states = self._tilted_states(y, mean, variance, power, parameters)
         tilted, tree = self._tilted(states, variance, power, parameters)
         return {"indicator": tree.high, "log_normaliser": float(np.asarray(tilted.log_z).sum() / power)}
@@ -156,37 +182,47 @@ class CompiledTreeMixture(CompiledSite):
         low, high = states
         tree = self.forest.posterior((high.log_z - low.log_z) / power, *parameters[-2:])
         q = tree.high
-        apart = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
+        between = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
         within = (1.0 - q) * low.variance + q * high.variance
-        spread = within + variance * apart
-        # 1 / V - 1 / v = (v - V) / (v V), with v - V = mean of v - V_d less the variance between the states.
-        short = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
+        spread = within + variance * between
+        # 1 / V - 1 / v = (v - V) / (v V); v - V is the mean of v - V_d minus the variance of the means of the states.
+        reduction = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
         return Tilted(
             low.log_z + power * tree.log_normaliser,
             low.mean + q * (high.mean - low.mean),
             spread,
             low.gradient + q * (high.gradient - low.gradient),
-            (short - apart) / spread,
+            (reduction - between) / spread,
         ), tree
 
     def bounded(self, y: Any, eta: Any, z: Any, *parameters: Any) -> Bounded:
-        """Return the best Gaussian lower bounds; the values sum to a bound on the log mixture. As in `CompiledSite`."""
+        """Return the best Gaussian lower bounds of all nodes; arguments are those of `CompiledSite.bounded`.
+
+        The sum of the values is a lower bound on the expected log of the mixture.
+        """
         return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Any, ...]:
-        """Return the derivative of the sum of the values in each parameter of each node."""
+        """Return the derivatives, (n,) each, of the sum of the values of `bounded` in each parameter of each node."""
         return self.bounded_with_gradient(y, eta, z, *parameters)[1]
 
     def bounded_with_gradient(self, y: Any, eta: Any, z: Any, *parameters: Any) -> tuple[Bounded, tuple[Any, ...]]:
-        """Return both `bounded` and `bounded_parameter_gradient`, from one pass over the forest."""
+        """Return `bounded` and `bounded_parameter_gradient`, from one pass of sum-product."""
         states, tree = self._bounded_states(y, eta, z, parameters)
         weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
         return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
 
     def assigned(self, y: Any, eta: Any, z: Any, high: Any, *parameters: Any) -> tuple[float, tuple[Any, ...]]:
-        """Return the sum of the values at given probabilities `high` of the high state, (n,), and its derivatives.
+        """Return sum_jd Q(delta_j = d) e_jd of the bounds e_jd for given Q, and its derivatives in the parameters.
 
-        The probabilities among the parameters are not used; their derivatives are zero.
+        Parameters
+        ----------
+        y, eta, z
+            As in `bounded`.
+        high : ndarray, (n,)
+            Probability of the high state of each node under Q.
+        *parameters
+            As in `bounded`; the two probabilities among them are not used, and their derivatives are zero.
         """
         (low, other), _ = self._bounded_states(y, eta, z, parameters)
         value = float((low.value + high * (other.value - low.value)).sum())
@@ -197,11 +233,11 @@ class CompiledTreeMixture(CompiledSite):
         *own, _ = _split(self.site.low, self.site.high, parameters)
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
             gradients = state.bounded_parameter_gradient(y, eta, z, *part)
-            # A derivative is infinite at a scale of zero; with weight zero its product is zero.
+            # At a scale of zero a derivative is infinite; its product with a weight of zero is defined as zero.
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Any, eta: Any, *parameters: Any) -> Any:
-        """Return terms by node, (n,) or (draws, n), whose sum is the log density of the mixture."""
+        """Return terms by node, (n,) or (draws, n), whose sum over the nodes is the log density of the mixture."""
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
         shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
@@ -210,7 +246,14 @@ class CompiledTreeMixture(CompiledSite):
         return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
 
     def report(self, y: Any, eta: Any, z: Any, *parameters: Any) -> dict[str, Any]:
-        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        """Return the posterior of the states under the bounds.
+
+        Returns
+        -------
+        dict
+            ``indicator``, (n,): probability of the high state of each node. ``log_normaliser``, float: sum of the
+            values of `bounded`.
+        """
         (low, _), tree = self._bounded_states(y, eta, z, parameters)
         return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
@@ -226,24 +269,29 @@ COMPILED[TreeMixture] = CompiledTreeMixture
 
 
 def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    """Return the bound on the mixture: gradient, precision and weight are means over the states of each node."""
     low, high = states
-    # Scales near zero make these infinite; the caller checks for that and reports it.
+    # Infinite at scales near zero; the caller checks for that.
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
     return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Return the parameters of the low site, those of the high site, and the two probabilities."""
     first, second = len(low.parameters), len(low.parameters) + len(high.parameters)
     return parameters[:first], parameters[first:second], parameters[second:]
 
 
 def _probability_gradient(tree: TreePosterior, low: Any, high: Any) -> tuple[Any, Any]:
-    """Return the derivatives of the log normaliser: expected counts of states over their probabilities."""
+    """Return the derivatives of the log normaliser in the probabilities p_d of each node, (n,) each.
+
+    They are P(parent in d) (P(high | parent in d) - p_d) / (p_d (1 - p_d)), given all emissions.
+    """
     below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
     below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))
     return below_low, below_high
 
 
-def _coupled(*arguments: Any) -> Any:
-    raise TypeError("The density of a mixture on a forest is one of all its nodes together.")
+def _no_log_density_of_one_node(*arguments: Any) -> Any:
+    raise TypeError("A mixture on a forest has no log density of one node; use `log_density` of the compiled site.")
