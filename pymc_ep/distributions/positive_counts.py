@@ -1,7 +1,7 @@
-"""Poisson and negative binomial counts truncated to y > 0, with draws that need no rejection.
+"""Zero-truncated Poisson and negative binomial counts, drawn without rejection.
 
-PyMC rejects draws until no count is zero. At small rates, as in data that list the few cells with an event, that takes
-more steps than PyMC allows. Densities and recognition are those of `pymc.Truncated`.
+`pymc.Truncated` redraws zeros until none is left. At small rates, as in data that list only the cells with an event,
+this takes more steps than PyMC allows. Log densities are those of `pymc.Truncated`.
 """
 
 from typing import Any
@@ -17,22 +17,36 @@ from pymc_ep.compat import random_draw
 __all__ = ["PositiveCounts", "PositiveCountsRV"]
 
 _TINY = 1e-300
-"""Least rate and number of remaining trials, in place of zero in doubles."""
+"""Lower limit of Poisson rates, and of n in negative binomial draws, in place of zero."""
 
 
 class PositiveCountsRV(TruncatedRV):
-    """Op of counts of at least one, with the inputs of PyMC's `TruncatedRV`, of which it is a subclass.
+    """Op of zero-truncated Poisson and negative binomial counts: a `TruncatedRV` of PyMC with direct draws.
 
-    A Poisson count of rate mu is the number of arrivals at unit rate up to the time mu. Given at least one, the first
-    arrives at a time tau with an exponential distribution truncated to tau < mu, and the number of later ones is a
-    Poisson count of rate mu - tau. A negative binomial count (n, p) is a sum over clusters of logarithmic size, which
-    arrive in the same way up to the time t = -n log p. The clusters after the first sum to a negative binomial count
-    (n (1 - tau / t), p).
+    A Poisson count of rate mu is the number of events of a unit-rate Poisson process up to the time mu. Given at least
+    one, the first event is at a time tau with the exponential distribution truncated to tau < mu, and the number of
+    later events is Poisson with the rate mu - tau.
+
+    A negative binomial count (n, p) is a compound Poisson count: the sum of cluster sizes of logarithmic distribution
+    with the parameter 1 - p, over a Poisson count of clusters with the rate t = -n log p. Given the first cluster at a
+    time tau < t, the sizes of later clusters sum to a negative binomial count (n (1 - tau / t), p).
     """
 
     @classmethod
     def rv_op(cls, dist: Any, lower: Any, upper: Any, max_n_steps: int, *, size: Any = None) -> Any:
-        """Return the variable for a Poisson or negative binomial `dist` of PyMC, truncated to y > 0."""
+        """Return the random variable for a distribution truncated to y > 0.
+
+        Parameters
+        ----------
+        dist : TensorVariable
+            ``pymc.Poisson.dist(...)`` or ``pymc.NegativeBinomial.dist(...)``.
+        lower, upper : tensor_like
+            Not used: the bounds are one and infinity.
+        max_n_steps : int
+            Attribute of `TruncatedRV`; no draw is rejected.
+        size : tuple of int or TensorVariable, optional
+            By default the shape of `dist`.
+        """
         size = size if size is None else pt.as_tensor(size, dtype="int64", ndim=1)
         size = tuple(dist.shape) if rv_size_is_none(size) else size
         op, (_, *given) = dist.owner.op, change_dist_size(dist, new_size=size).owner.inputs
@@ -56,33 +70,43 @@ def _resized(op: PositiveCountsRV, rv: Any, new_size: Any, expand: bool) -> Any:
 
 
 class PositiveCounts(pm.Truncated):
-    """`pymc.Truncated` with ``lower=1`` for ``pymc.Poisson.dist(...)`` and ``pymc.NegativeBinomial.dist(...)``."""
+    """Zero-truncated counts: `pymc.Truncated` with ``lower=1``, drawn without rejection.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable.
+    dist : TensorVariable
+        ``pymc.Poisson.dist(...)`` or ``pymc.NegativeBinomial.dist(...)``.
+    **kwargs
+        Keywords of `pymc.Truncated`, except the bounds.
+    """
 
     rv_op = PositiveCountsRV.rv_op
 
     @classmethod
     def dist(cls, dist: Any, **kwargs: Any) -> Any:
-        """Return a variable outside of any model."""
+        """Return an unnamed variable, as ``pymc.Truncated.dist(dist, lower=1)`` does."""
         return super().dist(dist, lower=1, **kwargs)
 
 
-def _first(rng: Any, shape: Any, end: Any) -> tuple[Any, Any]:
-    """Return the next generator and the time of the first arrival, given at least one before `end`."""
+def _first_arrival(rng: Any, shape: Any, end: Any) -> tuple[Any, Any]:
+    """Return the next generator and exponential times truncated to (0, end), by inversion: the first events."""
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     return rng, -pt.log1p(u * pt.expm1(-end))
 
 
 def _poisson(rng: Any, shape: Any, mu: Any) -> tuple[Any, Any]:
     mu = pt.maximum(mu, _TINY)
-    rng, tau = _first(rng, shape, mu)
+    rng, tau = _first_arrival(rng, shape, mu)
     rng, later = random_draw(pt.random.poisson, pt.maximum(mu - tau, 0.0), size=shape, rng=rng)
     return rng, 1 + later
 
 
 def _negative_binomial(rng: Any, shape: Any, n: Any, p: Any) -> tuple[Any, Any]:
     end = pt.maximum(-n * pt.log(p), _TINY)
-    rng, tau = _first(rng, shape, end)
-    # A logarithmic size (Kemp 1981): geometric with the success probability p^u, u uniform.
+    rng, tau = _first_arrival(rng, shape, end)
+    # Logarithmic distribution (Kemp 1981): geometric with the success probability p^u, u uniform.
     rng, u = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     rng, v = random_draw(pt.random.uniform, 0.0, 1.0, size=shape, rng=rng)
     size = 1 + pt.floor(pt.log1p(-v) / pt.log(-pt.expm1(u * pt.log(p))))

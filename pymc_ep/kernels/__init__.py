@@ -1,4 +1,4 @@
-"""Functions with own bodies in Python, C, Numba and JAX, where composed graphs are unstable or slow."""
+"""Functions with their own bodies in Python, C, Numba and JAX, where graphs of PyTensor's Ops are unstable or slow."""
 
 from pymc_ep.kernels.rectified_poisson.op import rectified_poisson
 from pymc_ep.kernels.registry import Kernel, kernels, load_backend, register_bodies, register_kernel

@@ -1,4 +1,4 @@
-"""The registry of kernels, which the contract test walks, and the loading of their backends on demand."""
+"""Registry of kernels, over which the contract test runs, and loading of their backends on demand."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,16 +27,16 @@ class Kernel:
     function : callable
         ``function(*arguments, **options)`` returns the outputs as a list of PyTensor graphs.
     arguments : tuple of str
-        Names of the arguments: columns of the table.
+        Names of the arguments, which are columns of the table.
     tolerances : mapping of str to float
-        Names of the outputs, also columns of the table, in order, each with the largest error that the contract
-        allows. Errors are relative to the column ``<output>_scale`` of the table if it has one, else to the value.
+        Largest allowed error of each output, by name, in the order of the outputs; the names are columns of the table.
+        Errors are relative to the column ``<output>_scale`` of the table if it has one, else to the value.
     table : str
-        File name of the 50-digit reference among the tests' reference tables.
+        File name of the reference values, of 50 digits, among the tests' reference tables.
     derivatives : mapping of (str, str) to str
-        Derivatives that the table holds: ``{(output, argument): column}``.
+        Columns of the derivatives in the table: ``{(output, argument): column}``.
     options : tuple of str
-        Static keywords of the function that are columns of the table, as 0 and 1.
+        Static boolean keywords of the function, which are columns of zeros and ones in the table.
     """
 
     name: str
@@ -50,7 +50,8 @@ class Kernel:
 
 
 _REGISTRY: dict[str, Kernel] = {}
-_OTHERS: dict[str, list[str]] = {backend: [] for backend in BACKENDS}
+_OTHER_BODIES: dict[str, list[str]] = {backend: [] for backend in BACKENDS}
+"""Modules with the bodies of Ops other than kernels, by backend."""
 
 
 def register_kernel(kernel: Kernel) -> Kernel:
@@ -59,7 +60,7 @@ def register_kernel(kernel: Kernel) -> Kernel:
     Raises
     ------
     ValueError
-        When another kernel has that name.
+        If another kernel has that name.
     """
     if kernel.name in _REGISTRY:
         raise ValueError(f"A kernel named {kernel.name!r} is registered already; choose another name.")
@@ -73,21 +74,32 @@ def kernels() -> dict[str, Kernel]:
 
 
 def register_bodies(backend: str, module: str) -> None:
-    """Name a module that registers, when imported, the bodies of Ops other than kernels with a backend."""
-    _OTHERS[backend].append(module)
+    """Add a module with the bodies of Ops other than kernels, for `load_backend`.
+
+    Parameters
+    ----------
+    backend : {"jax", "numba"}
+    module : str
+        Importable name; the import registers the bodies with PyTensor.
+    """
+    _OTHER_BODIES[backend].append(module)
 
 
 def load_backend(backend: str) -> None:
-    """Register the bodies of all kernels and other Ops with a backend, ``"jax"`` or ``"numba"``.
+    """Register the bodies of all kernels and other Ops with PyTensor, for one backend.
 
-    PyTensor's compilation does this by itself; call it only before handing a graph to ``jax_funcify`` directly.
+    Compilation does this by itself. A call is needed only before ``jax_funcify`` is called directly.
+
+    Parameters
+    ----------
+    backend : {"jax", "numba"}
     """
-    for module in [*(f"{kernel.package}.{backend}" for kernel in _REGISTRY.values()), *_OTHERS[backend]]:
+    for module in [*(f"{kernel.package}.{backend}" for kernel in _REGISTRY.values()), *_OTHER_BODIES[backend]]:
         import_module(module)
 
 
 class _LoadBackend(GraphRewriter):
-    """A rewrite that leaves graphs unchanged and loads a backend's bodies when PyTensor first compiles for it."""
+    """Rewrite that leaves graphs unchanged and loads the bodies of a backend when PyTensor compiles for it."""
 
     def __init__(self, backend: str) -> None:
         super().__init__()
@@ -97,7 +109,7 @@ class _LoadBackend(GraphRewriter):
         load_backend(self.backend)
 
 
-# PyTensor's linkers run all rewrites that are tagged with their backend's name. Loading through such a rewrite keeps
-# jax, and numba where it is not the default, out of `import pymc_ep`.
+# A linker of PyTensor runs the rewrites tagged with the name of its backend. With the imports in such a rewrite,
+# `import pymc_ep` imports neither jax nor, where it is not the default, numba.
 for _backend in BACKENDS:
     optdb.register(f"pymc_ep_load_{_backend}", _LoadBackend(_backend), _backend, position=0.01)

@@ -22,15 +22,15 @@ def _four_float64(*_types: object) -> tuple[Any, ...]:
     return (float64,) * 4
 
 
-# PyTensor pickles the function of the output types, so there is one importable function for each number of outputs.
+# PyTensor pickles the function that gives the output types: it must be importable, so each number of outputs has one.
 _FLOAT64 = {4: _four_float64, 5: _five_float64}
 
 
 class ScalarKernel(ScalarOp):
     """A scalar function with several outputs and a body for each backend.
 
-    Inputs of any real type are widened to double precision, and the outputs are float64, since the tails need double
-    precision. With float32 inputs the only error is then their rounding.
+    Inputs of any real type are cast to float64 and all outputs are float64, since tails are lost in single precision.
+    For float32 inputs the only error is thus the rounding of the inputs.
 
     Subclasses set `nin`, `nout`, `body` (the module of the Python body), `c_sources`, `c_function` and `__props__`,
     and define `impl` and `pullback`.
@@ -41,6 +41,7 @@ class ScalarKernel(ScalarOp):
     tables: ClassVar[dict[str, Sequence[float] | float]]
     """Constants of the C body, by their C names."""
     c_sources: tuple[Path, ...]
+    """Files of the C body, callees first."""
     c_fields: tuple[str, ...]
     """Fields of the C struct that the body returns, in the order of the outputs."""
 
@@ -48,7 +49,7 @@ class ScalarKernel(ScalarOp):
         super().__init__(_FLOAT64[self.nout], name=name)
 
     def c_call(self, arguments: list[str]) -> tuple[str, str]:
-        """Return the type and the expression of the C body's value at `arguments`."""
+        """Return the struct type of the C body, and the C expression that calls it with `arguments`."""
         raise NotImplementedError
 
     def c_support_code(self, **kwargs: object) -> str:
@@ -67,11 +68,11 @@ class ScalarKernel(ScalarOp):
         return "{ " + "\n".join(lines) + " }"
 
     def c_code_cache_version(self) -> tuple[int, ...]:
-        """Return a version computed from the text of the body, so that no edit can use an old binary."""
+        """Return a checksum of the C source, so that a binary of an older text is never reused."""
         return (1, zlib.crc32(self.c_support_code().encode()))
 
     def numba_cache_key(self, dispatch: str) -> str:
-        """Return the key of the compiled Numba body in PyTensor's cache, computed from the text of the body.
+        """Return the key of the compiled Numba body in PyTensor's cache, with a checksum of its source.
 
         Parameters
         ----------
@@ -84,7 +85,22 @@ class ScalarKernel(ScalarOp):
         return f"pymc_ep.{self!r}.{zlib.crc32(content.encode())}"
 
     def differentiable_outputs(self, cotangents: Sequence[Any], allowed: Sequence[int], outputs: Sequence[str]) -> None:
-        """Raise when a cotangent arrives at an output whose derivative is not implemented."""
+        """Check that only outputs with an implemented derivative are differentiated.
+
+        Parameters
+        ----------
+        cotangents : sequence of ScalarVariable
+            One for each output; disconnected where the output is not used.
+        allowed : sequence of int
+            Indices of the outputs with a derivative.
+        outputs : sequence of str
+            Names of all outputs, for the message.
+
+        Raises
+        ------
+        NotImplementedError
+            If a cotangent of another output is connected.
+        """
         for i, cotangent in enumerate(cotangents):
             if i not in allowed and not isinstance(cotangent.type, DisconnectedType):
                 raise NotImplementedError(
@@ -95,10 +111,10 @@ class ScalarKernel(ScalarOp):
 
 
 def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
-    """Return numbers as C constants; 17 digits represent each double exactly."""
+    """Return C definitions of constants, by name; 17 significant digits represent each double exactly."""
     lines = []
     for name, values in tables.items():
-        # Two kernels that share a table may meet in one fused C function.
+        # Kernels that share a table can be fused into one C function: the guard prevents a second definition.
         guard = f"#ifndef {name}_DEFINED\n#define {name}_DEFINED\n"
         if isinstance(values, Sequence):
             text = ", ".join(f"{value:.17g}" for value in values)
@@ -111,8 +127,8 @@ def c_tables(tables: dict[str, Sequence[float] | float]) -> str:
 def jit_body(functions: Sequence[Callable[..., Any]], jit: Callable[[Callable[..., Any]], Any]) -> Callable[..., Any]:
     """Compile a body, given callees first, and return the compiled last function.
 
-    A compiled function can call only compiled ones, so each is rebound to a namespace that holds the
-    compiled versions; the Python functions themselves stay as they are.
+    Compiled functions can call only compiled ones, so each is copied into a namespace with the compiled callees. The
+    Python functions are unchanged.
     """
     compiled: dict[str, Any] = {}
     for function in functions:

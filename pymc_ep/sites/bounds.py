@@ -1,10 +1,12 @@
-"""Lower bounds of sites by Gaussians, as functions of arrays.
+"""Gaussian lower bounds on sites, as functions of arrays.
 
-A site with lower bounds ``exp(k + b eta - pi eta**2 / 2)`` is of one of two kinds. For a super-Gaussian site a bound
-touches it at a squared distance x from its centre and has the precision ``pi = -2 g'(x)``. The best bound for a
-Gaussian predictor of mean eta and variance z has ``x = z + (eta - centre)**2``. For a site whose curvature alone is
-bounded, pi is fixed and the bound touches the site at eta. In both cases `Bounded.value` is the expected log of the
-best bound: the inner objective of a double loop. Its derivative in eta is ``b - pi eta``.
+Bounds ``exp(k + b eta - pi eta**2 / 2)`` exist for two kinds of site. Those on a super-Gaussian site touch it at a
+squared distance x from its centre and have the precision ``pi = -2 g'(x)``; for a Gaussian predictor of mean eta and
+variance z the best one has ``x = z + (eta - centre)**2``. Those on a site of bounded curvature have a fixed pi and
+touch it at one point; the best one touches it at the mean eta.
+
+`Bounded.value` is the expected log of the best bound, with the derivative ``b - pi eta`` in the mean eta: the objective
+of the inner loop of a double loop (Seeger and Nickisch 2011).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,26 +22,28 @@ from pymc_ep.sites.base import Site
 __all__ = ["BoundFunctions", "Bounded"]
 
 _LEAST_WEIGHT = 0.01
-"""Least weight of log-concave sites in reweighted least squares, relative to pi. A small value is safe: there is one
-maximum."""
+"""Least weight of log-concave sites in reweighted least squares, as a share of pi. It may be small, since the objective
+has one maximum."""
 _SAFE_WEIGHT = 0.5
-"""Least weight of other sites, relative to pi. A step is then at most twice that of the quadratic lower bound with
-curvature pi, along which the value does not fall. Longer steps would lead to distant maxima."""
+"""Least weight of other sites, as a share of pi. A step is then at most 2 / pi times the gradient: it does not lower
+the value, as -d^2 value / d eta^2 <= pi. Longer steps may end at distant maxima."""
 
 
 class Bounded(NamedTuple):
-    """The best Gaussian below a site; all fields have the broadcast shape of the arguments.
+    """Best Gaussian lower bound on a site; all fields have the broadcast shape of the arguments.
 
     Attributes
     ----------
     value : array
-        slope * eta + g(z + (eta - centre)**2), or log t(eta) - pi z / 2 where only the curvature is bounded.
+        Expected log of the bound: ``slope * eta + g(z + (eta - centre)**2)`` for a super-Gaussian site,
+        ``log t(eta) - pi z / 2`` for one of bounded curvature.
     gradient : array
-        d value / d eta.
+        ``d value / d eta``.
     precision : array
-        pi of the Gaussian.
+        Precision pi of the Gaussian.
     weight : array
-        ``-d^2 value / d eta^2``, at most pi, raised to a given share of pi: the weight in reweighted least squares.
+        Weight in reweighted least squares: ``-d^2 value / d eta^2``, which is at most pi, or a least share of pi if
+        that is larger.
     """
 
     value: Array
@@ -49,7 +53,7 @@ class Bounded(NamedTuple):
 
 
 class BoundFunctions:
-    """The functions of a compiled site that concern bounds."""
+    """Functions of a compiled site for its Gaussian lower bounds."""
 
     site: Site
     options: dict[str, Any]
@@ -65,14 +69,19 @@ class BoundFunctions:
         y : array_like
             Observations.
         eta, z : array_like
-            Mean and variance of the predictor. z is positive, since no Gaussian below a Laplace site touches its peak.
+            Mean and variance of the predictor. z is positive: at z = 0 the precision may be infinite, as at the peak of
+            a Laplace site.
         *parameters : array_like
             In the order of ``site.parameters``.
+
+        Returns
+        -------
+        Bounded
 
         Raises
         ------
         TypeError
-            Where no bound of the site is known, see `Site.has_bound`.
+            If the site has no Gaussian lower bound, see `Site.has_bound`.
         """
         shape, arrays = self._flatten(y, eta, z, *parameters)
         return Bounded(*(part.reshape(shape) for part in self._bounded_function(*arrays)))
@@ -115,7 +124,7 @@ class BoundFunctions:
             log_t = self.site.logp(y, eta, *parameters, **self.options)
             value, gradient = log_t - 0.5 * precision * z, pytensor.grad(log_t.sum(), eta)
         else:
-            raise TypeError(f"No Gaussians below a {self.site.name} site are known.")
+            raise TypeError(f"A {self.site.name} site has no `super_gaussian` or `curvature_bound`; set one of them.")
         least = _LEAST_WEIGHT if self.site.log_concave else _SAFE_WEIGHT
         weight = pt.maximum(-pytensor.grad(gradient.sum(), eta), least * precision)
         return Bounded(value, gradient, precision, weight)

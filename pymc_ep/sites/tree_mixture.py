@@ -1,20 +1,21 @@
 """Mixtures of two sites on the nodes of a forest, as one factor of all coefficients.
 
-Given the states the factor is a product of sites. The bound and the moments of the mixture follow from those of both
-sites by sum-product. With e_jd the log factor of coefficient j in state d and Q the posterior of the states,
+Given the states delta the factor is a product of sites t(s_j; delta_j), low or high. Bounds and moments of the mixture
+follow from those of both sites by sum-product. With e_jd the log of the factor of coefficient j in state d,
 
     log sum_delta P(delta) exp(sum_j e_j,delta_j) = max_Q sum_jd Q(delta_j = d) e_jd - KL(Q || P),
 
-so that a bound on each site gives a bound on the mixture. It is tight in Q at every point, and its derivatives are
-those of the e_jd weighted by Q (Ko and Seeger 2012).
+where the maximum is at the posterior of the states. A bound on each site thus gives a bound on the mixture, which is
+maximised over Q at every point. Its derivatives are those of the e_jd weighted by Q (Ko and Seeger 2012).
 
-Moments are those of EP on coefficients and states together. Each t(s_j; delta_j) is replaced by a Gaussian in s_j times
-odds of delta_j, and P(delta) is kept exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a state is
-Zhat_jd^(1 / power). From all messages the marginals Q of the states follow by sum-product, and the marginal of s_j is
-the mixture of its two tilted densities with weights Q_j. The log Z of the trees takes the place of the sum of the
-sites' log Z; EP's evidence is then stationary at its fixed points. If all cavities are independent observations, one
-for each coefficient, then marginals, Q and evidence are exact. The dependence of coefficients through their states is
-not part of the marginals.
+Moments are those of EP on coefficients and states together. The approximation of t(s_j; delta_j) is a Gaussian in s_j
+times a factor of delta_j, and P(delta) is exact. With Zhat_jd = int N(s; m_j, v_j) t_d(s)^power ds the message to a
+state is Zhat_jd^(1 / power). Sum-product gives the marginals Q of the states, and the marginal of s_j is the mixture of
+its two tilted densities with weights Q_j. In the evidence the log normaliser of the states replaces the sum of log Z of
+the sites; it is then stationary at fixed points of EP.
+
+If the cavities are the likelihoods of independent Gaussian observations, one for each coefficient, then marginals, Q
+and evidence are exact for power one. The approximation leaves out the correlation of coefficients through their states.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,12 +38,17 @@ __all__ = ["CompiledTreeMixture", "TreeMixture", "tree_mixture"]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeMixture(Site):
-    """A mixture on a forest. Parameters: those of the low site, those of the high site, and two probabilities.
+    """Mixture of two sites on the nodes of a forest.
+
+    Parameters of the site are those of the low site, those of the high site, and the probabilities of the high state
+    below a parent in the low and in the high state.
 
     Attributes
     ----------
     low, high : Site
+        Sites of a coefficient whose node is in the low or in the high state.
     forest : Forest
+        Trees of the nodes; it has one node for each coefficient.
     """
 
     low: Site
@@ -77,7 +83,7 @@ class TreeMixture(Site):
 
 
 def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
-    """Return the mixture of two sites on the nodes of a forest."""
+    """Return the mixture of two sites on the nodes of a forest, see `TreeMixture`."""
     own = [f"{state} {name}" for state, site in (("low", low), ("high", high)) for name in site.parameters]
     domains = [
         domain for site in (low, high) for domain in site.parameter_domains or ["positive"] * len(site.parameters)
@@ -93,7 +99,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
         parameters=(*own, "probability below low", "probability below high"),
         domain="real",
         log_concave=False,
-        logp=_coupled,
+        logp=_no_log_density_of_one_node,
         typical=typical,
         parameter_domains=(*domains, "unit interval", "unit interval"),
         low=low,
@@ -103,7 +109,7 @@ def tree_mixture(low: Site, high: Site, forest: Forest) -> TreeMixture:
 
 
 class CompiledTreeMixture(CompiledSite):
-    """The functions of arrays of a mixture on a forest; all arrays are (n,), one entry per node."""
+    """Compiled functions of a mixture on a forest; all arrays are (n,), one entry per node."""
 
     site: TreeMixture
 
@@ -161,17 +167,17 @@ class CompiledTreeMixture(CompiledSite):
         low, high = states
         tree = self.forest.posterior((high.log_z - low.log_z) / power, *parameters[-2:])
         q = tree.high
-        apart = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
+        between = q * (1.0 - q) * variance * (high.gradient - low.gradient) ** 2
         within = (1.0 - q) * low.variance + q * high.variance
-        spread = within + variance * apart
-        # 1 / V - 1 / v = (v - V) / (v V), with v - V = mean of v - V_d less the variance between the states.
-        short = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
+        spread = within + variance * between
+        # 1 / V - 1 / v = (v - V) / (v V); v - V is the mean of v - V_d minus the variance of the means of the states.
+        reduction = (1.0 - q) * low.precision * low.variance + q * high.precision * high.variance
         return Tilted(
             low.log_z + power * tree.log_normaliser,
             low.mean + q * (high.mean - low.mean),
             spread,
             low.gradient + q * (high.gradient - low.gradient),
-            (short - apart) / spread,
+            (reduction - between) / spread,
         ), tree
 
     def bounded(self, y: Array, eta: Array, z: Array, *parameters: Array) -> Bounded:
@@ -195,7 +201,14 @@ class CompiledTreeMixture(CompiledSite):
     ) -> tuple[float, tuple[Array, ...]]:
         """Return the sum of the values at given probabilities `high` of the high state, (n,), and its derivatives.
 
-        The probabilities among the parameters are not used; their derivatives are zero.
+        Parameters
+        ----------
+        y, eta, z
+            As in `bounded`.
+        high : ndarray, (n,)
+            Probability of the high state of each node under Q.
+        *parameters
+            As in `bounded`; the two probabilities among them are not used, and their derivatives are zero.
         """
         (low, other), _ = self._bounded_states(y, eta, z, parameters)
         value = float((low.value + high * (other.value - low.value)).sum())
@@ -208,7 +221,7 @@ class CompiledTreeMixture(CompiledSite):
         *own, _ = _split(self.site.low, self.site.high, parameters)
         for state, weight, part in zip(self._states, (1.0 - high, high), own):
             gradients = state.bounded_parameter_gradient(y, eta, z, *part)
-            # A derivative is infinite at a scale of zero; with weight zero its product is zero.
+            # At a scale of zero a derivative is infinite; its product with a weight of zero is defined as zero.
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
@@ -237,14 +250,16 @@ COMPILED[TreeMixture] = CompiledTreeMixture
 
 
 def _mixed(states: Sequence[Bounded], tree: TreePosterior) -> Bounded:
+    """Return the bound on the mixture: gradient, precision and weight are means over the states of each node."""
     low, high = states
-    # Scales near zero make these infinite; the caller checks for that and reports it.
+    # Infinite at scales near zero; the caller checks for that.
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = [one + tree.high * (other - one) for one, other in zip(low[1:], high[1:])]
     return Bounded(low.value + tree.log_normaliser, *mixed)
 
 
 def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Return the parameters of the low site, those of the high site, and the two probabilities."""
     first, second = len(low.parameters), len(low.parameters) + len(high.parameters)
     return parameters[:first], parameters[first:second], parameters[second:]
 

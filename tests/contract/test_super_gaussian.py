@@ -178,7 +178,7 @@ def test_curvature_bound_holds_and_is_tight(name):
 
 def test_a_site_without_a_bound_says_so():
     assert not get_site("rectified_poisson").has_bound
-    with pytest.raises(TypeError, match="below a rectified_poisson site"):
+    with pytest.raises(TypeError, match="A rectified_poisson site has no `super_gaussian`"):
         compile_site("rectified_poisson").bounded(1.0, 0.0, 1.0)
 
 

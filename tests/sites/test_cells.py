@@ -204,7 +204,7 @@ def test_softplus_counts_have_right_tails():
 
 @pytest.mark.parametrize("mean", [-1e5, -30.0, -1.0, 0.495, 0.5, 4.0, 300.0, 1e6])
 def test_no_parabola_below_log_softplus_is_better(mean):
-    """It lies below everywhere; and what it promises, a law with these moments, on two places, attains."""
+    """It lies below h, and E h under a distribution on two points with the same moments equals its expectation."""
     variance = np.array([0.0, 1e-4, 0.01, 1.0, 30.0]) * (1 + mean**2)
     found = below_log_softplus(np.full(5, mean), variance)
     f = np.concatenate([[0.0], *(sign * np.geomspace(1e-4, 1e7, 3000) for sign in (-1, 1))])

@@ -1,4 +1,4 @@
-"""Moments of inner products of Gaussian rows of two matrices, and their derivatives."""
+"""Moments of inner products of Gaussian rows of two matrices, and their derivatives in the moments of the rows."""
 
 from pymc_ep.kernels.inner_products.body import Pairs, Rows
 from pymc_ep.kernels.inner_products.full_body import FactoredRows, FullRows

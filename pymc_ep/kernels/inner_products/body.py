@@ -1,12 +1,12 @@
-"""Inner products of independent Gaussian rows of two matrices, at some of the pairs of rows.
+"""Moments of inner products of Gaussian rows of two matrices, for given pairs of rows.
 
-A pair f = v^T u of rows with independent entries v_d ~ N(m_d, a_d), u_d ~ N(n_d, b_d) has the moments
+The inner product f = v^T u of rows with independent entries v_d ~ N(m_d, a_d), u_d ~ N(n_d, b_d) has the moments
 
     E f = sum_d m_d n_d,        Var f = sum_d a_d n_d^2 + b_d m_d^2 + a_d b_d,
     log E e^f = sum_d -log(r_d) / 2 + (m_d n_d + (a_d n_d^2 + b_d m_d^2) / 2) / r_d,        r_d = 1 - a_d b_d,
 
-the last of which is finite where every r_d > 0 (Ko and Khan 2014, proposition 2). Beyond that set the formula has
-finite but meaningless values, so all r_d are checked. Pairs are processed in chunks: no array has as many entries as
+the last of which is finite where every r_d > 0 (Ko and Khan 2014, proposition 2). Elsewhere the formula may have
+finite values, which mean nothing, so every r_d is checked. Pairs are processed in chunks: no array has the size
 pairs times columns.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 __all__ = ["Pairs", "Rows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 16_384
-"""Number of pairs in a chunk, such that their rows fit in the cache."""
+"""Pairs in a chunk: their rows fit in the cache."""
 
 
 class Rows(NamedTuple):
-    """Independent Gaussian rows, or derivatives in their moments.
+    """Gaussian rows with independent entries, or derivatives in their moments.
 
     Attributes
     ----------
@@ -38,27 +38,27 @@ class Rows(NamedTuple):
         return np.sqrt(self.variance)
 
     def at(self, which: np.ndarray) -> "Rows":
-        """Return some of the rows."""
+        """Return the rows at given indices."""
         return Rows(*(part[which] for part in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
-        """Return draws, (s, I, K), from standard normal numbers."""
+        """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""
         return self.mean + np.sqrt(self.variance) * normal
 
     def variance_along(self, directions: np.ndarray) -> np.ndarray:
-        """Return the variances of inner products with given rows, (s, I, K)."""
+        """Return the variances, (s, I), of the inner products of each row with `directions`, (s, I, K)."""
         return np.einsum("sid,id->si", directions**2, self.variance)
 
 
 class Pairs(NamedTuple):
-    """Pairs of a row of one matrix, called own, with a row of another one, in the order of the own rows.
+    """Pairs of a row of one matrix, the own row, and a row of another one, in compressed form: sorted by own row.
 
     Attributes
     ----------
     ends : ndarray of int, (I + 1,)
-        The pairs of own row i are those from ``ends[i]`` to ``ends[i + 1]``.
+        The pairs of own row i are ``ends[i]:ends[i + 1]``.
     others : ndarray of int, (n,)
-        The other row of each pair.
+        Index of the other row of each pair.
     order : ndarray of int, (n,)
         Index of each pair in the original order.
     """
@@ -69,7 +69,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, own: np.ndarray, others: np.ndarray, n_own: int) -> "Pairs":
-        """Return pairs, (n,) each, sorted by own rows, of which there are `n_own`."""
+        """Return the pairs of own and other rows, indices of (n,) each; there are `n_own` own rows."""
         order = np.argsort(own, kind="stable")
         ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n_own))])
         return cls(ends, others[order], order)
@@ -84,18 +84,18 @@ class Pairs(NamedTuple):
 
     @property
     def own(self) -> np.ndarray:
-        """The own row of each pair, (n,)."""
+        """Index of the own row of each pair, (n,)."""
         return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
 
     def of_rows(self, rows: np.ndarray) -> tuple["Pairs", np.ndarray]:
-        """Return the pairs of a subset of own rows, renumbered from zero, and the indices of these pairs, (m,)."""
+        """Return the pairs of a subset of own rows, renumbered from zero, and the indices of these m pairs, (m,)."""
         counts = np.diff(self.ends)[rows]
         ends = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(ends[-1]) + np.repeat(self.ends[rows] - ends[:-1], counts)
         return Pairs(ends, self.others[places], self.order[places]), places
 
     def total(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over the pairs of each own row, (I,) or (I, K), of values (n,) or (n, K)."""
+        """Return the sums, (I,) or (I, K), of values of pairs, (n,) or (n, K), over the pairs of each own row."""
         out, some = np.zeros((len(self.ends) - 1, *values.shape[1:])), np.diff(self.ends) > 0
         if some.any():
             out[some] = np.add.reduceat(values, self.ends[:-1][some], axis=0)
@@ -117,7 +117,10 @@ def log_mean_exp(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.n
 
 
 def log_mean_exp_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_log: np.ndarray) -> Rows:
-    """Return the derivatives in the own moments, (I, K), of the sum of E f and log E e^f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the own moments, (I, K) each.
+
+    The weights `of_mean` and `of_log` are (n,).
+    """
 
     def derivatives(
         m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
@@ -140,7 +143,10 @@ def variance(pairs: Pairs, own: Rows, other: Rows) -> tuple[np.ndarray, np.ndarr
 
 
 def variance_pullback(pairs: Pairs, own: Rows, other: Rows, of_mean: np.ndarray, of_variance: np.ndarray) -> Rows:
-    """Return the derivatives in the own moments, (I, K), of the sum of E f and Var f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in the own moments, (I, K) each.
+
+    The weights `of_mean` and `of_variance` are (n,).
+    """
 
     def derivatives(
         m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
@@ -158,7 +164,7 @@ def _summed(
     second: np.ndarray,
     derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
 ) -> Rows:
-    """Add up derivatives of pairs over own rows."""
+    """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) each."""
     out = Rows(np.zeros_like(own.mean), np.zeros_like(own.variance))
     for here, i, j in _chunks(pairs):
         weights = first[here, None], second[here, None]
@@ -170,7 +176,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield chunks of pairs: their slice, own rows and other rows."""
+    """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
     own = pairs.own
     for begin in range(0, len(own), _CHUNK):
         here = slice(begin, begin + _CHUNK)

@@ -1,12 +1,12 @@
-"""Inner products of independent Gaussian rows with covariances of their own, at some of the pairs of rows.
+"""Moments of inner products of Gaussian rows, each with its own covariance matrix, for given pairs of rows.
 
-With v ~ N(m, A), A = L L^T, and u ~ N(n, B), a pair f = v^T u has the moments
+With v ~ N(m, A), A = L L^T, and u ~ N(n, B) independent, f = v^T u has the moments
 
     E f = m^T n,        Var f = n^T A n + m^T B m + tr(A B),
     log E e^f = m^T n + m^T B m / 2 - log|M| / 2 + w^T M^{-1} w / 2,    w = L^T (n + B m),    M = I - L^T B L,
 
-the last of which is finite where M is positive definite (Ko and Khan 2014, proposition 2, in a form that needs no
-inverse of A or B, so that either may be singular). Weighted by e^f, the row u has the mean h and covariance H,
+the last of which is finite where M is positive definite (Ko and Khan 2014, proposition 2; this form has no inverse of
+A or B, and either may be singular). Under the distribution weighted by e^f, u has the mean h and the covariance H,
 
     h = n + B m + B L M^{-1} w,        H = B + B L M^{-1} L^T B,
 
@@ -23,11 +23,11 @@ from pymc_ep.kernels.inner_products.body import Pairs
 __all__ = ["FactoredRows", "FullRows", "log_mean_exp", "log_mean_exp_pullback", "variance", "variance_pullback"]
 
 _CHUNK = 2**18
-"""Number of covariance entries in a chunk of pairs."""
+"""Covariance entries in a chunk of pairs."""
 
 
 class FullRows(NamedTuple):
-    """Independent Gaussian rows, or derivatives in their moments.
+    """Gaussian rows with covariance matrices, or derivatives in their moments.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class FullRows(NamedTuple):
 
 
 class FactoredRows(NamedTuple):
-    """Independent Gaussian rows by Cholesky factors of their covariances, or derivatives in these.
+    """Gaussian rows with Cholesky factors of their covariance matrices, or derivatives in these.
 
     Attributes
     ----------
     mean : ndarray, (I, K)
     factor : ndarray, (I, K, K)
-        Lower triangular. Entries of variance zero have rows and columns of zeros.
+        Lower triangular. The row and column of an entry of variance zero are zero.
     """
 
     mean: np.ndarray
@@ -68,20 +68,20 @@ class FactoredRows(NamedTuple):
         return np.einsum("idd->id", self.factor)
 
     def at(self, which: np.ndarray) -> "FactoredRows":
-        """Return some of the rows."""
+        """Return the rows at given indices."""
         return FactoredRows(*(part[which] for part in self))
 
     def moved(self, normal: np.ndarray) -> np.ndarray:
-        """Return draws, (s, I, K), from standard normal numbers."""
+        """Return draws of the rows, (s, I, K), from standard normal numbers of that shape."""
         return self.mean + (self.factor @ normal[..., None])[..., 0]
 
     def variance_along(self, directions: np.ndarray) -> np.ndarray:
-        """Return the variances of inner products with given rows, (s, I, K)."""
+        """Return the variances, (s, I), of the inner products of each row with `directions`, (s, I, K)."""
         return ((directions[..., None, :] @ self.factor)[..., 0, :] ** 2).sum(axis=-1)
 
 
 def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where it does not exist."""
+    """Return E f and log E e^f of each pair, (n,) each; the latter is infinite where E e^f does not exist."""
     out, log_out = np.empty(len(pairs.others)), np.empty(len(pairs.others))
     for here, i, j in _chunks(pairs, own):
         m, n = own.mean[i], other.mean[j]
@@ -97,7 +97,10 @@ def log_mean_exp(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.n
 def log_mean_exp_pullback(
     pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_log: np.ndarray
 ) -> FullRows:
-    """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_log * log E e^f) in the own moments, (I, K) and (I, K, K).
+
+    The weights `of_mean` and `of_log` are (n,).
+    """
 
     def derivatives(
         i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_log: np.ndarray
@@ -125,7 +128,10 @@ def variance(pairs: Pairs, own: FactoredRows, other: FullRows) -> tuple[np.ndarr
 def variance_pullback(
     pairs: Pairs, own: FactoredRows, other: FullRows, of_mean: np.ndarray, of_variance: np.ndarray
 ) -> FullRows:
-    """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f) in the own moments, (I, K) and (I, K, K).
+
+    The weights `of_mean` and `of_variance` are (n,).
+    """
 
     def derivatives(
         i: np.ndarray, j: np.ndarray, weight: np.ndarray, weight_variance: np.ndarray
@@ -138,7 +144,10 @@ def variance_pullback(
 
 
 def _weighted(own: FactoredRows, other: FullRows, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return n + B m, L^T B, the eigenvalues of M and its eigenvectors, and w in terms of these."""
+    """Return n + B m, L^T B, the eigenvalues and eigenvectors of M, and w in the basis of the eigenvectors.
+
+    `i` and `j` are the own and other rows of c pairs; vectors are (c, K), matrices (c, K, K).
+    """
     m, L, b = own.mean[i], own.factor[i], other.covariance[j]
     tilted = other.mean[j] + np.einsum("ckl,cl->ck", b, m)
     across = L.swapaxes(1, 2) @ b
@@ -162,7 +171,7 @@ def _summed(
     second: np.ndarray,
     derivatives: Callable[..., tuple[np.ndarray, np.ndarray]],
 ) -> FullRows:
-    """Add up derivatives of pairs over own rows."""
+    """Return the sums of the derivatives of pairs over the pairs of each own row, (I, K) and (I, K, K)."""
     out = FullRows(np.zeros_like(own.mean), np.zeros_like(own.factor))
     for here, i, j in _chunks(pairs, own):
         starts = np.flatnonzero(np.diff(i, prepend=-1))
@@ -172,7 +181,7 @@ def _summed(
 
 
 def _chunks(pairs: Pairs, own: FactoredRows) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield chunks of pairs: their slice, own rows and other rows."""
+    """Yield the slice of each chunk of pairs, and the indices of its own and other rows."""
     rows, step = pairs.own, max(1, _CHUNK // own.mean.shape[1] ** 2)
     for begin in range(0, len(rows), step):
         here = slice(begin, begin + step)

@@ -1,4 +1,4 @@
-"""Numba bodies of the inner products of Gaussian rows: own rows in parallel, and no array of pairs times columns."""
+"""Numba bodies of the moments of inner products, parallel over own rows; body.py and full_body.py have the formulas."""
 
 import numba
 import numpy as np
@@ -15,8 +15,8 @@ __all__ = [
 ]
 
 _BLOCK = 16
-"""Number of columns whose r_d are multiplied before a logarithm is taken: at 1e-16 each the product is still normal."""
-# Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
+"""Columns whose r_d are multiplied before a logarithm is taken: at r_d = 1e-16 the product is 1e-256, no underflow."""
+# Sums may be reordered for vector instructions; NaN and infinity are respected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
 _jit_part = numba.njit(cache=True, fastmath=_FAST)
@@ -36,7 +36,7 @@ def log_mean_exp(
     """Write E f and log E e^f of all pairs, (n,) each; see the NumPy body."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
-        # Views of rows: with both indices this takes a third longer.
+        # Views of rows: indexing matrices in the inner loop takes a third longer.
         own_mean, own_variance = m[i], a[i]
         for c in range(ends[i], ends[i + 1]):
             other_mean, other_variance = n[others[c]], b[others[c]]
@@ -45,7 +45,7 @@ def log_mean_exp(
                 product = 1.0
                 for d in range(begin, min(begin + _BLOCK, width)):
                     r = 1.0 - own_variance[d] * other_variance[d]
-                    # A count and not the least r: a minimum would prevent vector instructions.
+                    # Counted, since the minimum of r would prevent vector instructions.
                     improper += 0.0 if r > 0.0 else 1.0
                     product *= r
                     both = own_mean[d] * other_mean[d]
@@ -71,7 +71,7 @@ def log_mean_exp_pullback(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) each; see the NumPy body."""
+    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -123,7 +123,7 @@ def variance_pullback(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) each."""
+    """Write the derivatives in the own moments to `of_mean` and `of_variance`, (I, K) each; weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for d in range(width):
@@ -176,7 +176,7 @@ def full_log_mean_exp_pullback(
     of_mean: np.ndarray,
     of_cov: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) and (I, K, K); see the NumPy body."""
+    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0
@@ -246,7 +246,7 @@ def full_variance_pullback(
     of_mean: np.ndarray,
     of_cov: np.ndarray,
 ) -> None:
-    """Write the derivatives in the own moments, (I, K) and (I, K, K)."""
+    """Write the derivatives in the own moments to `of_mean`, (I, K), and `of_cov`, (I, K, K); weights are (n,)."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         of_mean[i] = 0.0

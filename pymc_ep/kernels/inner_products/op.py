@@ -1,6 +1,6 @@
-"""Dispatch of the inner products of Gaussian rows: NumPy's body for small problems, Numba's for large ones.
+"""Dispatch of moments of inner products of Gaussian rows: the NumPy body for small problems, the Numba body for others.
 
-Numba's body takes some seconds to compile on a new machine, and a tenth of the time of NumPy's or less to run.
+The Numba body takes some seconds to compile at first, and a tenth of the time of the NumPy body or less to run.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ OtherRows = Rows | FullRows
 """Rows that they are multiplied by."""
 
 _FEW = 30_000
-"""Largest size for NumPy: pairs times columns, or ten times pairs times squared columns with covariances. A call takes
-some milliseconds at most there, and a fit some seconds."""
+"""Largest size for the NumPy body: pairs times columns, or with covariances ten times pairs times squared columns. A
+call of that size takes milliseconds, and a fit seconds."""
 
 
 def log_mean_exp(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,9 @@ def log_mean_exp(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarr
     Parameters
     ----------
     pairs : Pairs
+        n pairs of rows.
     own, other : Rows, or FactoredRows and FullRows
+        Moments of all own and all other rows.
     """
     return _statistics("log_mean_exp", pairs, own, other)
 
@@ -46,7 +48,17 @@ def log_mean_exp_pullback(
 ) -> Rows | FullRows:
     """Return the derivatives in the own moments of the sum of E f and log E e^f with weights, (n,) each.
 
-    They are `Rows`, or `FullRows` where there are covariances.
+    Parameters
+    ----------
+    pairs, own, other
+        As in `log_mean_exp`.
+    of_mean, of_log : ndarray, (n,)
+        Weights of the pairs.
+
+    Returns
+    -------
+    Rows or FullRows
+        (I, K) each, or (I, K) and (I, K, K) for rows with covariances.
     """
     return _derivatives("log_mean_exp_pullback", pairs, own, other, of_mean, of_log)
 

@@ -1,19 +1,21 @@
-"""Scalar body of `rectified_poisson`: plain Python, and what Numba compiles.
+"""Scalar body of `rectified_poisson` in Python; Numba compiles the same functions.
 
 Notation. The site is t(f) = max(0, f)^y exp(-max(0, f)) / y!, the cavity N(mu, s^2), the power eta. With a = eta y,
-kappa = eta s - mu / s and x = f / s the tilted density on f > 0 is proportional to x^a exp(-x^2 / 2 - kappa x),
-whose integral is J_a; J_(a+1) = a J_(a-1) - kappa J_a, and r_a = J_(a+1) / J_a is the tilted mean of x. Its mode is
-x0 = (sqrt(kappa^2 + 4 a) - kappa) / 2, where the curvature of the exponent is N / x0^2 with N = a + x0^2.
-The recursion over counts of Ko and Seeger (2015) runs forward and loses all digits for kappa > 0, where J is the
-minimal solution; so there are four regimes, each free of cancellation:
+kappa = eta s - mu / s and x = f / s the tilted density on f > 0 is proportional to x^a exp(-x^2 / 2 - kappa x), with
+the integral J_a. J_(a+1) = a J_(a-1) - kappa J_a, and x has the mean r_a = J_(a+1) / J_a. The mode of x is
+x0 = (sqrt(kappa^2 + 4 a) - kappa) / 2, where minus the log density has the second derivative N / x0^2, N = a + x0^2.
+
+Ko and Seeger (2015) run the recursion forward in a, which loses all digits for kappa > 0, where J is the minimal
+solution. The four regimes here are free of cancellation:
 
 - a = 0: truncated Gaussians (`flat_zero`, `cut_zero`);
 - N >= 100: the saddle-point (Laplace) series in 1 / N, uniform in p = a / N (`saddle`);
-- N < 100, kappa >= 0: the recursion run backward from a + n >= 100, where the saddle series starts it (`backward`);
+- N < 100, kappa >= 0: the backward recursion from a + n >= 100, where the saddle-point series starts it (`backward`);
 - N < 100, kappa < 0: the power series of J in |kappa|, all of whose terms are positive (`power_series`).
 
-Gradient and precision are never differences of moments, which keep no digit of them when s is small:
-d log Z / d mu = E[eta d log t / d f], and 1 / var - 1 / s^2 = -Cov(f, eta d log t / d f) / var.
+Gradient and precision are the expectations d log Z / d mu = E[eta d log t / d f] and
+1 / var - 1 / s^2 = -Cov(f, eta d log t / d f) / var. Differences of moments, which lose all digits for small s, are
+taken for kappa >= 0 only: there mu / s <= eta s, and var / s^2 is at most 1/2 in `backward`.
 """
 
 import math
@@ -32,16 +34,17 @@ VARIANCE = np.array(coefficients.SADDLE_VARIANCE)
 HALF_LOG_TWO_PI = truncated.HALF_LOG_TWO_PI
 
 Moments = tuple[float, float, float, float, float]
-"""log_z, mean, variance, gradient and precision."""
+"""log Z, mean, variance, gradient and precision."""
 
 SADDLE_FROM = 100.0
-"""The saddle series is used from this N on: with 8 terms its error there is 3e-13 (mean) and 5e-12 (variance)."""
+"""Least N for the saddle-point series. Errors there, at 8 terms: 4e-13 (log mass, mean) and 7e-12 (variance)."""
 
 
 def saddle_sums(p: float, size: float) -> tuple[float, float, float]:
-    """Return the corrections of log mass, relative mean and relative variance about the mode, given p and N.
+    """Return the corrections to Laplace's approximation: of the log mass, and relative ones of mean and variance.
 
-    The number of terms falls with N so that what is left out stays below 1e-12.
+    Arguments are p = a / N and N. The number of terms falls with N; the truncation error is largest at N = 100, see
+    `SADDLE_FROM`.
     """
     terms = 8 if size < 200.0 else 6 if size < 1e3 else 4 if size < 1e4 else 3 if size < 1e6 else 2
     inverse = 1.0 / size
@@ -64,10 +67,10 @@ def saddle_sums(p: float, size: float) -> tuple[float, float, float]:
 
 
 def negative_log_site(y: float, f: float, difference: float) -> float:
-    """Return -log t_y(f) for f > 0, where difference = y - f is known to full relative accuracy.
+    """Return -log t_y(f) for f > 0, given difference = y - f to full relative accuracy.
 
-    For large y this is f - y log f + log y! = bd0(y, f) + stirlerr(y) + log(2 pi y) / 2, the saddle-point form of
-    Loader (2000, "Fast and accurate computation of binomial probabilities"), in which nothing of size y is left.
+    For y >= 16 it is f - y log f + log y! = bd0(y, f) + stirlerr(y) + log(2 pi y) / 2, the saddle-point form of Loader
+    (2000, "Fast and accurate computation of binomial probabilities"), in which no terms of size y cancel.
     """
     if y < 16.0:
         return f - y * math.log(f) + math.lgamma(y + 1.0)
@@ -92,8 +95,8 @@ def saddle(
 ) -> Moments:
     """Saddle-point series about the mode, for N >= 100.
 
-    slope = (f0 - mu) / s^2 = eta (y - f0) / f0 at the mode f0 solves a quadratic whose only difference is y - mu,
-    so that it, and with it y - f0, keeps its relative accuracy where f0, y and mu agree to many digits.
+    With f0 = s x0 the mode of f, slope = (f0 - mu) / s^2 = eta (y - f0) / f0 is a root of a quadratic in which y - mu
+    is the only difference. It and y - f0 thus keep their relative accuracy where f0, y and mu agree to many digits.
     """
     a = power * y
     centre = mode * sd
@@ -115,20 +118,26 @@ def saddle(
         centre * (1.0 + mean_sum),
         centre * centre / size * (1.0 + variance_sum),
         slope + mode * mean_sum / sd,
-        # every term of variance_sum has a factor p = a / N, so the two terms are of the same small order in a
+        # Every term of variance_sum has the factor p = a / N: both terms are proportional to a as a vanishes.
         (a - mode * mode * variance_sum) / (centre * centre * (1.0 + variance_sum)),
     )
 
 
 def log_prefactor(y: float, mean: float, power: float, sd: float) -> float:
-    """Return log Z - log J_a; in this form terms of opposite sign, s^2 / 2 and -mu, have been completed away."""
+    """Return log Z - log J_a = -mu^2 / (2 s^2) + a log s - log(2 pi) / 2 - eta log y!.
+
+    The square in J_a is not completed: eta^2 s^2 / 2 - eta mu, which may cancel, would replace the first term.
+    """
     standard = mean / sd
     a = power * y
     return -0.5 * standard * standard + a * math.log(sd) - HALF_LOG_TWO_PI - power * math.lgamma(y + 1.0)
 
 
 def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """r_(k-1) = k / (kappa + r_k) from k = a + n >= 100 down to a, for kappa >= 0; J_(k-1) = J_k / r_(k-1)."""
+    """Backward recursion r_(k-1) = k / (kappa + r_k), J_(k-1) = J_k / r_(k-1), for N < 100 and kappa >= 0.
+
+    k runs from a + n >= 100, where the saddle-point series gives J_k and r_k, down to a + 1.
+    """
     a = power * y
     steps = math.ceil(SADDLE_FROM - a)
     order = a + steps
@@ -159,17 +168,17 @@ def backward(y: float, mean: float, power: float, sd: float, kappa: float) -> Mo
 
 
 def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """J_a and a J_(a-1) by their series in |kappa|, for kappa < 0.
+    """Power series of J_a and a J_(a-1) in |kappa|, for N < 100 and kappa < 0.
 
-    J_b = sum_k |kappa|^k / k! 2^((b+k-1)/2) Gamma((b+k+1)/2), even and odd k apart, over the term k = 0 of J_a.
-    With u = a J_(a-1) / J_a = a E[1 / x] the mean is r = |kappa| + u and the variance 1 - (r u - a), and r u - a
-    = a Cov(-x, 1 / x) loses at most a factor kappa^2 < 100.
+    J_b = sum_k |kappa|^k / k! 2^((b+k-1)/2) Gamma((b+k+1)/2). Even and odd terms have separate recurrences; all are
+    divided by the term k = 0 of J_a. With u = a J_(a-1) / J_a = a E[1 / x] the mean of x is r = |kappa| + u and its
+    variance 1 - (r u - a). The difference r u - a = -a Cov(x, 1 / x) magnifies rounding by at most kappa^2 < 100.
     """
     a = power * y
     drift = -kappa
     square = kappa * kappa
     half = math.lgamma(0.5 * (a + 1.0))
-    # 2^(a/2) Gamma(a/2 + 1) over 2^((a-1)/2) Gamma((a+1)/2)
+    # 2^(a/2) Gamma(a/2 + 1) / (2^((a-1)/2) Gamma((a+1)/2))
     gamma_ratio = math.sqrt(2.0) * math.exp(math.lgamma(0.5 * a + 1.0) - half)
     even = 1.0
     odd = drift * gamma_ratio
@@ -202,12 +211,11 @@ def power_series(y: float, mean: float, power: float, sd: float, kappa: float) -
 
 
 def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """y = 0 with t = 1 on f <= 0: a mixture of two truncated Gaussians.
+    """Moments for y = 0 with t = 1 on f <= 0: a mixture of two truncated Gaussians, below and above zero.
 
-    With k = mu / s the weights are Phi(-k) and phi(k) / phi(kappa) Phi(-kappa), in the ratio of the hazards h(kappa)
-    to h(k) whatever the signs; k + kappa = eta s > 0, so at most one hazard underflows. d log t / d f is -1 on f > 0
-    and 0 elsewhere: the gradient is -eta P(f > 0), the precision eta Cov(f, 1(f > 0)) / var, a product of
-    positive numbers.
+    With k = mu / s their weights are Phi(-k) and Phi(-kappa) phi(k) / phi(kappa), in the ratio h(kappa) : h(k) of the
+    hazards. As k + kappa = eta s > 0, at most one hazard underflows. d log t / d f is -1 on f > 0 and 0 elsewhere: the
+    gradient is -eta P(f > 0), and the precision eta Cov(f, 1(f > 0)) / var, a product of positive numbers.
     """
     k = mean / sd
     log_below, hazard_below, mean_below, variance_below = truncated_normal(k)
@@ -217,7 +225,7 @@ def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
     gap = mean_above + mean_below
     variance = below * variance_below + above * variance_above + below * above * gap * gap
     if k <= 0.0:
-        # Phi(-k) is near 1: log(Phi(-k) (1 + h(k) / h(kappa))) with both logarithms small
+        # log(Phi(-k) (1 + h(k) / h(kappa))): Phi(-k) is at least 1/2, and both logarithms may be small.
         log_z = log_below + math.log1p(hazard_below / hazard_above)
     elif kappa >= 0.0:
         log_z = -0.5 * k * k - HALF_LOG_TWO_PI + math.log(1.0 / hazard_below + 1.0 / hazard_above)
@@ -233,7 +241,7 @@ def flat_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
 
 
 def cut_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
-    """y = 0 with t = 0 on f <= 0: one truncated Gaussian; 1 - V = h r."""
+    """Moments for y = 0 with t = 0 on f <= 0: a truncated Gaussian, with h, r and V of `truncated_normal` at kappa."""
     log_mass, hazard, ratio, scaled_variance = truncated_normal(kappa)
     k = mean / sd
     if kappa >= 0.0:
@@ -252,7 +260,7 @@ def cut_zero(mean: float, power: float, sd: float, kappa: float) -> Moments:
 
 
 def rectified_poisson(y: float, mean: float, variance: float, power: float, zero_mass: bool) -> Moments:
-    """Return log_z, mean, variance, gradient and precision; all nan for arguments outside the domain."""
+    """Return log Z, mean, variance, gradient and precision; all nan for arguments outside the domain."""
     if not (y >= 0.0 and variance > 0.0 and power > 0.0 and math.isfinite(y + mean + variance + power)):
         return math.nan, math.nan, math.nan, math.nan, math.nan
     sd = math.sqrt(variance)

@@ -1,7 +1,7 @@
-"""JAX body of `rectified_poisson`; body.py has the derivation of every regime and the notation.
+"""JAX body of `rectified_poisson`; body.py has the notation and the derivation of every regime.
 
-All elements pass through every regime that at least one of them needs, on values made harmless where the regime is not
-theirs; regimes that nobody needs are skipped.
+The saddle-point series is evaluated for all elements. Another regime is evaluated if any element needs it, with
+arguments inside its domain in place of those of other elements.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,13 @@ __all__ = ["rectified_poisson"]
 Moments = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 BACKWARD_STEPS = 100
+"""Largest number of steps of `backward`, from a = 0 to `SADDLE_FROM`."""
 SERIES_PAIRS = 130
-"""Terms of `power_series`, in pairs: they peak near |kappa| x0 <= 100 with a spread of at most 15."""
+"""Pairs of terms of `power_series`, k < 260: the terms peak at k near |kappa| x0 <= 100, about 15 wide at most."""
 
 
 def saddle_sums(p: jax.Array, size: jax.Array) -> tuple[jax.Array, ...]:
-    """Corrections of log mass, relative mean and relative variance about the mode."""
+    """Return the corrections of log mass, mean and variance, from p = a / N and N, always with 8 terms."""
     inverse = 1.0 / size
     sums = []
     for table in (LOG_MASS.tolist(), MEAN.tolist(), VARIANCE.tolist()):
@@ -44,7 +45,7 @@ def saddle_sums(p: jax.Array, size: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def negative_log_site(y: jax.Array, f: jax.Array, difference: jax.Array) -> jax.Array:
-    """-log t_y(f) for f > 0, given difference = y - f; Loader's form for y >= 16."""
+    """Return -log t_y(f) for f > 0, given difference = y - f; by Loader's form for y >= 16."""
     small = y < 16.0
     plain_y = jnp.where(small, y, 1.0)
     plain = f - plain_y * jnp.log(f) + gammaln(plain_y + 1.0)
@@ -104,7 +105,7 @@ def saddle(
 
 
 def log_prefactor(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array) -> jax.Array:
-    """log Z - log J_a."""
+    """Return log Z - log J_a."""
     constant = HALF_LOG_TWO_PI + power * gammaln(y + 1.0)
     return -0.5 * mean * (mean / variance) + 0.5 * power * y * jnp.log(variance) - constant
 
@@ -120,14 +121,17 @@ def backward(
     size: jax.Array,
     sums: tuple[jax.Array, ...],
 ) -> Moments:
-    """Run the recursion down from order a + `steps`, to which `mode`, `size` and `sums` belong; kappa >= 0."""
+    """Backward recursion for N < 100 and kappa >= 0.
+
+    It starts at order a + `steps`, of which `mode`, `size` and `sums` are x0, N and the saddle-point corrections.
+    """
     sd = jnp.sqrt(variance)
     order = power * y + steps
     log_sum, mean_sum, _ = sums
     log_j = order * jnp.log(mode) - order + 0.5 * mode * mode + log_sum
     log_j = log_j + jnp.log(mode) + HALF_LOG_TWO_PI - 0.5 * jnp.log(size)
     ratio = mode * (1.0 + mean_sum)
-    chunk = 10  # one logarithm for so many factors
+    chunk = 10  # Ratios multiplied before a logarithm is taken.
 
     def body(block: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         ratio, following, log_j = state
@@ -152,7 +156,7 @@ def backward(
 
 
 def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """J_a and a J_(a-1) by their series in |kappa|, for kappa < 0."""
+    """Power series of J_a and a J_(a-1) in |kappa|, for N < 100 and kappa < 0."""
     sd = jnp.sqrt(variance)
     a = power * y
     drift = -kappa
@@ -189,7 +193,7 @@ def power_series(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.
 
 
 def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """y = 0 with t = 1 on f <= 0."""
+    """Moments for y = 0 with t = 1 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
     log_below, hazard_below, mean_below, variance_below = truncated_normal(k)
@@ -214,7 +218,7 @@ def flat_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax
 
 
 def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.Array) -> Moments:
-    """y = 0 with t = 0 on f <= 0."""
+    """Moments for y = 0 with t = 0 on f <= 0."""
     sd = jnp.sqrt(variance)
     k = mean / sd
     log_mass, hazard, ratio, scaled = truncated_normal(kappa)
@@ -231,7 +235,7 @@ def cut_zero(mean: jax.Array, variance: jax.Array, power: jax.Array, kappa: jax.
 
 
 def _where_needed(regime: Callable[..., Moments], here: jax.Array, result: Moments, *arguments: jax.Array) -> Moments:
-    """Replace `result` by the regime's where `here`; skip the regime when that is nowhere."""
+    """Return `result`, with the moments of a regime where `here` is True; if that is nowhere, the regime is skipped."""
 
     def replaced(operands: tuple[Moments, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
         result, arguments = operands
@@ -261,7 +265,7 @@ def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power:
     low = (size < SADDLE_FROM) & valid & ~zero
     recursive, series = low & (kappa >= 0.0), low & (kappa < 0.0)
 
-    # One evaluation of the saddle series serves the elements that end with it and those that start from it.
+    # The saddle-point series is evaluated once: at N for N >= 100, at order a + steps for the recursion.
     steps = jnp.where(recursive, jnp.ceil(SADDLE_FROM - a), 0.0)
     order = a + steps
     start_kappa = jnp.where(recursive, kappa, 0.0)

@@ -37,24 +37,24 @@ class RectifiedPoisson(ScalarKernel):
         super().__init__("rectified_poisson" if zero_mass else "rectified_poisson_without_zero_mass")
 
     def impl(self, y: float, mean: float, variance: float, power: float) -> tuple[float, ...]:
-        """Evaluate the Python body."""
+        """Return the outputs of the Python body at one element."""
         return body.rectified_poisson(float(y), float(mean), float(variance), float(power), self.zero_mass)
 
     def c_call(self, arguments: list[str]) -> tuple[str, str]:
-        """Return the C type and the call."""
+        """Return the struct type of the C body and the call."""
         call = f"pymc_ep_rectified_poisson({', '.join(arguments)}, {int(self.zero_mass)})"
         return "pymc_ep_tilted", call
 
     def pullback(self, inputs: list[Any], outputs: list[Any], cotangents: list[Any]) -> list[Any]:
-        """Propagate cotangents by closed forms."""
+        """Return the cotangents of mean and variance; y and power have none."""
         self.differentiable_outputs(cotangents, (0,), OUTPUTS)
         y, _, variance, power = inputs
         gradient, precision = outputs[3], outputs[4]
         cotangent = cotangents[0]
         if isinstance(cotangent.type, DisconnectedType):
             return [disconnected_type() for _ in inputs]
-        # log Z solves the heat equation in (mean, variance): d/dv = (d^2/dm^2 + (d/dm)^2) / 2, and the negative second
-        # derivative beta belongs to the site precision pi by 1 / (v - v^2 beta) = 1 / v + pi.
+        # Z solves the heat equation: d log Z / dv = (g^2 - beta) / 2 with g = d log Z / dm, beta = -d^2 log Z / dm^2.
+        # The site precision pi gives beta, as the tilted variance is v - v^2 beta = 1 / (1 / v + pi).
         beta = precision / (1.0 + variance * precision)
         return [
             grad_undefined(self, 0, y, "log_z is differentiated with respect to the cavity only"),

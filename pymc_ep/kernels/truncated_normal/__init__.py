@@ -1,1 +1,1 @@
-"""Mass and moments of a truncated normal distribution."""
+"""Mass, hazard and moments of a truncated normal distribution."""

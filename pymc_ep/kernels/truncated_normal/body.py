@@ -1,11 +1,14 @@
-"""Scalar body of `truncated_normal`: plain Python, and what Numba compiles.
+"""Scalar body of `truncated_normal` in Python; Numba compiles the same functions.
 
-Derivation. Let h(k) = phi(k) / Phi(-k) be the hazard of the standard normal. X ~ N(-k, 1) given X > 0 has mean
-r = h - k and variance V = 1 - h r. For k > 0 both differences cancel (r ~ 1/k, V ~ 1/k^2), so r and V are not
-formed from h: (1 + k) r and (1 + k)^2 V are smooth and between 0.36 and 1 on [0, inf], and are expanded in
-Chebyshev polynomials of t = (k - c) / (k + c), the change of variable that Shepherd and Laframboise (1981,
-Math. Comp. 36, 249) use for exp(x^2) erfc(x). h = k + r is then a sum of positive terms. For k < 0 nothing
-cancels in r and V once the tail beyond the cut, Phi(k) = phi(k) / h(-k), is known.
+Derivation. Let h(k) = phi(k) / Phi(-k) be the hazard of the standard normal distribution. X ~ N(-k, 1) given X > 0
+has the mean r = h - k and the variance V = 1 - h r.
+
+For k >= 0 both differences cancel (r ~ 1 / k, V ~ 1 / k^2). Instead (1 + k) r and (1 + k)^2 V, which are smooth and
+between 0.36 and 1.18 on [0, inf], are expanded in Chebyshev polynomials of t = (k - c) / (k + c), c = 4, the change of
+variable of Shepherd and Laframboise (1981, Math. Comp. 36, 249) for exp(x^2) erfc(x). Then h = k + r is a sum of
+positive terms.
+
+For k < 0 the tail below zero is Phi(k) = phi(k) / h(-k), and neither h = phi(k) / (1 - Phi(k)) nor r and V cancel.
 """
 
 import math
@@ -24,7 +27,10 @@ INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def gaussian(k: float) -> float:
-    """exp(-k^2 / 2); the square is split, since its rounding alone would cost k^2 / 2 units in the last place."""
+    """Return exp(-k^2 / 2), zero for |k| > 40.
+
+    k^2 is split into an exact part and a small one: its rounding would cost up to k^2 / 2 units in the last place.
+    """
     if abs(k) > 40.0:
         return 0.0
     high = math.floor(16.0 * k) / 16.0
@@ -32,7 +38,7 @@ def gaussian(k: float) -> float:
 
 
 def truncated_normal(k: float) -> tuple[float, float, float, float]:
-    """Return log mass, hazard, mean and variance; nan for a k that is not finite."""
+    """Return log Phi(-k), h, r and V; all nan if k is not finite."""
     if not math.isfinite(k):
         return math.nan, math.nan, math.nan, math.nan
     size = abs(k)

@@ -19,7 +19,13 @@ __all__ = ["require_float64", "truncated_normal"]
 
 
 def require_float64() -> None:
-    """Raise unless JAX computes in double precision, without which the bodies' tails are meaningless."""
+    """Raise unless JAX computes in double precision, which the tails need.
+
+    Raises
+    ------
+    RuntimeError
+        If ``jax_enable_x64`` is not set.
+    """
     if not jax.config.jax_enable_x64:
         raise RuntimeError(
             "The kernels of pymc_ep need double precision in JAX; call jax.config.update('jax_enable_x64', True)."
@@ -27,7 +33,7 @@ def require_float64() -> None:
 
 
 def gaussian(k: jax.Array) -> jax.Array:
-    """exp(-k^2 / 2) with the square split into a part that is exact and a small one."""
+    """Return exp(-k^2 / 2), with k^2 split into a part that is exact and a small one."""
     near = jnp.abs(k) <= 40.0
     k = jnp.where(near, k, 0.0)
     high = jnp.floor(16.0 * k) / 16.0
@@ -51,7 +57,7 @@ def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax
     density = INV_SQRT_TWO_PI * gaussian(k)
     tail = density / (size + mean)
 
-    # For k >= 0 the tail is at most 1/2 as well, so that neither branch can leave the finite numbers.
+    # Both branches are evaluated for all k. For k >= 0 the tail is at most 1/2 too, so both are finite.
     upper = k >= 0.0
     hazard = jnp.where(upper, k + mean, density / (1.0 - tail))
     log_mass = jnp.where(upper, -0.5 * k * k - HALF_LOG_TWO_PI - jnp.log(size + mean), jnp.log1p(-tail))

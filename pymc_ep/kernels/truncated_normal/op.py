@@ -1,4 +1,4 @@
-"""Normal distribution with its lower part cut off: mass, hazard, mean and variance, accurate in both tails."""
+"""Normal distribution truncated from below: log mass, hazard, mean and variance, accurate in both tails."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ C_TABLES: dict[str, Sequence[float] | float] = {
 }
 
 ASYMPTOTIC_FROM = 200.0
-"""The k from which the difference variance - mean^2 ~ -2 / k^4 is less accurate than its asymptotic series."""
+"""Least k at which the asymptotic series of V - r^2 ~ -2 / k^4 is used: the difference is less accurate there."""
 
 
 class TruncatedNormal(ScalarKernel):
@@ -41,15 +41,15 @@ class TruncatedNormal(ScalarKernel):
         super().__init__("truncated_normal")
 
     def impl(self, k: float) -> tuple[float, float, float, float]:
-        """Evaluate the Python body."""
+        """Return the outputs of the Python body at one k."""
         return body.truncated_normal(float(k))
 
     def c_call(self, arguments: list[str]) -> tuple[str, str]:
-        """Return the C type and the call."""
+        """Return the struct type of the C body and the call."""
         return "pymc_ep_truncated", f"pymc_ep_truncated_normal({arguments[0]})"
 
     def pullback(self, inputs: list[Any], outputs: list[Any], cotangents: list[Any]) -> list[Any]:
-        """Propagate cotangents by closed forms."""
+        """Return the cotangent of k, from the closed-form derivatives of all outputs."""
         (k,) = inputs
         _, hazard, mean, variance = outputs
         # dh/dk = h r follows from phi' = -k phi; the others from r = h - k and V = 1 - h r.
@@ -68,9 +68,10 @@ class TruncatedNormal(ScalarKernel):
 
 
 def _variance_less_square(k: Any, mean: Any, variance: Any) -> Any:
-    """V - r^2, so that dV/dk = h (V - r^2) is minus the third central moment.
+    """Return V - r^2, the factor of dV/dk = h (V - r^2), which is minus the third central moment.
 
-    r and V have the asymptotic series 1/k - 2/k^3 + 10/k^5 - ... and 1/k^2 - 6/k^4 + 50/k^6 - ...
+    For large k, r ~ 1/k - 2/k^3 + 10/k^5 - ... and V ~ 1/k^2 - 6/k^4 + 50/k^6 - ... cancel to
+    V - r^2 ~ -2/k^4 + 26/k^6 - 330/k^8 + ...
     """
     far = scalar.ge(k, ASYMPTOTIC_FROM)
     safe = scalar.switch(far, k, ASYMPTOTIC_FROM)
@@ -84,18 +85,19 @@ _elemwise = Elemwise(truncated_normal_scalar)
 
 
 def truncated_normal(k: Any) -> list[Any]:
-    """Return mass and moments of X ~ N(-k, 1) given X > 0.
+    """Return log mass, hazard, mean and variance of X ~ N(-k, 1) truncated to X > 0.
 
     Parameters
     ----------
     k : tensor_like
-        Distance of the mean below the cut, in standard deviations.
+        Truncation point less the mean, in standard deviations.
 
     Returns
     -------
     list of TensorVariable
         ``log_mass`` = log Phi(-k), ``hazard`` = phi(k) / Phi(-k), ``truncated_mean`` = hazard - k and
-        ``truncated_variance`` = 1 - hazard (hazard - k), all float64 with the shape of `k`. Each has a relative
-        error of about 1e-15 for finite k of either sign; nan where k is not finite. All are differentiable.
+        ``truncated_variance`` = 1 - hazard (hazard - k), with the standard normal density phi and distribution function
+        Phi; float64, of the shape of `k`. Relative errors are about 1e-15 for finite k of either sign. All outputs are
+        nan where k is not finite, and all are differentiable.
     """
     return _elemwise(pt.as_tensor_variable(k))

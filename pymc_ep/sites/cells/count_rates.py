@@ -1,4 +1,4 @@
-"""Functions of counts and their rates: softplus, parabolas below its logarithm, zero truncation."""
+"""Functions of counts and their rates: softplus rates, lower bounds on their logarithm, zero truncation."""
 
 from functools import cache
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _TINY = np.exp(_FAR)
 
 
 def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return l = log(1 + e^f), log l, dl/df and d log l / df, accurate even where l underflows."""
+    """Return l = log(1 + e^f), log l, dl / df and d log l / df, of the shape of f; the logs hold where l underflows."""
     small = np.exp(-np.abs(f))
     rate = np.maximum(f, 0.0) + np.log1p(small)
     far, seen = f < _FAR, np.maximum(rate, _TINY)
@@ -36,16 +36,17 @@ def softplus(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 
 def log_softplus_bends(f: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the second and third derivatives of log log(1 + e^f)."""
+    """Return the second and third derivatives of log log(1 + e^f), of the shape of f."""
     _, _, p, slope = softplus(f)
     second = -slope * (slope + p - 1)
     return second, -second * (slope + p - 1) - slope * (second + p * (1 - p))
 
 
 def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a and b of -d^2 log p / df^2 = a + b y on a grid of f, and the y above which it is larger at the next f.
+    """Return a and b, (n,), of -d^2 log p / df^2 = a + b y on a grid of f, and the y where the maximum moves, (n - 1,).
 
-    The maximum over f moves to larger f as y grows, up to the maximum of b.
+    Above the k-th of these y the value at grid point k + 1 exceeds that at k. The maximum over f moves to larger f as y
+    grows, up to the maximum of b.
     """
     f = np.linspace(0.0, 0.495, 2001)
     _, _, p, _ = softplus(f)
@@ -54,7 +55,7 @@ def _curvatures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first[kept], per_count[kept], -np.diff(first[kept]) / np.diff(per_count[kept])
 
 
-_NO_COUNTS, _A_COUNT, _OVERTAKEN = _curvatures()
+_CURVATURE, _CURVATURE_PER_COUNT, _MOVES_AT = _curvatures()
 
 
 def softplus_curvature(y: np.ndarray) -> np.ndarray:
@@ -65,53 +66,54 @@ def softplus_curvature(y: np.ndarray) -> np.ndarray:
     most = np.max(y, initial=0.0)
     few = np.size(y) > most
     counts = np.arange(most + 1) if few else y
-    k = np.searchsorted(_OVERTAKEN, counts)
-    # Between two points of the grid the maximum is larger by less than 1e-6 of it.
-    found = (_NO_COUNTS[k] + counts * _A_COUNT[k]) * (1 + 1e-6)
+    k = np.searchsorted(_MOVES_AT, counts)
+    # The maximum between two points of the grid is larger by less than 1e-6 of it.
+    found = (_CURVATURE[k] + counts * _CURVATURE_PER_COUNT[k]) * (1 + 1e-6)
     return found[np.asarray(y, dtype=np.intp)] if few else found
 
 
 class _Touching(NamedTuple):
-    """Parabolas that touch log log(1 + e^f) at p - w and p + w, as cubic splines in x = log(1 + w^2).
+    """Parabolas that touch h(f) = log log(1 + e^f) at p - w and p + w: p and c by cubic splines in x = log(1 + w^2).
 
     Attributes
     ----------
     centre, curvature : ndarray, (4, n)
-        Coefficients of p, and of the curvature times sqrt(1 + w^2), highest power first. Beyond the last node p is
-        log w - 1 and the curvature 1 / (2 w), to rounding.
+        Spline coefficients of p, and of the curvature c times sqrt(1 + w^2), highest power first. The last piece holds
+        beyond the last node, where p = log w - 1 and c = 1 / (2 w) to rounding.
     """
 
     centre: np.ndarray
     curvature: np.ndarray
 
     def centre_at(self, square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return p and its derivative in w^2."""
+        """Return p and its derivative in w^2, at w^2 = `square`."""
         c, d = self._piece(self.centre, square)
         value = ((c[0] * d + c[1]) * d + c[2]) * d + c[3]
         return value, ((3 * c[0] * d + 2 * c[1]) * d + c[2]) / (1 + square)
 
     def curvature_at(self, square: np.ndarray) -> np.ndarray:
-        """Return the curvature, raised by 1e-8 of it: more than the error of the spline."""
+        """Return c at w^2 = `square`, times 1 + 1e-8: by more than the error of the spline, so that the bound holds."""
         c, d = self._piece(self.curvature, square)
         return (((c[0] * d + c[1]) * d + c[2]) * d + c[3]) * (1 + 1e-8) / np.sqrt(1 + square)
 
     def _piece(self, table: np.ndarray, square: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        x = np.log1p(square) * _A_UNIT
-        # Moments of trial steps may be NaN; the index must be valid, and the result is NaN.
+        x = np.log1p(square) * _NODES_PER_UNIT
+        # Moments of rejected steps may be NaN: fmin then gives a valid index, and the result is NaN.
         k = np.fmin(x, table.shape[1] - 1).astype(np.intp)
-        return [row[k] for row in table], (x - k) / _A_UNIT
+        return [row[k] for row in table], (x - k) / _NODES_PER_UNIT
 
 
-_A_UNIT, _UNITS = 128, 40
+_NODES_PER_UNIT, _LARGEST = 128, 40
 """Spline nodes per unit of x, and the largest x."""
 _NEWTON_STEPS = 3
+"""Newton steps for w^2 in `below_log_softplus`."""
 _SMALLEST = np.finfo(float).tiny
 
 
 @cache
 def _touching() -> _Touching:
-    """Return both splines; their values at the nodes are found by bisection."""
-    x = np.arange(_A_UNIT * _UNITS + 1) / _A_UNIT
+    """Return both splines; p is found by bisection at the nodes."""
+    x = np.arange(_NODES_PER_UNIT * _LARGEST + 1) / _NODES_PER_UNIT
     w = np.sqrt(np.expm1(x[1:]))
     low, high = np.full(w.shape, 0.4), 0.6 + np.log1p(w)
 
@@ -123,32 +125,32 @@ def _touching() -> _Touching:
     for _ in range(60):
         middle = (low + high) / 2
         left, right, excess, log_right = ends(middle)
-        # w (h'(p - w) + h'(p + w)) - (h(p + w) - h(p - w)), increasing in p. On the left h(f) is close to f, so f is
-        # subtracted there: no difference of large numbers remains.
+        # Sign of w (h'(p - w) + h'(p + w)) - (h(p + w) - h(p - w)), increasing in p. For large w, h(p - w) is near
+        # p - w and its slope near 1: the differences from these are used, since large numbers would cancel.
         above = middle - log_right + excess + w * right - w * (1 - left) > 0
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     left, right, *_ = ends(low)
-    first = _steepest()
+    first = _largest_curvature_at()
     centre = np.append(first, low)
     curvature = np.append(-log_softplus_bends(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
     beyond = [0.0, 0.0, 0.5, centre[-1]], [0.0, 0.0, 0.0, curvature[-1]]
     return _Touching(*(np.column_stack([CubicSpline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
 
 
-def _steepest() -> float:
-    """Return the f at which the second derivative of log log(1 + e^f) is least."""
+def _largest_curvature_at() -> float:
+    """Return the f at which the curvature of log log(1 + e^f), minus its second derivative, is largest: p at w = 0."""
     return brentq(lambda f: float(log_softplus_bends(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
 
 
 class Parabola(NamedTuple):
-    """A function h(t) + h'(t) (f - t) - c (f - t)^2 / 2 below h(f).
+    """Parabola h(t) + h'(t) (f - t) - c (f - t)^2 / 2 that is a lower bound on h(f).
 
     Attributes
     ----------
-    touches : ndarray
-        t, one of the two points at which the parabola equals h.
-    curvature : ndarray
-        c.
+    touches : ndarray, (n,)
+        Point t, one of the two at which the parabola equals h.
+    curvature : ndarray, (n,)
+        Curvature c.
     """
 
     touches: np.ndarray
@@ -156,24 +158,29 @@ class Parabola(NamedTuple):
 
 
 def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
-    """Return the parabola below h(f) = log log(1 + e^f) that has the largest expectation.
+    """Return the parabola below h(f) = log log(1 + e^f) with the largest expectation.
 
-    A parabola that touches h at p - w and p + w rises between them by 2 w times the mean of both slopes,
+    The slope of a parabola is linear, so one that touches h at p - w and p + w satisfies
 
         w (h'(p - w) + h'(p + w)) = h(p + w) - h(p - w),
 
-    which gives the centre p for each w. Its derivative in w is a multiple of (f - p + w) (f - p - w), zero at both
-    points. The expectation is stationary where that of this product is zero, at w^2 = (mean - p)^2 + variance.
+    which determines p for each w. Let q_w be this parabola. As q_w <= h with equality at both points, dq_w / dw is zero
+    there: it is a multiple of (f - p)^2 - w^2. E q_w is thus stationary at w^2 = (mean - p)^2 + variance, which is
+    solved by Newton's method.
 
-    No other parabola is better. The expectation of a parabola depends on the two moments alone, and for a parabola
-    below h it is at most that of h under any distribution with these moments. For the distribution on the two points
-    p - w and p + w the expectations of h and of the parabola found here are equal. With variance zero the parabola
-    touches h at the mean.
+    This is the best parabola. The expectation of a parabola depends on the mean and the variance alone, and that of a
+    parabola below h is at most E h under any distribution with these moments. One such distribution has its mass on
+    p - w and p + w, where q_w = h: there E q_w = E h. For variance zero the parabola touches h at the mean.
 
     Parameters
     ----------
     mean, variance : ndarray, (n,)
-        Moments of f.
+        Moments of f; the variance is not negative. NaN gives NaN.
+
+    Returns
+    -------
+    Parabola
+        With the point of contact nearer to the mean.
     """
     table = _touching()
     square = (mean - table.centre[-1, 0]) ** 2 + variance
@@ -183,7 +190,7 @@ def below_log_softplus(mean: np.ndarray, variance: np.ndarray) -> Parabola:
         square = np.maximum(square - (square - gap**2 - variance) / (1 + 2 * gap * slope), variance)
     centre, _ = table.centre_at(square)
     gap = mean - centre
-    # The point nearer to the mean, from gap^2 - w^2 = -variance: no cancellation at any variance.
+    # Distance w - |gap| of the mean to the nearer point, as w^2 = gap^2 + variance: without cancellation.
     away = variance / (np.sqrt(gap**2 + variance) + np.abs(gap) + _SMALLEST)
     return Parabola(mean + np.where(gap < 0, -away, away), table.curvature_at(square))
 

@@ -177,7 +177,7 @@ class BernoulliCells:
 
 @dataclass(frozen=True)
 class SoftplusPoissonCells:
-    """Counts with the rate l = log(1 + e^f), bounded by the best parabolas below log l and above l."""
+    """Counts with the rate l = log(1 + e^f), with the best quadratic lower bound on log l and upper bound on l."""
 
     name = "softplus_poisson"
     parameters = ()

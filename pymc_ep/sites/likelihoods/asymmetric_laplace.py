@@ -12,12 +12,12 @@ __all__ = ["ASYMMETRIC_LAPLACE"]
 
 
 def logp(y: Any, eta: Any, b: Any, kappa: Any) -> Any:
-    """log of the density ``b exp(-b |r| kappa**sign(r)) / (kappa + 1 / kappa)`` of the residual r = y - eta."""
+    """Return log of ``b exp(-b |r| kappa**sign(r)) / (kappa + 1 / kappa)`` at r = y - eta."""
     return pm.logp(pm.AsymmetricLaplace.dist(b=b, kappa=kappa, mu=eta), y)
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any, kappa: Any) -> Tilted:
-    """Mixture of two truncated Gaussians; the density falls at b kappa below y and at b / kappa above it."""
+    """Mixture of two truncated Gaussians: t decays at the rate b kappa on eta < y, and b / kappa on eta > y."""
     halves = two_halves(y, mean, variance, power * b * kappa, power * b / kappa)
     return halves._replace(log_z=halves.log_z + power * (pt.log(b) - pt.log(kappa + 1 / kappa)))
 

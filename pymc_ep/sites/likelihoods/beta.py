@@ -1,4 +1,4 @@
-"""Proportions with mean 1 / (1 + exp(-eta)): beta. Not log-concave in eta."""
+"""Proportions with a beta distribution of mean 1 / (1 + exp(-eta)). Not log-concave in eta."""
 
 from typing import Any
 
@@ -11,11 +11,12 @@ __all__ = ["BETA"]
 
 
 def logp(y: Any, eta: Any, nu: Any) -> Any:
-    """log Beta(y; nu p, nu (1 - p)) with p = 1 / (1 + exp(-eta)).
+    """Return log Beta(y; nu p, nu (1 - p)) with p = 1 / (1 + exp(-eta)).
 
-    ``1 / Gamma(a)`` is written as ``a / Gamma(1 + a)``, with log a from a softplus, so that an a that underflows leaves
-    no infinity. Far from y the log density is a line with a convex bend before it: with b = nu (1 - p) small it is
-    ``log b`` plus terms in b, which is why t is not log-concave.
+    ``1 / Gamma(a)`` is written as ``a / Gamma(1 + a)``, with log a from a softplus: it is finite where a underflows.
+
+    t is not log-concave. As b = nu (1 - p) vanishes, the log density is ``log b + c b`` plus a constant, with
+    ``c = digamma(nu) - digamma(1) + log((1 - y) / y)``, and is convex in eta if c > 1 / nu.
     """
     success, failure = pt.sigmoid(eta), pt.sigmoid(-eta)
     log_gamma = (

@@ -1,4 +1,4 @@
-"""Numbers of successes among n trials, under the logistic, the probit and the complementary log-log link."""
+"""Successes among n trials, with the logistic, the probit or the complementary log-log link."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,15 +19,15 @@ __all__ = ["BINOMIAL_CLOGLOG", "BINOMIAL_LOGIT", "BINOMIAL_PROBIT"]
 
 
 def log_combinations(n: Any, y: Any) -> Any:
-    """log of the number of ways to choose y of n."""
+    """Return the log of the binomial coefficient n! / (y! (n - y)!)."""
     return pt.gammaln(n + 1) - pt.gammaln(y + 1) - pt.gammaln(n - y + 1)
 
 
 def logit_logp(y: Any, eta: Any, n: Any) -> Any:
-    """log Binomial(y; n, 1 / (1 + exp(-eta))).
+    """Return log Binomial(y; n, 1 / (1 + exp(-eta))).
 
-    For 0 < y < n it is the log density at its maximum, p = y / n, plus the log ratio to it, see
-    `log_logistic_powers`. For y = 0 or y = n it is n softplus terms.
+    For 0 < y < n it is its maximum, at p = y / n, plus the log ratio to that, see `log_logistic_powers`. For y = 0 it
+    is ``-n softplus(eta)``, for y = n ``-n softplus(-eta)``.
     """
     inside = (y > 0) & (y < n)
     successes = pt.switch(inside, y, 0.5 * n)
@@ -39,23 +39,22 @@ def logit_logp(y: Any, eta: Any, n: Any) -> Any:
 
 
 def probit_logp(y: Any, eta: Any, n: Any) -> Any:
-    """log Binomial(y; n, Phi(eta))."""
+    """Return log Binomial(y; n, Phi(eta))."""
     return log_combinations(n, y) + y * truncated_normal(-eta)[0] + (n - y) * truncated_normal(eta)[0]
 
 
 def cloglog_logp(y: Any, eta: Any, n: Any) -> Any:
-    """log Binomial(y; n, 1 - exp(-exp(eta)))."""
+    """Return log Binomial(y; n, 1 - exp(-exp(eta)))."""
     failures = n - y
-    # With zero failures their term must not become zero times infinity.
+    # Without failures the term would be zero times infinity at large eta.
     rate = pt.exp(pt.switch(failures > 0, eta, 0.0))
     return log_combinations(n, y) + y * log_success(eta) - failures * rate
 
 
 def logit_knots(y: Any, n: Any) -> tuple[Any, ...]:
-    """Around 0, where the poles of the logistic function are, and around the peak.
+    """Knots around 0, as the logistic function has poles at +-i pi, and around the maximum of t.
 
-    Without successes, or without failures, there is no peak; exp(eta) then takes over within a few units of a distance
-    log n.
+    For y = 0, or y = n, t has no maximum; it then falls within a few units of eta = -log n, or log n.
     """
     xp = namespace(y)
     peak = xp.log((y + 0.5) / (n - y + 0.5))

@@ -11,24 +11,24 @@ __all__ = ["CLOGLOG", "log_success"]
 
 
 def log_success(eta: Any) -> Any:
-    """log of ``1 - exp(-exp(eta))``.
+    """Return log of ``1 - exp(-exp(eta))``.
 
-    Below eta = -40 it equals eta in double precision, since the next term ``exp(eta) / 2`` is below the last digit.
-    Above 7 the probability is one; eta is cut there so that an infinite rate does not reach the derivative.
+    Below eta = -40 it equals eta in double precision: the next term is ``-exp(eta) / 2``. Above 7 the probability is
+    one; eta is clipped there, since an infinite rate would make the derivative nan.
     """
     rate = pt.exp(pt.clip(eta, -40.0, 7.0))
     return pt.switch(eta < -40.0, eta, pt.log(-pt.expm1(-rate)))
 
 
 def logp(y: Any, eta: Any) -> Any:
-    """log Bernoulli(y; 1 - exp(-exp(eta)))."""
+    """Return log Bernoulli(y; 1 - exp(-exp(eta)))."""
     return pt.switch(y > 0, log_success(eta), -pt.exp(pt.switch(y > 0, 0.0, eta)))
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around 0, above which exp(eta) takes over within a few units and below which log t is a line.
+    """Knots around 0: above it exp(eta) dominates log t within a few units, below it log t is nearly linear.
 
-    Of a million successes the probability turns from 0 to 1 between 2 and 4, where exp(eta) is about the log of that.
+    The probability of n successes in n trials rises from 0 to 1 near exp(eta) = log n: for n = 1e6, at eta from 2 to 4.
     """
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -3.0, 0.0, 1.0, 2.0, 3.0, 5.0))
 

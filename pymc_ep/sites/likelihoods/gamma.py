@@ -1,4 +1,4 @@
-"""Positive observations with mean exp(eta): exponential and gamma."""
+"""Positive observations of mean exp(eta), with an exponential or gamma distribution."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ __all__ = ["EXPONENTIAL", "GAMMA"]
 
 
 def exponential_logp(y: Any, eta: Any) -> Any:
-    """log of the exponential density with mean exp(eta); finite for an observation of zero."""
+    """Return the log of the exponential density with mean exp(eta); finite for y = 0."""
     rate = pt.exp(pt.switch(y > 0, -eta, 0.0))
     return -eta - y * rate
 
 
 def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
-    """log of the gamma density with mean exp(eta) and shape alpha, from its value where the mean is y.
+    """Return the log of the gamma density with mean exp(eta) and shape alpha.
 
     With ``u = eta - log y`` it is ``-alpha (u + expm1(-u)) + alpha log alpha - alpha - log Gamma(alpha) - log y``.
     """
@@ -28,7 +28,7 @@ def gamma_logp(y: Any, eta: Any, alpha: Any) -> Any:
 
 
 def knots(y: Any, *_: Any) -> tuple[Any, ...]:
-    """Around log y, below which exp(-eta) takes over within a few units however wide the cavity is."""
+    """Knots around log y: below it exp(-eta) dominates log t within a few units, for any width of the cavity."""
     xp = namespace(y)
     peak = xp.log(xp.where(y > 0, y, 1.0))
     return tuple(peak + knot for knot in (-2.0, 2.0, 8.0, 24.0))

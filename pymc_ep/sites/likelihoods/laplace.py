@@ -14,7 +14,7 @@ __all__ = ["LAPLACE", "two_halves"]
 
 
 def logp(y: Any, eta: Any, b: Any) -> Any:
-    """log of the Laplace density ``exp(-|y - eta| / b) / (2 b)``."""
+    """Return the log of the Laplace density ``exp(-|y - eta| / b) / (2 b)``."""
     return pm.logp(pm.Laplace.dist(eta, b), y)
 
 
@@ -25,14 +25,14 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any, b: Any) -> Tilted:
 
 
 def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any) -> Tilted:
-    """Moments under ``t(f) = exp(-rate |f - y|)``, with one rate on each side of y.
+    """Return the moments for ``t(f) = exp(-a |f - y|)``, with one rate a on each side of y.
 
-    With ``c = (m - y) / s``, ``s = sqrt(v)`` and rate a the halves are Gaussians of variance v with means
-    ``y + s (c -+ a s)``, cut at y, so that ``k = a s -+ c`` for the right and the left one. Both masses have the factor
-    ``exp(-c**2 / 2) / sqrt(2 pi)``; what remains is one over the hazard h(k). The weights are therefore ratios of
-    hazards, in which nothing overflows or cancels, and moments of the mixture are sums of positive terms. With
-    x = f - y the site precision follows from
-    ``Cov(x, -d log t / d f) = (a_right + a_left) p_right p_left (E|x| right + E|x| left)``.
+    With ``c = (m - y) / s``, ``s = sqrt(v)``, each half is a Gaussian of variance v truncated at y. The right one has
+    the mean ``y + s (c - a s)`` and ``k = a s - c``, the left one ``y + s (c + a s)`` and ``k = a s + c``, see
+    `truncated_normal`. The mass of either is ``exp(-c**2 / 2) / (sqrt(2 pi) h(k))`` with the hazard h. The weights are
+    therefore ratios of hazards, in which nothing overflows or cancels. The site precision follows from
+    ``Cov(f, -d log t / d f) = (a_right + a_left) p_right p_left s (r_right + r_left)`` with the weights p and the
+    truncated means r, and is positive.
     """
     deviation = pt.sqrt(variance)
     step_right, step_left = rate_right * deviation, rate_left * deviation
@@ -55,15 +55,15 @@ def two_halves(y: Any, mean: Any, variance: Any, rate_left: Any, rate_right: Any
 
 
 def _log_z(step_near: Any, step_far: Any, c: Any) -> Any:
-    """log of the integral of N(x; c, 1) with c >= 0 times exp(-step_near x) above zero and exp(step_far x) below it.
+    """Return the log integral of N(x; c, 1) times exp(-step_near x) on x > 0 and exp(step_far x) on x < 0, for c >= 0.
 
-    The half above is exact as ``step**2 / 2 - step c + log Phi(c - step)`` where ``c > step``, and otherwise, where
-    those terms cancel, as ``-c**2 / 2 - log(sqrt(2 pi) h)``; the other half adds ``log(1 + h_near / h_far)``.
+    The half x > 0 has the log mass ``step**2 / 2 - step c + log Phi(c - step)``. Where c <= step these terms cancel,
+    and it is computed as ``-c**2 / 2 - log(sqrt(2 pi) h_near)``. The other half adds ``log(1 + h_near / h_far)``.
     """
     log_mass, near, _, _ = truncated_normal(step_near - c)
     _, far, _, _ = truncated_normal(step_far + c)
     inside = c > step_near
-    # Guarded, so that the branch not taken gives no infinity to the derivative.
+    # The branch not taken must be finite, or the derivative is nan.
     safe = pt.switch(inside, 1.0, near)
     exact = step_near * (0.5 * step_near - c) + log_mass
     above = pt.switch(inside, exact, -0.5 * c**2 - pt.log(safe) - 0.5 * np.log(2 * np.pi))

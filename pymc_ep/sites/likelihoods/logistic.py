@@ -11,14 +11,15 @@ __all__ = ["log_logistic_powers", "logistic_bound"]
 
 
 def log_logistic_powers(u: Any, left: Any, right: Any) -> Any:
-    """log of ``p(u)**left * (1 - p(u))**right`` over its maximum, where ``logit p(u) = u + log(left / right)``.
+    """Return the log ratio of ``p**left * (1 - p)**right`` to its maximum over p.
 
-    The maximum is at u = 0. With ``q = left / (left + right)`` the log is ``left u - (left + right) log(1 + q (e^u -
-    1))``; drawing ``e^u`` out where u > 0 leaves, with c = left for u < 0 and c = right for u > 0,
+    The maximum is at ``logit p = log(left / right)``, from which logit p differs by u. With ``q = left / (left +
+    right)`` the log ratio is ``left u - (left + right) log(1 + q (e^u - 1))``. For u > 0, e^u is factored out. With
+    c = left for u < 0 and c = right for u > 0 the log ratio is thus
 
-        -c |u| - (left + right) log1p(c / (left + right) expm1(-|u|)),
+        -c |u| - (left + right) log1p(c / (left + right) expm1(-|u|)).
 
-    in which nothing overflows, and terms in the counts cancel only where the result itself is small.
+    Nothing overflows, and the terms cancel only where the result is small.
 
     Parameters
     ----------

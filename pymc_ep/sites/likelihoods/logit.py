@@ -12,12 +12,12 @@ __all__ = ["LOGIT"]
 
 
 def logp(y: Any, eta: Any) -> Any:
-    """log Bernoulli(y; 1 / (1 + exp(-eta))) as one softplus, which loses nothing in either tail."""
+    """Return log Bernoulli(y; 1 / (1 + exp(-eta))) as one softplus, accurate in both tails."""
     return -pt.softplus((1 - 2 * y) * eta)
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around 0: the density has poles at +-i pi, so its scale there is fixed however wide the cavity is."""
+    """Knots around 0: t has poles at +-i pi, a scale that does not depend on the width of the cavity."""
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, 0.0, 12.0, 36.0))
 
 

@@ -1,4 +1,4 @@
-"""Overdispersed counts with mean exp(eta): negative binomial."""
+"""Overdispersed counts with a negative binomial distribution of mean exp(eta)."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ __all__ = ["NEGATIVE_BINOMIAL"]
 
 
 def logp(y: Any, eta: Any, alpha: Any) -> Any:
-    """log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
+    """Return log NegativeBinomial(y; mean exp(eta), dispersion alpha), of variance ``mean + mean**2 / alpha``.
 
-    For y > 0 it is the log density at its maximum, where the mean is y, plus the log ratio to it, see
-    `log_logistic_powers`; for y = 0 it is ``-alpha log(1 + exp(eta) / alpha)``.
+    For y > 0 it is its maximum, where the mean is y, plus the log ratio to that, see `log_logistic_powers`. For y = 0
+    it is ``-alpha log(1 + exp(eta) / alpha)``.
     """
     count = pt.maximum(y, 1.0)
     total = count + alpha
@@ -28,7 +28,7 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
 
 
 def knots(y: Any, alpha: Any) -> tuple[Any, ...]:
-    """Around log alpha, where one line turns into another, and below log y, where ``alpha y exp(-eta)`` takes over."""
+    """Knots around log alpha, where log t bends between two asymptotes, and around its maximum at log y."""
     xp = namespace(alpha)
     corner, peak = xp.log(alpha), xp.log(xp.maximum(y, 1.0))
     return (

@@ -13,12 +13,12 @@ __all__ = ["NORMAL"]
 
 
 def logp(y: Any, eta: Any, sigma: Any) -> Any:
-    """log N(y; eta, sigma**2)."""
+    """Return log N(y; eta, sigma**2)."""
     return pm.logp(pm.Normal.dist(eta, sigma), y)
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, sigma: Any) -> Tilted:
-    """``N(y; f, sigma**2)**power`` is ``N(y; f, sigma**2 / power)`` times a constant, so all is Gaussian."""
+    """Return Gaussian moments: ``N(y; f, sigma**2)**power`` is ``N(y; f, sigma**2 / power)`` times a constant."""
     noise = sigma**2 / power
     total = variance + noise
     residual = y - mean

@@ -1,7 +1,7 @@
-"""Ordered categories: a latent eta plus logistic or Gaussian noise lies between two cutpoints.
+"""Ordered categories: eta plus logistic or Gaussian noise lies between the two cutpoints of the observed category.
 
-The observed category selects the cutpoints below and above it. These are the parameters of the site; for the outermost
-categories one of them is infinite.
+The parameters of the site are these cutpoints. For the lowest category the lower one is minus infinity, for the highest
+the upper one is infinity.
 """
 
 from collections.abc import Callable
@@ -15,23 +15,24 @@ from pymc_ep.sites.base import Relation, Site, register_site
 __all__ = ["ORDERED_LOGIT", "ORDERED_PROBIT"]
 
 _FAR = 1e9
-"""Value in place of an infinite cutpoint under the Gaussian, so that the hazard there is finite."""
+"""Limit on cutpoints less eta under the Gaussian, so that the hazard at infinite cutpoints is finite."""
 
 
 def logit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
-    """log of ``F(upper - eta) - F(lower - eta)`` with the logistic F, as a product.
+    """Return log of ``F(upper - eta) - F(lower - eta)`` with the logistic distribution function F.
 
-    ``F(b) - F(a) = F(b) (1 - F(a)) (1 - exp(a - b))``: nothing is subtracted that depends on eta.
+    ``F(b) - F(a) = F(b) (1 - F(a)) (1 - exp(a - b))``, in which no difference depends on eta.
     """
     inside = pt.log(-pt.expm1(lower - upper))
     return inside - pt.softplus(eta - upper) - pt.softplus(lower - eta)
 
 
 def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
-    """log of ``Phi(upper - eta) - Phi(lower - eta)``.
+    """Return log of ``Phi(upper - eta) - Phi(lower - eta)``.
 
-    Mirrored so that the interval's centre is not positive, it is ``log Phi(b) + log(1 - Phi(a) / Phi(b))``, with the
-    ratio at most one half unless the interval is narrow; then the difference of the logs keeps its digits.
+    The interval (a, b) is mirrored if its centre is positive. The log is then ``log Phi(b) + log(1 - Phi(a) / Phi(b))``
+    with the ratio from the difference of two logs, accurate in the tail. For narrow intervals the rounding error is of
+    the order ``1e-16 max(1, |eta|) / (upper - lower)``.
     """
     a, b = pt.clip(lower - eta, -_FAR, _FAR), pt.clip(upper - eta, -_FAR, _FAR)
     mirrored = a + b > 0

@@ -14,18 +14,18 @@ __all__ = ["POISSON"]
 
 
 def logp(y: Any, eta: Any) -> Any:
-    """log Poisson(y; exp(eta)), accurate at large counts.
+    """Return log Poisson(y; exp(eta)), accurate at large counts.
 
     For y > 0 it is ``y (u - (e^u - 1)) + log Poisson(y; y)`` with ``u = eta - log y`` (Loader, 2000, "Fast and
-    accurate computation of binomial probabilities"): in ``y eta - e^eta - log y!`` terms near 1e7 cancel at a
-    million counts. One exponential serves density and slope, which quadrature calls for thousands of nodes.
+    accurate computation of binomial probabilities"). In ``y eta - e^eta - log y!`` terms near 1e7 would cancel at a
+    count of a million. Density and slope share one exponential.
     """
     u = eta - pt.log(pt.maximum(y, 1.0))
     return pt.switch(y > 0, y * (u - pt.expm1(u)) + log_poisson_at_mean(y), -pt.exp(eta))
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around log y, where exp(eta) takes over within a few units however wide the cavity is."""
+    """Knots around log y: above it exp(eta) dominates log t within a few units, for any width of the cavity."""
     xp = namespace(y)
     peak = xp.log(xp.maximum(y, 1.0))
     return tuple(peak + knot for knot in (-24.0, -8.0, -2.0, 2.0))

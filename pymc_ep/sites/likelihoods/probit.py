@@ -12,16 +12,17 @@ __all__ = ["PROBIT"]
 
 
 def logp(y: Any, eta: Any) -> Any:
-    """log Phi(eta) for y = 1, log Phi(-eta) for y = 0."""
+    """Return log Phi(eta) for y = 1, log Phi(-eta) for y = 0."""
     return truncated_normal((1 - 2 * y) * eta)[0]
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
-    """Return the closed form for power one: the marginal of a Gaussian in f plus unit noise, cut at zero.
+    """Return the moments for power one (Rasmussen and Williams 2006, section 3.9).
 
-    With ``k = -z``, ``z = sign * m / sqrt(1 + v)`` and h, r, V the hazard, mean and variance of N(z, 1) on x > 0 the
-    tilted variance is ``v (1 + v V) / (1 + v)``, and ``1 - V = h r`` makes the site precision a positive expression.
-    For z < 0 the mean is written with ``r = h + z``, since ``m + v * gradient`` would cancel.
+    They are those of f given the sign of f plus standard normal noise. With ``z = sign * m / sqrt(1 + v)``, ``k = -z``,
+    and h, r, V the hazard, mean and variance of N(z, 1) truncated to x > 0, the variance is ``v (1 + v V) / (1 + v)``.
+    As ``1 - V = h r``, the site precision is ``h r / (1 + v V)``, without a difference. For z < 0 the mean is
+    ``m / (1 + v) + sign * v r / sqrt(1 + v)``, since ``m + v * gradient`` would cancel.
     """
     sign = 2 * y - 1
     total = 1 + variance
@@ -36,7 +37,7 @@ def tilted(y: Any, mean: Any, variance: Any, power: Any) -> Tilted:
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around 0, where log Phi turns from quadratic to flat within a few units."""
+    """Knots around 0, where log t bends from a quadratic tail to a flat one within a few units."""
     return tuple(0.0 * y + knot for knot in (-12.0, -4.0, 0.0, 4.0, 12.0))
 
 

@@ -15,18 +15,18 @@ __all__ = ["RECTIFIED_POISSON"]
 
 
 def logp(y: Any, eta: Any, zero_mass: bool) -> Any:
-    """log density of the distribution, or of its variant cut to eta >= 0 (Ko and Seeger, eq. 13)."""
+    """Return log t; without `zero_mass` t is zero at eta < 0 (Ko and Seeger 2015, eq. 13)."""
     whole = RectifiedPoisson.logp(y, eta)
     return whole if zero_mass else pt.switch(eta < 0, -np.inf, whole)
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, zero_mass: bool) -> Tilted:
-    """Return the closed form of the kernel, for every power."""
+    """Return the moments by the closed form of the kernel, for any power."""
     return Tilted(*rectified_poisson(y, mean, variance, power, zero_mass=zero_mass))
 
 
 def intensity(mean: Any, variance: Any) -> Any:
-    """E[max(0, eta)] for a Gaussian eta."""
+    """Return E max(0, eta) = mean Phi(z) + sd phi(z), z = mean / sd, for a Gaussian eta."""
     deviation = np.sqrt(variance)
     z = mean / np.where(deviation > 0, deviation, 1.0)
     spread = mean * scipy.special.ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)

@@ -11,12 +11,12 @@ from pymc_ep.sites.responses import counts
 __all__ = ["SOFTPLUS_POISSON"]
 
 
-_STEEPEST = 0.16709557267062662
-"""Maximum of ``-d^2 log(log(1 + e^eta)) / d eta^2``, at eta = 0.495, rounded upwards."""
+_LOG_RATE_CURVATURE = 0.16709557267062662
+"""Maximum of ``-d^2 log(log(1 + e^eta)) / d eta^2``, at eta = 0.495, rounded up."""
 
 
 def knots(y: Any) -> tuple[Any, ...]:
-    """Around 0, where the rate turns from exponential to linear over a few units however wide the cavity is."""
+    """Knots around 0, where the rate turns from exponential to linear over a few units, for any width of the cavity."""
     return tuple(0.0 * y + knot for knot in (-36.0, -12.0, -4.0, 4.0, 16.0, 64.0))
 
 
@@ -31,7 +31,7 @@ SOFTPLUS_POISSON = register_site(
         typical=lambda y: (y, np.maximum(y, 1.0)),
         knots=knots,
         knots_beyond=20.0,
-        # The sum of the maxima of both terms, 1/4 for the rate: at most 2 % above the maximum of the sum.
-        curvature_bound=lambda y: 0.25 + _STEEPEST * y,
+        # 1/4 bounds the curvature of the rate. The maxima are not at one eta: the sum is at most 2 % above the maximum.
+        curvature_bound=lambda y: 0.25 + _LOG_RATE_CURVATURE * y,
     )
 )

@@ -1,4 +1,4 @@
-"""Real observations with Student-t noise: robust, and not log-concave."""
+"""Real observations with Student-t noise: robust to outliers, and not log-concave in eta."""
 
 from typing import Any
 
@@ -12,29 +12,29 @@ from pymc_ep.sites.responses import located
 
 __all__ = ["STUDENT_T"]
 
-_GRADES = 17
-"""Number of knots on either side, graded by factors of three: the last is 3**16 = 4e7 units from the observation."""
+_KNOTS = 17
+"""Number of knots on either side of the observation, at 1, 3, 9, ... units: the last is at 3**16 = 4e7."""
 
 
 def logp(y: Any, eta: Any, nu: Any, sigma: Any) -> Any:
-    """log of the Student-t density with nu degrees of freedom and scale sigma around eta."""
+    """Return the log of the Student-t density of location eta, scale sigma and nu degrees of freedom."""
     return pm.logp(pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma), y)
 
 
 def knots(y: Any, nu: Any, sigma: Any) -> tuple[Any, ...]:
-    """Knots around the observation, graded by factors of three.
+    """Knots at the observation and at 1, 3, 9, ... units from it.
 
-    Their unit is ``sqrt(nu) sigma``, the distance of the poles of the density, but at most ``3 sigma``: with many
-    degrees of freedom the density is Gaussian well beyond that, and the tilted one may be narrow there.
+    The unit is ``sqrt(nu) sigma``, the distance of the poles of t, but at most ``3 sigma``: for large nu, t is nearly
+    Gaussian well beyond that, and the tilted density may be narrow there.
     """
     xp = namespace(nu)
     unit = xp.minimum(xp.sqrt(nu), 3.0) * sigma
-    steps = [unit * 3.0**grade for grade in range(_GRADES)]
+    steps = [unit * 3.0**grade for grade in range(_KNOTS)]
     return (y, *(y - step for step in steps), *(y + step for step in steps))
 
 
 def log_at(y: Any, x: Any, nu: Any, sigma: Any) -> Any:
-    """log of the density at the squared distance x from the observation."""
+    """Return the log density at the squared distance x from the observation."""
     constant = pt.gammaln(0.5 * (nu + 1)) - pt.gammaln(0.5 * nu) - 0.5 * pt.log(np.pi * nu) - pt.log(sigma)
     return constant - 0.5 * (nu + 1) * pt.log1p(x / (nu * sigma**2))
 
