@@ -11,8 +11,10 @@ import pytensor.tensor as pt
 from pymc.distributions.shape_utils import _change_dist_size, change_dist_size, rv_size_is_none, to_tuple
 from pymc.distributions.truncated import TruncatedRV
 from pymc.pytensorf import normalize_rng_param
+from pytensor.tensor.random.basic import NegBinomialRV, PoissonRV
 
 from pymc_ep.compat import random_draw
+from pymc_ep.exceptions import UnsupportedModelError
 
 __all__ = ["PositiveCounts", "PositiveCountsRV"]
 
@@ -86,7 +88,23 @@ class PositiveCounts(pm.Truncated):
 
     @classmethod
     def dist(cls, dist: Any, **kwargs: Any) -> Any:
-        """Return an unnamed variable, as ``pymc.Truncated.dist(dist, lower=1)`` does."""
+        """Return an unnamed variable, as ``pymc.Truncated.dist(dist, lower=1)`` does.
+
+        Raises
+        ------
+        UnsupportedModelError
+            For other distributions than the two, and for bounds.
+        """
+        if not isinstance(dist.owner.op, PoissonRV | NegBinomialRV):
+            raise UnsupportedModelError(
+                f"PositiveCounts takes a Poisson or NegativeBinomial distribution, and got a "
+                f"{type(dist.owner.op).__name__.removesuffix('RV')}; use pm.Truncated for others."
+            )
+        if bounds := sorted({"lower", "upper"} & set(kwargs)):
+            raise UnsupportedModelError(
+                f"PositiveCounts has {bounds[0]}={kwargs[bounds[0]]!r}, and it truncates zeros alone; use pm.Truncated "
+                f"for other bounds."
+            )
         return super().dist(dist, lower=1, **kwargs)
 
 

@@ -53,7 +53,7 @@ class ScalarKernel(ScalarOp):
         raise NotImplementedError
 
     def c_support_code(self, **kwargs: object) -> str:
-        """Return tables and bodies as C text."""
+        """Return the tables and bodies as C source text."""
         return c_tables(self.tables) + "\n".join(path.read_text() for path in self.c_sources)
 
     def c_headers(self, **kwargs: object) -> list[str]:
@@ -61,7 +61,7 @@ class ScalarKernel(ScalarOp):
         return ["<math.h>"]
 
     def c_code(self, node: Apply, name: str, inputs: list[str], outputs: list[str], sub: dict[str, Any]) -> str:
-        """Assign the fields of the body's struct to the outputs."""
+        """Return the C statements that assign the fields of the body's struct to the outputs."""
         kind, call = self.c_call([f"(double)({argument})" for argument in inputs])
         lines = [f"const {kind} {name}_value = {call};"]
         lines += [f"{out} = {name}_value.{field};" for out, field in zip(outputs, self.c_fields, strict=True)]

@@ -87,7 +87,7 @@ class BoundFunctions:
         return Bounded(*(part.reshape(shape) for part in self._bounded_function(*arrays)))
 
     def bounded_parameter_gradient(self, y: Array, eta: Array, z: Array, *parameters: Array) -> tuple[Array, ...]:
-        """Return the derivative of `Bounded.value` in each parameter, one array each; arguments as in `bounded`."""
+        """Return the derivatives of `Bounded.value` in the parameters, one array each; for arguments see `bounded`."""
         if not self.site.parameters:
             return ()
         shape, arrays = self._flatten(y, eta, z, *parameters)
@@ -96,7 +96,7 @@ class BoundFunctions:
     def bounded_with_gradient(
         self, y: Array, eta: Array, z: Array, *parameters: Array
     ) -> tuple[Bounded, tuple[Array, ...]]:
-        """Return both `bounded` and `bounded_parameter_gradient`; some sites compute common parts once."""
+        """Return `bounded` and `bounded_parameter_gradient`; subclasses may compute common parts once."""
         arguments = (y, eta, z, *parameters)
         return self.bounded(*arguments), self.bounded_parameter_gradient(*arguments)
 

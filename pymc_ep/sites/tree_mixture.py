@@ -60,14 +60,24 @@ class TreeMixture(Site):
         return tree_mixture, (self.low, self.high, self.forest)
 
     def validate_parameters(self, values: Sequence[ArrayLike], name: str, y: ArrayLike | None = None) -> None:
-        """Raise `InvalidDataError` at the first parameter outside its domain; indices in the message count levels."""
+        """Raise `InvalidDataError` at the first parameter outside its domain.
+
+        Parameters
+        ----------
+        values : sequence of array_like, (n,) or ()
+            Parameters by node, equal within a level. The index in the message is that of the level, the finest first.
+        name : str
+            Name of the variable, for the message.
+        y : array_like, optional
+            Not used.
+        """
         try:
             super().validate_parameters([self.by_level(value) for value in values], name)
         except InvalidDataError as error:
             raise InvalidDataError(f"{error} Indices are levels of the tree, the finest first.") from None
 
     def by_level(self, value: ArrayLike) -> np.ndarray:
-        """Return one value a level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
+        """Return one value per level, (levels,), from values by node, (n,), or from one for all nodes, ()."""
         nodes = np.broadcast_to(np.asarray(value, dtype=float), self.forest.size)
         return np.array([level.flat[0] for level in self.forest.levels(nodes)])
 
@@ -119,13 +129,16 @@ class CompiledTreeMixture(CompiledSite):
         self._states = compile_site(site.low, mode), compile_site(site.high, mode)
 
     def moments(self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array) -> Tilted:
-        """Return the moments; the sum of `log_z` is the log normaliser. Arguments are those of `CompiledSite`."""
+        """Return the tilted moments of each node; arguments are those of `CompiledSite.moments`.
+
+        The sum of `log_z` is power times log sum_delta P(delta) prod_j Zhat_j,delta_j^(1 / power).
+        """
         return self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[0]
 
     def moments_and_nearby(
         self, y: Array, mean: Array, variance: Array, power: float, *parameters: Array
     ) -> tuple[Tilted, Callable[[Array], Tilted]]:
-        """Return the moments, and a function of new cavity means that returns their moments."""
+        """Return the tilted moments, and a function that returns those at other cavity means, (n,)."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         firsts, nearby = zip(
             *(state.moments_and_nearby(y, mean, variance, power, *part) for state, part in zip(self._states, own))
@@ -139,7 +152,7 @@ class CompiledTreeMixture(CompiledSite):
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
     ) -> tuple[Array, ...]:
-        """Return the derivative of the sum of `log_z` in each parameter of each node at fixed cavities."""
+        """Return the derivatives, (n,) each, of the sum of `log_z` in each parameter of each node at fixed cavities."""
         *own, _ = _split(self.site.low, self.site.high, parameters)
         tree = self._tilted(self._tilted_states(y, mean, variance, power, parameters), variance, power, parameters)[1]
         weighted = [
@@ -150,7 +163,14 @@ class CompiledTreeMixture(CompiledSite):
         return (*weighted, *(power * d for d in _probability_gradient(tree, *parameters[-2:])))
 
     def tilted_report(self, y: Array, mean: Array, variance: Array, power: Array, *parameters: Array) -> dict[str, Any]:
-        """Return the probability of the high state of each node, and the log normaliser of the mixture, ()."""
+        """Return the posterior of the states given the cavities.
+
+        Returns
+        -------
+        dict
+            ``indicator``, (n,): probability of the high state of each node. ``log_normaliser``, float: sum of
+            `log_z` of `moments`, divided by the power.
+        """
         states = self._tilted_states(y, mean, variance, power, parameters)
         tilted, tree = self._tilted(states, variance, power, parameters)
         return {"indicator": tree.high, "log_normaliser": float(np.asarray(tilted.log_z).sum() / power)}
@@ -181,17 +201,20 @@ class CompiledTreeMixture(CompiledSite):
         ), tree
 
     def bounded(self, y: Array, eta: Array, z: Array, *parameters: Array) -> Bounded:
-        """Return the best Gaussian lower bounds; the values sum to a bound on the log mixture. As in `CompiledSite`."""
+        """Return the best Gaussian lower bounds of all nodes; arguments are those of `CompiledSite.bounded`.
+
+        The sum of the values is a lower bound on the expected log of the mixture.
+        """
         return _mixed(*self._bounded_states(y, eta, z, parameters))
 
     def bounded_parameter_gradient(self, y: Array, eta: Array, z: Array, *parameters: Array) -> tuple[Array, ...]:
-        """Return the derivative of the sum of the values in each parameter of each node."""
+        """Return the derivatives, (n,) each, of the sum of the values of `bounded` in each parameter of each node."""
         return self.bounded_with_gradient(y, eta, z, *parameters)[1]
 
     def bounded_with_gradient(
         self, y: Array, eta: Array, z: Array, *parameters: Array
     ) -> tuple[Bounded, tuple[Array, ...]]:
-        """Return both `bounded` and `bounded_parameter_gradient`, from one pass over the forest."""
+        """Return `bounded` and `bounded_parameter_gradient`, from one pass of sum-product."""
         states, tree = self._bounded_states(y, eta, z, parameters)
         weighted = self._weighted_gradient(y, eta, z, tree.high, parameters)
         return _mixed(states, tree), (*weighted, *_probability_gradient(tree, *parameters[-2:]))
@@ -225,7 +248,7 @@ class CompiledTreeMixture(CompiledSite):
             yield from (weight * np.where(weight == 0.0, 0.0, d) for d in gradients)
 
     def log_density(self, y: Array, eta: Array, *parameters: Array) -> Array:
-        """Return terms by node, (n,) or (draws, n), whose sum is the log density of the mixture."""
+        """Return terms by node, (n,) or (draws, n), whose sum over the nodes is the log density of the mixture."""
         *own, probabilities = _split(self.site.low, self.site.high, parameters)
         logs = [np.asarray(state.log_density(y, eta, *part)) for state, part in zip(self._states, own)]
         shape = np.broadcast_shapes(*map(np.shape, (*logs, *probabilities)))
@@ -234,7 +257,14 @@ class CompiledTreeMixture(CompiledSite):
         return np.reshape([first + self.forest.posterior(*rest).log_normaliser for first, *rest in rows], shape)
 
     def report(self, y: Array, eta: Array, z: Array, *parameters: Array) -> dict[str, Any]:
-        """Return the probability of the high state of each node, and the log of the mixture's bound, ()."""
+        """Return the posterior of the states under the bounds.
+
+        Returns
+        -------
+        dict
+            ``indicator``, (n,): probability of the high state of each node. ``log_normaliser``, float: sum of the
+            values of `bounded`.
+        """
         (low, _), tree = self._bounded_states(y, eta, z, parameters)
         return {"indicator": tree.high, "log_normaliser": float((low.value + tree.log_normaliser).sum())}
 
@@ -265,11 +295,14 @@ def _split(low: Site, high: Site, parameters: Sequence[Any]) -> tuple[Sequence[A
 
 
 def _probability_gradient(tree: TreePosterior, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return the derivatives of the log normaliser: expected counts of states over their probabilities."""
+    """Return the derivatives of the log normaliser in the probabilities p_d of each node, (n,) each.
+
+    They are P(parent in d) (P(high | parent in d) - p_d) / (p_d (1 - p_d)), given all emissions.
+    """
     below_low = (1.0 - tree.parent) * (tree.below_low - low) / (low * (1.0 - low))
     below_high = tree.parent * (tree.below_high - high) / (high * (1.0 - high))
     return below_low, below_high
 
 
-def _coupled(*arguments: object) -> NoReturn:
+def _no_log_density_of_one_node(*arguments: object) -> NoReturn:
     raise TypeError("The density of a mixture on a forest is one of all its nodes together.")

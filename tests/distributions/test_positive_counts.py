@@ -78,3 +78,16 @@ def test_predictive_draws_of_visits():
     drawn = np.asarray(found["y"])
     assert drawn.min() == 1
     assert (drawn == 1).mean() == pytest.approx((y == 1).mean(), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("dist", "kwargs", "message"),
+    [
+        (pm.Geometric.dist(0.05), {}, "takes a Poisson or NegativeBinomial distribution, and got a Geometric"),
+        (pm.Poisson.dist(5.0), {"upper": 3}, "has upper=3, and it truncates zeros alone"),
+        (pm.Poisson.dist(5.0), {"lower": 2}, "has lower=2, and it truncates zeros alone"),
+    ],
+)
+def test_other_distributions_and_bounds_are_refused(dist, kwargs, message):
+    with pytest.raises(pmep.UnsupportedModelError, match=message):
+        PositiveCounts.dist(dist, **kwargs)

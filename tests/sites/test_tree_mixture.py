@@ -1,4 +1,4 @@
-"""Mixtures on forests: Gaussians below them, against enumeration of all states, and their derivatives."""
+"""Mixtures on forests: a Gaussian lower bound of them, against enumeration of all states, and their derivatives."""
 
 import itertools
 

@@ -33,7 +33,7 @@ def log_mean_exp(
     out: np.ndarray,
     log_out: np.ndarray,
 ) -> None:
-    """Write E f and log E e^f of all pairs, (n,) each; see the NumPy body."""
+    """Write E f and log E e^f of all pairs to `out` and `log_out`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         # Views of rows: indexing matrices in the inner loop takes a third longer.
@@ -97,7 +97,7 @@ def variance(
     out: np.ndarray,
     spread: np.ndarray,
 ) -> None:
-    """Write E f and Var f of all pairs, (n,) each."""
+    """Write E f and Var f of all pairs to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         for c in range(ends[i], ends[i + 1]):
@@ -147,7 +147,7 @@ def full_log_mean_exp(
     out: np.ndarray,
     log_out: np.ndarray,
 ) -> None:
-    """Write E f and log E e^f of all pairs of rows with covariances, (n,) each; see the NumPy body."""
+    """Write E f and log E e^f of all pairs of rows with covariances to `out` and `log_out`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         g, x = np.empty(width), np.empty(width)
@@ -214,7 +214,7 @@ def full_variance(
     out: np.ndarray,
     spread: np.ndarray,
 ) -> None:
-    """Write E f and Var f of all pairs of rows with covariances, (n,) each."""
+    """Write E f and Var f of all pairs of rows with covariances to `out` and `spread`, (n,) each."""
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         own = np.zeros((width, width))
@@ -272,7 +272,10 @@ def _weighted(
     root: np.ndarray,
     x: np.ndarray,
 ) -> bool:
-    """Write n + B m, L^T B, the Cholesky factor C of M, and C^{-1} w; return False if C does not exist."""
+    """Write n + B m to `g`, L^T B to `across`, the Cholesky factor C of M to `root` and C^{-1} w to `x`.
+
+    Return False if M is not positive definite.
+    """
     width = len(m)
     for d in range(width):
         total = n[d]
@@ -314,7 +317,7 @@ def _weighted(
 
 @_jit_part
 def _solve_lower(root: np.ndarray, values: np.ndarray) -> None:
-    """Replace values, (K, K), by their solution with a lower triangular matrix."""
+    """Replace `values`, (K, K), by root^{-1} values, with `root` lower triangular."""
     width = len(root)
     for d in range(width):
         for k in range(d):
@@ -328,7 +331,7 @@ def _solve_lower(root: np.ndarray, values: np.ndarray) -> None:
 
 @_jit_part
 def _mirror(matrix: np.ndarray) -> None:
-    """Copy the lower triangle to the upper one."""
+    """Copy the lower triangle of a matrix, (K, K), to the upper one."""
     for d in range(len(matrix)):
         for e in range(d):
             matrix[e, d] = matrix[d, e]

@@ -39,7 +39,7 @@ def log_mean_exp(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarr
 
 
 def variance(pairs: Pairs, own: OwnRows, other: OtherRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return E f and Var f of each pair, (n,) each, of rows as in `log_mean_exp`."""
+    """Return E f and Var f of each pair, (n,) each; arguments are those of `log_mean_exp`."""
     return _statistics("variance", pairs, own, other)
 
 
@@ -66,12 +66,12 @@ def log_mean_exp_pullback(
 def variance_pullback(
     pairs: Pairs, own: OwnRows, other: OtherRows, of_mean: np.ndarray, of_variance: np.ndarray
 ) -> Rows | FullRows:
-    """Return the derivatives in the own moments of the sum of E f and Var f with weights, (n,) each."""
+    """Return the derivatives of sum(of_mean * E f + of_variance * Var f), as `log_mean_exp_pullback` does."""
     return _derivatives("variance_pullback", pairs, own, other, of_mean, of_variance)
 
 
 def _chosen(name: str, pairs: Pairs, own: OwnRows) -> tuple[bool, Callable[..., Any]]:
-    """Return True if NumPy's body runs, else False, and the body."""
+    """Return True for the NumPy body or False for the Numba body, and the function of that body."""
     full, width = isinstance(own, FactoredRows), own.mean.shape[1]
     if len(pairs.others) * (10 * width**2 if full else width) <= _FEW:
         return True, getattr(full_body if full else body, name)

@@ -246,7 +246,7 @@ def _where_needed(regime: Callable[..., Moments], here: jax.Array, result: Momen
 
 
 def rectified_poisson(y: jax.Array, mean: jax.Array, variance: jax.Array, power: jax.Array, zero_mass: bool) -> Moments:
-    """Return log_z, mean, variance, gradient and precision, of the broadcast shape; traceable."""
+    """Return log Z, mean, variance, gradient and precision, of the broadcast shape; can be traced."""
     y, mean, variance, power = jnp.broadcast_arrays(
         *(jnp.asarray(value, dtype=jnp.float64) for value in (y, mean, variance, power))
     )

@@ -16,7 +16,7 @@ from pymc_ep.kernels.scalar_kernel import jit_body
 def numba_rectified_poisson(
     op: RectifiedPoisson, node: Apply, **kwargs: object
 ) -> tuple[Callable[..., tuple[float, ...]], str]:
-    """Return the compiled body and the key of its cache."""
+    """Return the compiled body and its cache key."""
     jit = partial(numba_njit, fastmath=False)
     compiled = jit_body(body.FUNCTIONS, jit)
     zero_mass = op.zero_mass

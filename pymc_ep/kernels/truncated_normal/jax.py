@@ -41,7 +41,7 @@ def gaussian(k: jax.Array) -> jax.Array:
 
 
 def truncated_normal(k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return log mass, hazard, mean and variance, elementwise; traceable."""
+    """Return log mass, hazard, mean and variance, each of the shape of k; can be traced."""
     k = jnp.asarray(k, dtype=jnp.float64)
     valid = jnp.isfinite(k)
     k = jnp.where(valid, k, 0.0)

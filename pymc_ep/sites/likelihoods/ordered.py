@@ -42,7 +42,7 @@ def probit_logp(y: Any, eta: Any, lower: Any, upper: Any) -> Any:
 
 
 def _knots(steps: tuple[float, ...]) -> Callable[..., tuple[Any, ...]]:
-    """Around either cutpoint, where the log density turns from one line or parabola to another."""
+    """Return knots around either cutpoint, where log t bends between a linear or quadratic tail and a flat top."""
     return lambda y, lower, upper: tuple(end + step for end in (lower, upper) for step in steps)
 
 
