@@ -22,7 +22,9 @@ _SERIES = 1e-3
 
 
 @_jit_part
-def _moments(m: Any, a: Any, n: Any, b: Any, biases: float, bias_variances: float) -> tuple[float, float]:
+def _moments(
+    m: np.ndarray, a: np.ndarray, n: np.ndarray, b: np.ndarray, biases: float, bias_variances: float
+) -> tuple[float, float]:
     """Return E a and E a^2 of a cell."""
     mean, spread = 0.0, 0.0
     for k in range(len(m)):
@@ -43,19 +45,19 @@ def _curvature(xi: float) -> float:
 
 @_jit
 def pair_sums(
-    ends: Any,
-    others: Any,
-    counts: Any,
-    m: Any,
-    a: Any,
-    bias: Any,
-    bias_variance: Any,
-    n: Any,
-    b: Any,
-    other_bias: Any,
-    other_bias_variance: Any,
-    t: Any,
-    out: Any,
+    ends: np.ndarray,
+    others: np.ndarray,
+    counts: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    bias: np.ndarray,
+    bias_variance: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    other_bias: np.ndarray,
+    other_bias_variance: np.ndarray,
+    t: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     """Write the sums of each own symbol, (I, 4); see the NumPy body."""
     for i in numba.prange(len(ends) - 1):
@@ -77,34 +79,34 @@ def pair_sums(
 
 @_jit
 def update_rows(
-    ends: Any,
-    others: Any,
-    counts: Any,
-    m: Any,
-    a: Any,
-    bias: Any,
-    bias_variance: Any,
-    n: Any,
-    b: Any,
-    other_bias: Any,
-    other_bias_variance: Any,
-    prior_mean: Any,
-    prior_precision: Any,
-    prior_bias: Any,
-    prior_bias_precision: Any,
-    s: Any,
-    t: Any,
-    outer: Any,
-    of_mean: Any,
-    of_mean_bias: Any,
+    ends: np.ndarray,
+    others: np.ndarray,
+    counts: np.ndarray,
+    m: np.ndarray,
+    a: np.ndarray,
+    bias: np.ndarray,
+    bias_variance: np.ndarray,
+    n: np.ndarray,
+    b: np.ndarray,
+    other_bias: np.ndarray,
+    other_bias_variance: np.ndarray,
+    prior_mean: np.ndarray,
+    prior_precision: np.ndarray,
+    prior_bias: np.ndarray,
+    prior_bias_precision: np.ndarray,
+    s: np.ndarray,
+    t: np.ndarray,
+    outer: np.ndarray,
+    of_mean: np.ndarray,
+    of_mean_bias: np.ndarray,
     of_bias: float,
     n_censored: float,
     lam: float,
     sequential: bool,
-    new_mean: Any,
-    new_variance: Any,
-    new_bias: Any,
-    new_bias_variance: Any,
+    new_mean: np.ndarray,
+    new_variance: np.ndarray,
+    new_bias: np.ndarray,
+    new_bias_variance: np.ndarray,
 ) -> None:
     """Write the updated own symbols; see the NumPy body."""
     width = m.shape[1]
@@ -157,7 +159,7 @@ def update_rows(
 
 
 @_jit_part
-def _relax(precision: Any, shift: Any, before: Any, out: Any) -> None:
+def _relax(precision: np.ndarray, shift: np.ndarray, before: np.ndarray, out: np.ndarray) -> None:
     """Write one round of coordinate ascent from `before`."""
     for k in range(len(shift)):
         out[k] = before[k]
@@ -171,7 +173,7 @@ def _relax(precision: Any, shift: Any, before: Any, out: Any) -> None:
 
 
 @_jit_part
-def _solve(precision: Any, shift: Any, out: Any) -> None:
+def _solve(precision: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
     """Write the solution of a positive definite system, whose lower triangle becomes its Cholesky factor."""
     width = len(shift)
     for k in range(width):
@@ -202,7 +204,18 @@ def numba_pair_sums(op: PairSums, node: Apply, **kwargs: object) -> tuple[Callab
 
     @numba_njit
     def run(
-        ends: Any, others: Any, counts: Any, m: Any, a: Any, c: Any, d: Any, n: Any, b: Any, e: Any, f: Any, t: Any
+        ends: np.ndarray,
+        others: np.ndarray,
+        counts: np.ndarray,
+        m: np.ndarray,
+        a: np.ndarray,
+        c: np.ndarray,
+        d: np.ndarray,
+        n: np.ndarray,
+        b: np.ndarray,
+        e: np.ndarray,
+        f: np.ndarray,
+        t: np.ndarray,
     ) -> Any:
         out = np.empty((len(ends) - 1, 4))
         pair_sums(ends, others, counts, m, a, c, d, n, b, e, f, t, out)
@@ -218,29 +231,29 @@ def numba_update_rows(op: UpdateRows, node: Apply, **kwargs: object) -> tuple[Ca
 
     @numba_njit
     def run(
-        ends: Any,
-        others: Any,
-        counts: Any,
-        m: Any,
-        a: Any,
-        bias: Any,
-        bias_variance: Any,
-        n: Any,
-        b: Any,
-        other_bias: Any,
-        other_bias_variance: Any,
-        prior_mean: Any,
-        prior_precision: Any,
-        prior_bias: Any,
-        prior_bias_precision: Any,
-        s: Any,
-        t: Any,
-        outer: Any,
-        of_mean: Any,
-        of_mean_bias: Any,
-        of_bias: Any,
-        number: Any,
-        xi: Any,
+        ends: np.ndarray,
+        others: np.ndarray,
+        counts: np.ndarray,
+        m: np.ndarray,
+        a: np.ndarray,
+        bias: np.ndarray,
+        bias_variance: np.ndarray,
+        n: np.ndarray,
+        b: np.ndarray,
+        other_bias: np.ndarray,
+        other_bias_variance: np.ndarray,
+        prior_mean: np.ndarray,
+        prior_precision: np.ndarray,
+        prior_bias: np.ndarray,
+        prior_bias_precision: np.ndarray,
+        s: np.ndarray,
+        t: np.ndarray,
+        outer: np.ndarray,
+        of_mean: np.ndarray,
+        of_mean_bias: np.ndarray,
+        of_bias: np.ndarray,
+        number: np.ndarray,
+        xi: np.ndarray,
     ) -> Any:
         new_mean, new_variance = np.empty(m.shape), np.empty(m.shape)
         new_bias, new_bias_variance = np.empty(len(bias)), np.empty(len(bias))

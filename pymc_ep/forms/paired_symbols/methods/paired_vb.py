@@ -161,6 +161,7 @@ def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts, settings
     n_users, n_items, width = form.shapes
     if width > (least := min(n_users, n_items)):
         remarks.append(f"of {width} factors no more than {least} can matter to a matrix with a side of {least}")
+    remarks.append("standard deviations are those of independent factors, which are too small")
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
     return "; ".join(remarks)
