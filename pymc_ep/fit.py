@@ -30,6 +30,7 @@ from pymc_ep.engines.checkpoint import Checkpoint, digest
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
+from pymc_ep.results.row_labels import earlier_rows
 
 __all__ = ["explain", "fit", "supported"]
 
@@ -86,7 +87,8 @@ def fit(
     progressbar : bool
         Shown once two seconds have passed.
     start : optional
-        Result of an earlier fit of the same model, or a dict of hyperparameter values by name.
+        Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` the
+        model may have other rows, which are known by their labels, and other pairs.
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
         exists.
@@ -163,16 +165,18 @@ def fit(
         sentence = "" if why is None else why.sentence
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
-    state = None if start is None or isinstance(start, dict) else fit_state(start)
+    state, rows = None, {}
+    if start is not None and not isinstance(start, dict):
+        state, rows = fit_state(start), {name: earlier_rows(start, model, name) for name in form.form.latent_names}
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
     saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:
-        state, theta = resumed, resumed["theta"]
+        state, rows, theta = resumed, {}, resumed["theta"]
     compiled = time.perf_counter()
     with blas_threads(form, blas_cores):
         with progress(chosen.name, progressbar) as report:
-            solution = chosen.solve(Call(form, theta, hyper, state, options, report, saved))
+            solution = chosen.solve(Call(form, theta, hyper, state, options, report, saved, rows))
         if why is not None and why.sentence:
             converged = solution.converged and why.converged
             solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)

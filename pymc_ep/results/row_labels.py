@@ -12,7 +12,7 @@ from pymc_ep.compat import Container
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.reading import posterior_moments
 
-__all__ = ["numbered_rows", "require_labels", "row_dims", "row_labels", "side_named"]
+__all__ = ["earlier_rows", "numbered_rows", "require_labels", "row_dims", "row_labels", "side_named"]
 
 
 def row_dims(model: pm.Model, matrices: Sequence[str]) -> tuple[str, str]:
@@ -66,12 +66,29 @@ def side_named(model: pm.Model, names: Sequence[str], key: str) -> int:
     raise ValueError(f"{key!r} are not the rows of a matrix of this model; use {ways}.")
 
 
+def earlier_rows(idata: Container, model: pm.Model, name: str) -> np.ndarray | None:
+    """Return the row of an earlier fit for each row of a variable of the model, (n,), and -1 for new ones, by label.
+
+    None where the rows of either have no labels, or the variable none.
+    """
+    dims, held = model_dims(model, name), _held(idata, name)
+    labels = model.coords.get(dims[0]) if dims else None
+    if held is None or labels is None or dims[0] not in held.coords:
+        return None
+    known = {label: k for k, label in enumerate(held[dims[0]].to_numpy().tolist())}
+    return np.array([known.get(label, -1) for label in np.asarray(labels).tolist()], dtype=np.int64)
+
+
+def _held(idata: Container, name: str) -> xr.DataArray | None:
+    """Return the posterior means or modes of a variable in a result, if it has them."""
+    stored = (posterior_moments(idata, what) for what in ("mean", "mode"))
+    return next((dataset[name] for dataset in stored if name in dataset), None)
+
+
 def require_labels(idata: Container, model: pm.Model, name: str) -> None:
     """Raise unless the rows of a matrix have the labels of the fit."""
     dim = model_dims(model, name)[0]
-    stored = (posterior_moments(idata, what) for what in ("mean", "mode"))
-    held = next((dataset[name] for dataset in stored if name in dataset), None)
-    labels = model.coords.get(dim)
+    held, labels = _held(idata, name), model.coords.get(dim)
     if (
         labels is None
         or held is None

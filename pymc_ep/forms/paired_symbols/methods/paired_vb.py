@@ -61,7 +61,7 @@ def solve(call: Call) -> Solution:
     pairs, prior = form.pairs(), form.prior(call.theta)
     first = first_state(prior, call.theta, settings["seed"], settings["dtype"], points)
     if call.start is not None:
-        first = _from_start(first, call.start)
+        first = _from_start(form, first, call)
     engine = VariationalBayes(
         pairs,
         sequential=settings["update"] == "sequential",
@@ -205,15 +205,30 @@ def _side(state: Mapping[str, np.ndarray], name: str) -> tuple[Symbols, Populari
     return symbols, Popularity(*(state[f"{name}_{part}"] for part in Popularity._fields))
 
 
-def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
-    """Return the state of an earlier fit; raise unless it has the shapes and points of `first`."""
-    fields = saved(first)
+def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> State:
+    """Return the state of an earlier fit, or of the checkpoint of this one.
+
+    Rows that are new have their first values, and rows that are gone are left out.
+
+    Raises
+    ------
+    ValueError
+        If the fit has another number of factors or other precisions, other rows without labels, or another
+        ``estimate=``.
+    """
+    start, fields = dict(call.start or {}), saved(first)
+    for name, side in zip(_SIDES, form.form.sides):
+        rows = call.start_rows.get(side.factors.name)
+        if rows is not None:
+            parts = [part for part in fields if part.startswith(f"{name}_")]
+            start |= {part: _placed(fields[part], start[part], rows) for part in parts if part in start}
     for name, values in fields.items():
         if name not in start or np.shape(start[name]) != np.shape(values):
             held = f"an array of shape {np.shape(start[name])}" if name in start else "no array"
             raise ValueError(
-                f"start= holds {held} as {name!r}, and the model needs one of shape {np.shape(values)}; fit without "
-                f"start=, or pass the hyperparameters alone as a dict."
+                f"start= holds {held} as {name!r}, and the model needs one of shape {np.shape(values)}; give rows "
+                f"labels by coords= if these have changed, fit without start=, or pass the hyperparameters alone as a "
+                f"dict."
             )
     for name in _SIDES:
         for part in ("variance", "bias_variance"):
@@ -230,18 +245,31 @@ def _from_start(first: State, start: Mapping[str, np.ndarray]) -> State:
     return _state(first, start)._replace(trail=tuple(trail))
 
 
+def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return rows of an earlier fit, and first values of rows, (n,), that it has not, which are -1."""
+    if before.shape[1:] != first.shape[1:]:
+        return before
+    out, known = first.copy(), rows >= 0
+    out[known] = before[rows[known]]
+    return out
+
+
 def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     """Return the first state with saved arrays in place of its own."""
-    sides = [_side(start, name) for name in _SIDES]
-    symbols = [Symbols(*(p.astype(first.users.mean.dtype) for p in own)) for own, _ in sides]
+    symbols, popularities = [], []
+    for name in _SIDES:
+        own, popularity = _side(start, name)
+        symbols.append(Symbols(*(part.astype(first.users.mean.dtype) for part in own)))
+        # Shares of rows that are new or gone leave the others' with another sum.
+        popularities.append(popularity._replace(censored=popularity.censored / popularity.censored.sum()))
     gammas = tuple(
         GammaFactor(start[f"precision_{k}_shape"], start[f"precision_{k}_rate"]) for k in range(len(first.gammas))
     )
     return first._replace(
         users=symbols[0],
         items=symbols[1],
-        user_popularity=sides[0][1],
-        item_popularity=sides[1][1],
+        user_popularity=popularities[0],
+        item_popularity=popularities[1],
         gammas=gammas,
         theta=start["theta"],
         xi=float(start["xi"]),
