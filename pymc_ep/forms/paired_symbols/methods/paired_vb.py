@@ -136,7 +136,7 @@ def _solution(
         draws=posterior.draws,
         numbers_per_draw=sum(mean.size for mean, _ in moments.values()),
         most_draws=form.most_draws,
-        status=_status(form, found, pairs, settings),
+        status=_status(form, found, pairs),
         converged=found.status.converged,
         settings=settings,
         log_evidence_is=_WITH_POINTS.format(", ".join(estimated)) if estimated else _BOUND,
@@ -145,8 +145,8 @@ def _solution(
     )
 
 
-def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts, settings: dict[str, Any]) -> str:
-    """Return the status with remarks on symbols without pairs, pruned factors and constant messages."""
+def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts) -> str:
+    """Return the status with remarks on rows without pairs, pruned factors and standard deviations."""
     remarks = [found.status.sentence]
     for side, counts in zip(form.form.sides, (pairs.users, pairs.items)):
         if none := int((counts == 0).sum()):
