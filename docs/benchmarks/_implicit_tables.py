@@ -9,11 +9,11 @@ import numpy as np
 from docs.benchmarks._common import markdown_table
 from docs.benchmarks._pairs import BINS, DATA
 
-__all__ = ["Table"]
+__all__ = ["Table", "values_of"]
 
-SCORES = {"rank": 4, "warm_rank": 4, "recall": 4, "ndcg": 4, "log_p": 3}
+SCORES = {"rank": 4, "warm_rank": 4, "recall": 4, "ndcg": 4, "log_p": 3, "warm_log_p": 3}
 """Columns of the main table, and their digits."""
-HEAD = ["method", "mean rank", "of warm items", "Recall@20", "NDCG@20", "log p", "seconds", "seeds"]
+HEAD = ["method", "mean rank", "rank, warm", "Recall@20", "NDCG@20", "log p", "log p, warm", "seconds", "splits"]
 WORDS = {
     "points": {True: "items as points", False: "full posterior"},
     "constant": {True: "constant messages", False: "all messages"},
@@ -28,7 +28,7 @@ class Table(NamedTuple):
     Attributes
     ----------
     rows : dict
-        By data set, seed and method; those of the validation split by data set, ``validation``, method and settings.
+        By data set, seed, or ``validation`` for that split, method and settings.
     ours, peers : tuple of str
         Methods.
     chosen : dict
@@ -41,10 +41,12 @@ class Table(NamedTuple):
     chosen: dict[str, dict[str, dict[str, Any]]]
 
     def seeds(self, data: str, method: str) -> list[dict[str, Any]]:
-        """Return the rows of all seeds."""
-        keys = [key.split("/") for key in self.rows]
-        numbers = sorted(key[1] for key in keys if len(key) == 3 and (key[0], key[2]) == (data, method))
-        return [self.rows[f"{data}/{number}/{method}"] for number in numbers]
+        """Return the rows of all seeds at the chosen settings."""
+        if method not in self.chosen[data]:
+            return []
+        end = f"/{method}/{json.dumps(self.chosen[data][method])}"
+        found = {key.split("/")[1]: row for key, row in self.rows.items() if key.startswith(data) and key.endswith(end)}
+        return [row for seed, row in sorted(found.items()) if seed.isdigit()]
 
     def main(self, data: str) -> str:
         """Return the table of all methods on one data set, the best means in bold."""
@@ -52,11 +54,11 @@ class Table(NamedTuple):
         for method in (*self.peers, *self.ours):
             found = self.seeds(data, method)
             if found:
-                lines[method] = found
+                lines[method] = [{name: one.get(name, np.nan) for name in (*SCORES, "seconds")} for one in found]
             if found and method in self.ours:
-                lines[f"{method}, by mean preference"] = [one | one["by_mean"] | {"log_p": np.nan} for one in found]
-        means = {name: {m: np.mean([one[name] for one in found]) for m, found in lines.items()} for name in SCORES}
-        best = {name: np.nanmax(list(values.values())) for name, values in means.items() if values}
+                lines |= variants(method, found)
+        means = {name: {m: average([one[name] for one in found]) for m, found in lines.items()} for name in SCORES}
+        best = {name: np.nanmax([-np.inf, *values.values()]) for name, values in means.items()}
         out = []
         for method, found in lines.items():
             cells = [
@@ -70,7 +72,7 @@ class Table(NamedTuple):
     def cold(self, data: str) -> str:
         """Say how many held-out items have no learned pair."""
         shares = [one["cold"] for one in self.seeds(data, "popularity")]
-        return f"Of the held-out items {np.mean(shares):.1%} are cold, that is, without a learned pair.\n"
+        return f"Of the held-out items {np.mean(shares):.2%} are cold, that is, without a learned pair.\n"
 
     def settings(self) -> str:
         """Return the table of chosen settings."""
@@ -131,9 +133,27 @@ def effect(row: dict[str, Any] | None) -> list[str]:
     return [f"{row['rank']:.4f}", f"{row['log_p']:.3f}", f"{row['preferences']:.3g}", f"{row['seconds']:.3g}"]
 
 
+def variants(method: str, found: list[dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
+    """Return rows of paired symbols that are ranked otherwise than by their own probability."""
+    out = {}
+    for name, how in (("by_mean", "by mean preference"), ("as_score", "as a score")):
+        some = [one[name] | {"seconds": one["seconds"]} for one in found if name in one]
+        if some:
+            none = dict.fromkeys(SCORES, np.nan)
+            out[f"{method}, {how}"] = [none | one for one in some]
+    return out
+
+
+def average(values: list[float]) -> float:
+    """Return the mean of what is known."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
 def cell(values: list[float], digits: int, *, bold: bool) -> str:
     """Format a mean with its standard error."""
-    if np.isnan(values).any():
+    values = [value for value in values if not np.isnan(value)]
+    if not values:
         return "-"
     mean = f"{np.mean(values):.{digits}f}"
     spread = f" ({np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f})" if len(values) > 1 else ""
@@ -143,3 +163,15 @@ def cell(values: list[float], digits: int, *, bold: bool) -> str:
 def words(settings: dict[str, Any]) -> list[str]:
     """Format settings."""
     return [WORDS[name][value] if name in WORDS else f"{name}={value:g}" for name, value in settings.items()]
+
+
+def values_of(grid: dict[str, tuple[Any, ...]]) -> str:
+    """Format the values of settings, other than those that are not varied."""
+    out = []
+    for name, values in grid.items():
+        some = [WORDS[name][value] if name in WORDS else f"{value:g}" for value in values]
+        if name not in WORDS:
+            out.append(f"{name} {', '.join(some)}")
+        elif len(values) > 1:
+            out.append(" or ".join(some))
+    return "; ".join(out)

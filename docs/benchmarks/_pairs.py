@@ -96,6 +96,7 @@ class Scores(NamedTuple):
             "recall": (self.position < TOP).mean(),
             "ndcg": np.where(self.position < TOP, 1.0 / np.log2(self.position + 2.0), 0.0).mean(),
             "log_p": self.log_p.mean(),
+            "warm_log_p": self.log_p[warm].mean(),
             "log_p_all": self.log_p_all.mean(),
             "cold": split.cold.mean(),
         }
