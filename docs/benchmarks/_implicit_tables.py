@@ -137,7 +137,7 @@ def variants(method: str, found: list[dict[str, Any]]) -> dict[str, list[dict[st
     """Return rows of paired symbols that are ranked otherwise than by their own probability."""
     out = {}
     for name, how in (("by_mean", "by mean preference"), ("as_score", "as a score")):
-        some = [one[name] | {"seconds": one["seconds"]} for one in found if name in one]
+        some = [one[name] | {"seconds": 0.0} for one in found if name in one]
         if some:
             none = dict.fromkeys(SCORES, np.nan)
             out[f"{method}, {how}"] = [none | one for one in some]
