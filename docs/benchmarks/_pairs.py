@@ -8,7 +8,7 @@ from scipy import sparse
 
 from pymc_ep import datasets
 
-__all__ = ["DATA", "Scores", "Split", "pairs_of", "scored", "split_of"]
+__all__ = ["BINS", "DATA", "Scores", "Split", "pairs_of", "scored", "split_of"]
 
 DATA = ("ML-1M", "Gowalla", "Foursquare", "LastFM")
 TOP = 20
@@ -77,12 +77,15 @@ class Scores(NamedTuple):
     position : ndarray, (n,)
         From 0, the mean of those among equals.
     log_p : ndarray, (n,)
-        Log probability among all items; NaN for scores that are no probabilities.
+        Log probability among the unseen items; NaN for scores that are no probabilities.
+    log_p_all : ndarray, (n,)
+        The same among all items.
     """
 
     rank: np.ndarray
     position: np.ndarray
     log_p: np.ndarray
+    log_p_all: np.ndarray
 
     def summary(self, split: Split) -> dict[str, float]:
         """Return means over users, and over those whose item is warm."""
@@ -93,6 +96,8 @@ class Scores(NamedTuple):
             "recall": (self.position < TOP).mean(),
             "ndcg": np.where(self.position < TOP, 1.0 / np.log2(self.position + 2.0), 0.0).mean(),
             "log_p": self.log_p.mean(),
+            "warm_log_p": self.log_p[warm].mean(),
+            "log_p_all": self.log_p_all.mean(),
             "cold": split.cold.mean(),
         }
         return {name: float(value) for name, value in found.items()}
@@ -107,16 +112,16 @@ class Scores(NamedTuple):
 def scored(split: Split, scores: Callable[[np.ndarray], np.ndarray], *, log_probabilities: bool = False) -> Scores:
     """Return how held-out items rank by scores, (k, items), of k users."""
     n, step = len(split.users), max(1, _NUMBERS // split.learned.shape[1])
-    rank, position, log_p = (np.full(n, np.nan) for _ in range(3))
+    rank, position, log_p, log_p_all = (np.full(n, np.nan) for _ in range(4))
     for here in (slice(begin, begin + step) for begin in range(0, n, step)):
         users, items = split.users[here], split.items[here]
         found = np.array(scores(users), dtype=float)
         own = found[np.arange(len(users)), items]
-        if log_probabilities:
-            log_p[here] = own
         seen = split.learned[users].tocoo()
         found[seen.row, seen.col] = -np.inf
+        if log_probabilities:
+            log_p_all[here], log_p[here] = own, own - np.log(np.exp(found).sum(axis=1))
         above, equal = (found > own[:, None]).sum(axis=1), (found == own[:, None]).sum(axis=1) - 1
         position[here] = above + 0.5 * equal
         rank[here] = 1.0 - position[here] / ((found > -np.inf).sum(axis=1) - 1)
-    return Scores(rank, position, log_p)
+    return Scores(rank, position, log_p, log_p_all)
