@@ -55,7 +55,7 @@ class Table(NamedTuple):
             found = self.seeds(data, method)
             if found:
                 lines[method] = [{name: one.get(name, np.nan) for name in (*SCORES, "seconds")} for one in found]
-            if found and method in self.ours:
+            if found:
                 lines |= variants(method, found)
         means = {name: {m: average([one[name] for one in found]) for m, found in lines.items()} for name in SCORES}
         best = {name: np.nanmax([-np.inf, *values.values()]) for name, values in means.items()}

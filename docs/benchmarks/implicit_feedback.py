@@ -208,11 +208,8 @@ def peer(ranker: Ranker, split: Split, smoothing: float, powers: tuple[float, fl
     powers = exponents(split, ranker, log_popularity) if powers is None else powers
     by_p = scored(split, tempered(ranker, log_popularity, powers).scores, log_probabilities=True).summary(split)
     found = row(scored(split, ranker.scores), split, ranker.seconds)
-    return (
-        found
-        | {name: value for name, value in by_p.items() if "log_p" in name}
-        | {"powers": powers, "package": ranker.package}
-    )
+    found |= {name: value for name, value in by_p.items() if "log_p" in name}
+    return found | {"as_score": by_p, "powers": powers, "package": ranker.package}
 
 
 class Bench(NamedTuple):
@@ -331,8 +328,9 @@ items that the user has not been seen with.
 - Figures are means over splits, with standard errors in parentheses. The best of a column is bold.
 - Paired symbols have `pm.Normal` factors with standard deviation 1, biases with mean -log(r) / 2, r censored pairs for
   an observed one, and `tol=1e-5, max_iter=100`. "Items as points" is `estimate=["V", "bi"]`.
-- They rank by `probability`, or by the mean preference. "As a score" is the latter with probabilities as peers have:
-- p is proportional to popularity^a exp(b score), a and b by maximum likelihood on the validation split.
+- They rank by `probability`, or by the mean preference. Peers rank by their scores.
+- Scores have p proportional to popularity^a exp(b score), a and b by maximum likelihood on the validation split. Lines
+  "as a score" are ranked by that p; those of paired symbols have the mean preference for a score.
 - EASE (Steck 2019) is in closed form, by the inverse of a matrix of users by users. iALS is that of Rendle et al.
   (2021), with 16 sweeps and penalties that grow with the number of pairs. implicit and cornac are the packages.
 - EASE and the two ALS give cold items, which have no learned pair, a score of zero. cornac's BPR draws them as
@@ -359,8 +357,8 @@ SHORT = """\
   20 on ML-1M and Gowalla, while peers have 64 or 128.
 - Settings with the best log p are not those with the best rank.
 - Not run: iALS but on Foursquare; more than one to three splits of ML-1M and Gowalla, and there longer or wider fits of
-  BPR. Some peers are best at the end of their grid. "As a score" and, mostly, log p of warm items are of the first one
-  or two splits.
+  BPR. Some peers are best at the end of their grid. Lines "as a score" and, mostly, log p of warm items are of the
+  first one or two splits, whose figures differ by more than many methods do.
 """
 EFFECTS = f"""\
 Paired symbols on the validation split, with r = {AROUND["ratio"]:g}, {AROUND["factors"]} factors and constant messages
