@@ -112,7 +112,9 @@ def main() -> None:
         "nats."
     )
     head = ["Pairs, ratio", "Fit", "a: error", "a: sd", "psi: error", "psi: sd", "Divergence", "Seconds"]
-    write_page("paired_symbols_nuts", [header("Beside NUTS", NAME), what, markdown_table(head, rows())])
+    write_page(
+        "paired_symbols_nuts", [header("Paired symbols beside NUTS", NAME), f"{what}\n", markdown_table(head, rows())]
+    )
 
 
 if __name__ == "__main__":
