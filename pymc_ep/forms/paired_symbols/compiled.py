@@ -51,7 +51,7 @@ class CompiledPairedSymbols(HyperFunctions):
         """Return the observations as they are now."""
         return [np.asarray(self._data()[0])]
 
-    @cached_property
+    @property
     def shapes(self) -> tuple[int, int, int]:
         """Numbers of users, items and factors."""
         prior = self.prior(self.start)

@@ -309,3 +309,13 @@ def test_other_rows_without_labels_are_no_start():
     before = pmep.fit(model=plain(20), **QUIET)
     with pytest.raises(ValueError, match=r"needs one of shape \(25, 2\); give rows labels by coords="):
         pmep.fit(model=plain(25), start=before, **QUIET)
+
+
+def test_a_dim_that_grows_is_fitted_at_its_present_length():
+    model = model_of()
+    pmep.fit(model=model, **QUIET)
+    model.set_dim("user", I + 1, coord_values=(*USERS, "new"))
+    assert "U: 31 x 2 values" in pmep.explain(model)
+    idata = pmep.fit(model=model, **QUIET)
+    assert group(idata, "posterior_mean")["U"].shape == (I + 1, K)
+    assert "1 of 31 rows of 'U' have no pair" in group(idata, "fit").attrs["status"]
