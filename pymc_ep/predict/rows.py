@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows
+from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of
@@ -217,19 +217,17 @@ def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **r
     length = np.linalg.norm(factors, axis=1, keepdims=True)
     factors = factors / np.where(length > 0, length, 1.0)
     step = max(1, _NUMBERS // size)
-    neighbours, cosines = [], []
+    parts = []
     for own in (numbers[begin : begin + step] for begin in range(0, len(numbers), step)):
         cosine = factors[own] @ factors.T
         cosine[np.arange(len(own)), own] = -np.inf
         best = np.argpartition(-cosine, n - 1, axis=1)[:, :n]
         found = np.take_along_axis(cosine, best, axis=1)
-        order = np.argsort(-found, axis=1, kind="stable")
-        neighbours.append(np.take_along_axis(best, order, axis=1))
-        cosines.append(np.take_along_axis(found, order, axis=1))
+        parts.append(best_first(best, {"similarity": found}, found))
     return xr.Dataset(
         {
-            "neighbour": ((dim, "rank"), row_labels(model, dim, size)[np.concatenate(neighbours)]),
-            "similarity": ((dim, "rank"), np.concatenate(cosines)),
+            "neighbour": ((dim, "rank"), row_labels(model, dim, size)[np.concatenate([part.others for part in parts])]),
+            "similarity": ((dim, "rank"), np.concatenate([part.values["similarity"] for part in parts])),
         },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )

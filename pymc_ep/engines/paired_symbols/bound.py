@@ -4,14 +4,13 @@ import numpy as np
 from scipy.special import digamma, gammaln, xlogy
 
 from pymc_ep.engines.paired_symbols.updates import (
-    background,
     background_terms,
     cell_terms,
     expected_log,
     squares,
 )
 from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Popularity
-from pymc_ep.kernels.paired_symbols import Symbols
+from pymc_ep.kernels.paired_symbols import Background, Symbols
 
 __all__ = ["log_bound"]
 
@@ -22,6 +21,7 @@ def log_bound(
     symbols: tuple[Symbols, Symbols],
     popularities: tuple[Popularity, Popularity],
     gammas: tuple[GammaFactor, ...],
+    of_items: Background,
     sums: np.ndarray,
     xi: float,
 ) -> float:
@@ -35,13 +35,14 @@ def log_bound(
         Of users and items.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
+    of_items : Background
+        Of the items.
     sums : ndarray, (I, 4)
         `pair_sums` of the users.
     xi : float
         xi* of the cells without observed pairs.
     """
-    users, items = popularities
-    of_items = background(symbols[1], items.censored)
+    users, _ = popularities
     censored = cell_terms(sums, xi) + background_terms(symbols[0], of_items, xi)
     total = sums[:, 0].sum() + prior.n_censored * float(users.censored @ censored)
     sides = zip((prior.users, prior.items), symbols, popularities, (pairs.users, pairs.items))

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.kernels.inner_products import Pairs
 from pymc_ep.kernels.paired_symbols import Cells, Priors, Symbols
 
 __all__ = [
@@ -17,6 +18,10 @@ __all__ = [
     "expected_priors",
     "first_symbols",
 ]
+
+
+_FIRST_SCALE = 0.1
+"""Standard deviation of the first means, in prior standard deviations."""
 
 
 class PairCounts(NamedTuple):
@@ -52,9 +57,8 @@ class PairCounts(NamedTuple):
         users, items, counts = users[some], items[some], counts[some].astype(float)
         sides = []
         for own, others, n in ((users, items, shape[0]), (items, users, shape[1])):
-            order = np.argsort(own, kind="stable")
-            ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=n))])
-            sides.append(Cells(ends, others[order].astype(np.int32), counts[order]))
+            pairs = Pairs.of(own, others, n)
+            sides.append(Cells(pairs.ends, pairs.others.astype(np.int32), counts[pairs.order]))
         n_user_pairs, n_item_pairs = (np.bincount(own, counts, minlength=n) for own, n in zip((users, items), shape))
         return cls(sides[0], sides[1], n_user_pairs, n_item_pairs)
 
@@ -160,9 +164,9 @@ def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:
     return Priors(side.factors.mean, factors, side.bias.mean, bias)
 
 
-def first_symbols(side: Side, gammas: tuple[GammaFactor, ...], scale: float, rng: np.random.Generator) -> Symbols:
-    """Return factors about the prior's, with means drawn at `scale` prior standard deviations."""
+def first_symbols(side: Side, gammas: tuple[GammaFactor, ...], rng: np.random.Generator) -> Symbols:
+    """Return factors with the prior's variances, and small random means: means of zero are a saddle of the bound."""
     priors = expected_priors(side, gammas)
     sd = 1.0 / np.sqrt(priors.precision)
-    mean = priors.mean + scale * sd * rng.standard_normal(sd.shape)
+    mean = priors.mean + _FIRST_SCALE * sd * rng.standard_normal(sd.shape)
     return Symbols(mean, sd**2, priors.bias.copy(), 1.0 / priors.bias_precision)

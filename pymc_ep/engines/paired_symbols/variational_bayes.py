@@ -30,8 +30,6 @@ from pymc_ep.kernels.paired_symbols import Cells, Censored, Priors, Symbols, pai
 
 __all__ = ["PairedProblem", "State", "VariationalBayes", "first_state"]
 
-_FIRST_SCALE = 0.1
-"""Standard deviation of the first means, in prior standard deviations: means of zero are a saddle of the bound."""
 _SWEEPS = 3
 """Number of successive factors from which further ones are extrapolated."""
 _HYPER_STEPS = 5
@@ -118,7 +116,7 @@ def first_state(
         Which of the users and of the items are points.
     """
     rng = np.random.default_rng(seed)
-    symbols = [first_symbols(side, prior.gammas, _FIRST_SCALE, rng) for side in (prior.users, prior.items)]
+    symbols = [first_symbols(side, prior.gammas, rng) for side in (prior.users, prior.items)]
     users, items = (which.of(Symbols(*(part.astype(dtype) for part in one))) for one, which in zip(symbols, points))
     s, t = (_uniform(side) for side in (prior.users, prior.items))
     return State(users, items, s, t, prior.gammas, theta, 1.0, np.zeros((len(users.bias), 4)))
@@ -256,8 +254,8 @@ class VariationalBayes(BoundAscent):
         """Return the state with the sums of its cells, the best xi* and the bound."""
         s, t = state.user_popularity, state.item_popularity
         sums = pair_sums(self.pairs.by_user, state.users, state.items, t.censored, backend=self.backend)
-        pair = crossed(background(state.users, s.censored), background(state.items, t.censored))
-        xi = best_xi(pair, s.censored, sums, state.xi)
+        of_items = background(state.items, t.censored)
+        xi = best_xi(crossed(background(state.users, s.censored), of_items), s.censored, sums, state.xi)
         symbols = state.users, state.items
-        bound = log_bound(self.pairs, prior, symbols, (s, t), state.gammas, sums, xi)
+        bound = log_bound(self.pairs, prior, symbols, (s, t), state.gammas, of_items, sums, xi)
         return state._replace(sums=sums, xi=xi, log_bound=bound, objective=bound + prior.log_prior)

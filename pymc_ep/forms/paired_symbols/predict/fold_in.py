@@ -22,8 +22,6 @@ __all__ = ["fold_in"]
 
 _TOL = 1e-6
 """Largest change of a converged row's means of factors and bias, in standard deviations."""
-_FIRST_SCALE = 0.1
-"""Standard deviation of the first means, in prior standard deviations, as in a fit."""
 _ROUNDS = 500
 """Largest number of updates of all rows: far more than rows need, and those left are reported."""
 
@@ -102,7 +100,7 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
     log_normaliser = logsumexp(censored_logits(s.concentration, total, own, moments, sums, xi, constant=constant))
     priors = expected_priors(new_side, posterior.gammas)
     points = Points(not own.variance.any(), not own.bias_variance.any())
-    symbols = points.of(first_symbols(new_side, posterior.gammas, _FIRST_SCALE, np.random.default_rng(0)))
+    symbols = points.of(first_symbols(new_side, posterior.gammas, np.random.default_rng(0)))
     censored = np.full(len(pairs.users), 1.0 / len(own.bias))
     for _ in range(_ROUNDS):
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
