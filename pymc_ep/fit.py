@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -165,18 +166,20 @@ def fit(
         sentence = "" if why is None else why.sentence
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
-    state, rows = None, {}
-    if start is not None and not isinstance(start, dict):
-        state, rows = fit_state(start), {name: earlier_rows(start, model, name) for name in form.form.latent_names}
+    state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
     saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:
-        state, rows, theta = resumed, {}, resumed["theta"]
+        # Rows of a checkpoint are those of the model.
+        state, start, theta = resumed, None, resumed["theta"]
     compiled = time.perf_counter()
     with blas_threads(form, blas_cores):
         with progress(chosen.name, progressbar) as report:
-            solution = chosen.solve(Call(form, theta, hyper, state, options, report, saved, rows))
+            call = Call(form, theta, hyper, state, options, report, saved)
+            if start is not None and not isinstance(start, dict):
+                call = replace(call, start_rows=partial(earlier_rows, start, model))
+            solution = chosen.solve(call)
         if why is not None and why.sentence:
             converged = solution.converged and why.converged
             solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)

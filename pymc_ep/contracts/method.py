@@ -43,9 +43,9 @@ class Call(Generic[OwnForm]):
         Receives phases, and objective and change in each iteration.
     checkpoint : Checkpoint
         Receives the state at intervals.
-    start_rows : mapping of str to ndarray or None
-        For each latent variable the rows, (n,), that its rows have in the fit that `start` is of, by label, and -1 for
-        new ones; None where rows have no labels.
+    start_rows : callable
+        ``start_rows(name)`` returns the rows, (n,), that the rows of a variable have in the fit that `start` is of, by
+        label, and -1 for new ones; None where rows have no labels.
     """
 
     form: OwnForm
@@ -55,7 +55,7 @@ class Call(Generic[OwnForm]):
     options: dict[str, Any] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    start_rows: Mapping[str, np.ndarray | None] = field(default_factory=dict)
+    start_rows: Callable[[str], np.ndarray | None] = lambda name: None
 
 
 class EvidenceGraph(Protocol):

@@ -1,6 +1,7 @@
 """Checks of options and of required properties of sites, shared by several methods."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.sites.base import Site
 
-__all__ = ["NamedSite", "check_flag", "check_whole", "require_bounds", "require_parallel"]
+__all__ = ["NamedSite", "check_flag", "check_positive", "check_whole", "require_bounds", "require_parallel"]
 
 
 class NamedSite(Protocol):
@@ -27,6 +28,12 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     """Raise unless an option is a whole number of at least `least`."""
     if isinstance(value, bool) or not (isinstance(value, int | np.integer) and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise unless an option is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise ValueError(f"{name}={value!r} must be positive.")
 
 
 def check_flag(name: str, value: object) -> None:

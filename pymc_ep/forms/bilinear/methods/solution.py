@@ -1,7 +1,6 @@
 """Options, starts and solutions shared by the methods for bilinear forms."""
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from pymc_ep.engines.bilinear import singular_value_shrinkage, variational_gauss
 from pymc_ep.engines.bilinear.bound import Sides
 from pymc_ep.engines.bilinear.values import Cells
 from pymc_ep.engines.loop import Run
-from pymc_ep.engines.options import check_whole
+from pymc_ep.engines.options import check_positive, check_whole
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
@@ -129,9 +128,7 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
     ValueError
         For options out of range, and if a hyperparameter to be learned is the prior scale of another.
     """
-    tol = options["tol"]
-    if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
-        raise ValueError(f"tol={tol!r} must be positive.")
+    check_positive("tol", options["tol"])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
     if hyper == "optimize" and form.nested:
@@ -142,7 +139,7 @@ def checked(options: dict[str, Any], form: Bilinear, hyper: str) -> dict[str, An
             f"initial point by start={{{scale!r}: ...}}, give it a number, or use pm.sample; of vectors, those that "
             f"are added as b[rows] to inner products of rows are integrated out."
         )
-    return options | {"tol": float(tol)}
+    return options | {"tol": float(options["tol"])}
 
 
 def with_unseen_rows(

@@ -1,7 +1,6 @@
 """Variational Bayes on paired symbols: options, fit, warnings."""
 
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
-from pymc_ep.engines.options import check_flag, check_whole, estimate_names
+from pymc_ep.engines.options import check_flag, check_positive, check_whole, estimate_names
 from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity
 from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalBayes, first_state
 from pymc_ep.engines.recorded import RecordedEngine
@@ -78,16 +77,14 @@ def solve(call: Call) -> Solution:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    tol = options["tol"]
-    if isinstance(tol, bool) or not isinstance(tol, Real) or not float(tol) > 0:
-        raise ValueError(f"tol={tol!r} must be positive.")
+    check_positive("tol", options["tol"])
     for name, allowed in (("update", _UPDATES), ("dtype", _DTYPES)):
         if options[name] not in allowed:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, allowed))}.")
     check_flag("constant_messages", options["constant_messages"])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
-    return options | {"tol": float(tol)}
+    return options | {"tol": float(options["tol"])}
 
 
 def _points(
@@ -218,7 +215,7 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
     """
     start, fields = dict(call.start or {}), saved(first)
     for name, side in zip(_SIDES, form.form.sides):
-        rows = call.start_rows.get(side.factors.name)
+        rows = call.start_rows(side.factors.name)
         if rows is not None:
             parts = [part for part in fields if part.startswith(f"{name}_")]
             start |= {part: _placed(fields[part], start[part], rows) for part in parts if part in start}
