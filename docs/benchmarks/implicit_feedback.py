@@ -180,7 +180,7 @@ def ours(
 
 
 def ranks(scores: Scores, split: Split) -> dict[str, float]:
-    """Return what does not depend on probabilities."""
+    """Return the scores that do not depend on probabilities."""
     return {name: value for name, value in scores.summary(split).items() if "log_p" not in name}
 
 

@@ -11,7 +11,7 @@ from pymc_ep.contracts.posterior import JointDraws
 __all__ = ["Draws", "RandomSeed", "Solution"]
 
 RandomSeed = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
-"""What `numpy.random.default_rng` takes."""
+"""Seed, as `numpy.random.default_rng` takes it."""
 
 Draws = Callable[..., JointDraws]
 """Sampler of the posterior, ``draws(size, rng, log_likelihood=...)``."""

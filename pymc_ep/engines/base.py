@@ -5,11 +5,11 @@ from typing import NamedTuple, Protocol, TypeVar
 __all__ = ["Engine", "Problem", "Report", "Start", "State", "Status"]
 
 Problem = TypeVar("Problem", contravariant=True)
-"""What an engine solves."""
+"""Problem of an engine: data and prior."""
 Start = TypeVar("Start", contravariant=True)
-"""What it starts from."""
+"""Start of an iteration: a state, or arrays of an earlier fit."""
 State = TypeVar("State")
-"""What it updates."""
+"""State of an iteration, updated by each step."""
 
 
 class Status(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TypeVar
 __all__ = ["INTERRUPTS", "Interrupted", "is_interrupt", "reached"]
 
 State = TypeVar("State")
-"""What a loop has reached."""
+"""State that a loop has reached."""
 
 INTERRUPTS = (KeyboardInterrupt, SystemError)
 """Exceptions that an interruption can surface as. A compiled function that returns with one pending raises a

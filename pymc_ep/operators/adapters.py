@@ -82,7 +82,7 @@ class SparseMap(LinearMap):
 
 
 class ForeignOperator(Protocol):
-    """What SciPy's LinearOperators, PyLops' operators and others have in common."""
+    """Interface common to SciPy's LinearOperators, PyLops' operators and others."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -37,7 +37,7 @@ _HYPER_STEPS = 5
 
 
 class PairedProblem(Protocol):
-    """What the engine asks of a model: its prior at hyperparameters, and the expected log prior."""
+    """Model of the engine: its prior at hyperparameters, and the expected log prior."""
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
         """Return the prior at theta, (p,)."""

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_expit
 
-__all__ = ["Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]
+__all__ = ["SERIES", "Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]
 
 _CHUNK = 2**18
 """Number of entries of K x K matrices in a chunk of cells."""
-_SERIES = 1e-3
+SERIES = 1e-3
 """Largest xi for the series of lam(xi), whose error there is 1e-15."""
 
 
@@ -121,7 +121,7 @@ class Cells(NamedTuple):
 def curvature(xi: ArrayLike) -> np.ndarray:
     """Return lam(xi) = tanh(xi / 2) / (4 xi) of values of at least zero."""
     xi = np.asarray(xi, dtype=float)
-    small = xi < _SERIES
+    small = xi < SERIES
     safe = np.where(small, 1.0, xi)
     return np.where(small, 0.125 - xi**2 / 96.0, np.tanh(0.5 * safe) / (4.0 * safe))
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
-from pymc_ep.kernels.paired_symbols.body import Background, Cells, Censored, Priors, Symbols
+from pymc_ep.kernels.paired_symbols.body import SERIES, Background, Cells, Censored, Priors, Symbols
 from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
 from pymc_ep.kernels.truncated_normal.jax import require_float64
 
@@ -23,12 +23,10 @@ _CHUNK = 2**20
 """Largest number of entries of K x K matrices of a chunk of cells, 8 MiB."""
 _BLOCK = 2**22
 """Largest number of entries of K x K matrices of a block of rows, 32 MiB."""
-_SERIES = 1e-3
-"""Largest xi for the series of lam(xi), as in the NumPy body."""
 
 
 def _curvature(xi: jax.Array) -> jax.Array:
-    small = xi < _SERIES
+    small = xi < SERIES
     safe = jnp.where(small, 1.0, xi)
     return jnp.where(small, 0.125 - xi**2 / 96.0, jnp.tanh(0.5 * safe) / (4.0 * safe))
 

@@ -10,6 +10,7 @@ import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_ep.kernels.paired_symbols.body import SERIES
 from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
 
 __all__ = ["pair_sums", "update_rows"]
@@ -18,7 +19,6 @@ __all__ = ["pair_sums", "update_rows"]
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
 _jit_part = numba.njit(cache=True, fastmath=_FAST, inline="always")
-_SERIES = 1e-3
 
 
 @_jit_part
@@ -36,7 +36,7 @@ def _moments(
 
 @_jit_part
 def _curvature(xi: float) -> float:
-    if xi < _SERIES:
+    if xi < SERIES:
         return 0.125 - xi * xi / 96.0
     # tanh(xi / 2) by one exponential.
     e = np.exp(-xi)
