@@ -1,5 +1,6 @@
 """An interruption ends a fit with what it has reached."""
 
+import linecache
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import xarray as xr
 import pymc_ep as pmep
 from pymc_ep import calls
 from pymc_ep.compat import group_names, make_container
+from pymc_ep.engines import loop
+from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.interrupt import Interrupted, is_interrupt, reached
 from pymc_ep.hyper.evidence.evidence import Evidence
@@ -180,6 +183,53 @@ def test_what_is_reached():
             reached(stop)
     with pytest.raises(SystemError):
         reached(compiled(None), "best")
+
+
+class Halving:
+    """An engine that halves a number until it is small."""
+
+    init = staticmethod(lambda problem, start=None: problem)
+    step = staticmethod(lambda problem, state: state / 2)
+    objective = staticmethod(lambda state: -state)
+    change = staticmethod(lambda state: state)
+    finished = staticmethod(lambda state: Status(True, "small") if state < 0.1 else None)
+    exhausted = staticmethod(lambda state, iterations: "not small")
+
+
+def test_between_two_steps_is_part_of_the_loop():
+    """An interruption at any line from the first step to the last returns the state before or after it."""
+    whole = loop.run(Halving(), 1.0, max_iter=9)
+    lines = 0
+
+    def interrupted(at):
+        """Run the loop, and interrupt it at a line that it reaches, counted from its first step."""
+        nonlocal lines
+        lines = -1
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if event != "line" or frame.f_locals.get("status") is not None:
+                return trace
+            lines += lines >= 0 or "step" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if lines == at:
+                raise KeyboardInterrupt
+            return trace
+
+        earlier = sys.gettrace()
+        sys.settrace(lambda frame, event, _: trace if frame.f_code is loop.run.__code__ else None)
+        try:
+            return loop.run(Halving(), 1.0, max_iter=9)
+        finally:
+            sys.settrace(earlier)
+
+    for at in range(40):
+        run = interrupted(at)
+        if lines < at:
+            break
+        assert run.status.interrupted and run.state in whole.change
+        np.testing.assert_array_equal(run.change, whole.change[: len(run.change)])
+        np.testing.assert_array_equal(run.objective, whole.objective[: len(run.change)])
+    assert at > 15 and run.status.converged
 
 
 def test_recovered_draws_have_the_nearest_fit(monkeypatch):

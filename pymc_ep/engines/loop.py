@@ -50,20 +50,20 @@ def run(
     state = engine.init(problem, start)
     objective, change = [engine.objective(state)], [engine.change(state)]
     status = engine.finished(state)
-    while status is None:
-        if len(objective) >= max_iter:
-            status = Status(False, engine.exhausted(state, max_iter))
-            break
-        try:
+    try:
+        while status is None:
+            if len(objective) >= max_iter:
+                status = Status(False, engine.exhausted(state, max_iter))
+                break
             state = engine.step(problem, state)
             objective.append(engine.objective(state))
             change.append(engine.change(state))
             if report is not None:
                 report(objective[-1], change[-1])
             status = engine.finished(state)
-        except INTERRUPTS as stop:
-            state = reached(stop, state)
-            status = Status(
-                False, f"interrupted after {len(change)} iterations with a change of {change[-1]:.2g}", interrupted=True
-            )
+    except INTERRUPTS as stop:
+        state = reached(stop, state)
+        status = Status(
+            False, f"interrupted after {len(change)} iterations with a change of {change[-1]:.2g}", interrupted=True
+        )
     return Run(state, status, np.array(objective[: len(change)]), np.array(change))
