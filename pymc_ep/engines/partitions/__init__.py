@@ -1,0 +1,6 @@
+"""The seam past one machine: functions that run where parts of the data are, and sums of what they return."""
+
+from pymc_ep.engines.partitions.base import Function, Handles, Partitions, added
+from pymc_ep.engines.partitions.local import LocalPartitions
+
+__all__ = ["Function", "Handles", "LocalPartitions", "Partitions", "added"]

@@ -1,0 +1,80 @@
+"""Protocol of partitions: parts of the data, each with values of its own that stay where it is.
+
+An engine is written over `Partitions.run`, which calls a function at every part and adds up what is small:
+
+    users, total = parts.run(update, users, shared=(items, xi))
+
+The function is one of a module, as workers import it: ``update(data, own users, items, xi) -> (new users, term)``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["Function", "Handles", "Partitions", "added"]
+
+Result = TypeVar("Result")
+"""Result of a step."""
+Function = Callable[..., tuple[Any, Any]]
+"""Takes the data of a part, its own values and the shared ones; returns its new value and a term of a sum."""
+
+
+class Handles(Protocol):
+    """Values of all parts, one of each, that stay where the parts are."""
+
+
+class Partitions(Protocol):
+    """Parts of the data and functions that run there."""
+
+    @property
+    def n(self) -> int:
+        """Number of parts."""
+
+    def place(self, values: Sequence[Any]) -> Handles:
+        """Return handles of values, one for each part, that are brought to the parts."""
+
+    def run(
+        self,
+        function: Function,
+        *own: Handles,
+        shared: Sequence[Any] = (),
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> tuple[Handles, Any]:
+        """Call ``function(data, *own, *shared)`` at each part.
+
+        Parameters
+        ----------
+        function : callable
+            Returns the part's new value and a term.
+        *own : Handles
+            Values of the parts.
+        shared : sequence
+            Values for all parts.
+        combine : callable, optional
+            Combines two terms; by default `added`.
+
+        Returns
+        -------
+        Handles
+            Of the new values.
+        total
+            Terms combined in the order of the parts.
+        """
+
+    def collect(self, handles: Handles) -> list[Any]:
+        """Return the values of all parts, in their order."""
+
+    def keep(self, *handles: Handles) -> None:
+        """Make sure that values outlast the loss of a part, which `attempt` then restores."""
+
+    def attempt(self, step: Callable[[], Result]) -> Result:
+        """Return the result of a step; where parts are lost meanwhile, restore them and what was kept, and repeat."""
+
+
+def added(one: Any, other: Any) -> Any:
+    """Return the sum of two terms: arrays, numbers, None, or tuples of terms."""
+    if one is None or other is None:
+        return one if other is None else other
+    if isinstance(one, tuple):
+        parts = [added(*pair) for pair in zip(one, other, strict=True)]
+        return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
+    return one + other

@@ -1,0 +1,58 @@
+"""Partitions in this process, one after the other; kernels run on its threads."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+from pymc_ep.engines.partitions.base import Function, added
+
+__all__ = ["LocalPartitions"]
+
+Result = TypeVar("Result")
+"""Result of a step."""
+
+
+class LocalPartitions:
+    """Parts of the data in this process. Handles are tuples of the values themselves.
+
+    Parameters
+    ----------
+    data : sequence
+        The data of each part, such as arrays that are mapped from files.
+    """
+
+    def __init__(self, data: Sequence[Any]):
+        self.data = tuple(data)
+
+    @property
+    def n(self) -> int:
+        """Number of parts."""
+        return len(self.data)
+
+    def place(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the values themselves."""
+        if len(values) != self.n:
+            raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
+        return tuple(values)
+
+    def run(
+        self,
+        function: Function,
+        *own: Any,
+        shared: Sequence[Any] = (),
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> tuple[Any, Any]:
+        """Call a function at each part; see `Partitions.run`."""
+        kept, terms = zip(*(function(*values, *shared) for values in zip(self.data, *own, strict=True)))
+        return kept, reduce(combine or added, terms)
+
+    def collect(self, handles: Any) -> list[Any]:
+        """Return the values."""
+        return list(handles)
+
+    def keep(self, *handles: Any) -> None:
+        """Do nothing: this process keeps what it holds."""
+
+    def attempt(self, step: Callable[[], Result]) -> Result:
+        """Return the result of a step."""
+        return step()
