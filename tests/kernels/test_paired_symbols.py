@@ -11,13 +11,17 @@ from pymc_ep.kernels.paired_symbols import (
     Cells,
     Censored,
     Priors,
+    Statistics,
     Symbols,
     body,
     curvature,
     pair_sums,
+    row_statistics,
+    solve_rows,
     update_rows,
 )
-from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
+from pymc_ep.kernels.paired_symbols.body import NOTHING
+from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
 
 I, J = 40, 23  # noqa: E741
 BACKENDS = ["numba", "c", "jax"]
@@ -66,6 +70,27 @@ def test_bodies_agree(backend, held, sequential):
     np.testing.assert_allclose(sums, body.pair_sums(cells, users, items, censored.other), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_sums_of_parts_update_a_row_as_all_of_its_cells_do(backend, sequential):
+    """Cells in two parts, which have other symbols each."""
+    cells, users, items, priors, censored = problem(held=True)
+    expected = update_rows(cells, users, items, priors, censored, sequential=sequential, backend=backend)
+    own = np.repeat(np.arange(I), np.diff(cells.ends))
+    total = None
+    for part in (slice(0, 9), slice(9, J)):
+        here = (cells.others >= part.start) & (cells.others < part.stop)
+        ends = np.concatenate([[0], np.cumsum(np.bincount(own[here], minlength=I))])
+        some = Cells(ends, (cells.others[here] - part.start).astype(np.int32), cells.counts[here])
+        there = Symbols(*(values[part] for values in items))
+        seen = censored._replace(other=censored.other[part], background=NOTHING)
+        found = row_statistics(some, users, there, seen, backend=backend)
+        total = found if total is None else Statistics(*map(np.add, total, found))
+    found = solve_rows(total, users, priors, censored, sequential=sequential, backend=backend)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_ops_run_in_graphs(mode):
     cells, users, items, priors, censored = problem(width=3)
@@ -73,6 +98,12 @@ def test_ops_run_in_graphs(mode):
     numbers = [censored.number, censored.xi]
     inputs = [pt.as_tensor(value).type() for value in (*arrays, *numbers)]
     run = pytensor.function(inputs, UpdateRows()(*inputs), mode=MODES[mode])
+    for one, other in zip(run(*arrays, *numbers), body.update_rows(cells, users, items, priors, censored)):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    own, rest = inputs[:11], inputs[15:]
+    statistics = RowStatistics()(*own, *rest[:2], *rest[6:])
+    composed = SolveRows()(*statistics, inputs[3], *inputs[11:16], *rest[2:])
+    run = pytensor.function(inputs, composed, mode=MODES[mode])
     for one, other in zip(run(*arrays, *numbers), body.update_rows(cells, users, items, priors, censored)):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
     inputs = [*inputs[:11], inputs[16]]

@@ -29,6 +29,10 @@ class Partitions(Protocol):
     def n(self) -> int:
         """Number of parts."""
 
+    @property
+    def term_bytes(self) -> int:
+        """Size of terms that suits, B: larger ones are better passed in blocks."""
+
     def place(self, values: Sequence[Any]) -> Handles:
         """Return handles of values, one for each part, that are brought to the parts."""
 

@@ -10,6 +10,9 @@ __all__ = ["LocalPartitions"]
 
 Result = TypeVar("Result")
 """Result of a step."""
+_TERM_BYTES = 2**20
+"""1 MiB: terms stay in the cache of a processor. Blocks of 4 MiB and more of item statistics take up to half as long
+again."""
 
 
 class LocalPartitions:
@@ -28,6 +31,11 @@ class LocalPartitions:
     def n(self) -> int:
         """Number of parts."""
         return len(self.data)
+
+    @property
+    def term_bytes(self) -> int:
+        """Size of terms that suits, B."""
+        return _TERM_BYTES
 
     def place(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values themselves."""

@@ -5,9 +5,23 @@ from pymc_ep.kernels.paired_symbols.body import (
     Cells,
     Censored,
     Priors,
+    Statistics,
     Symbols,
     curvature,
 )
-from pymc_ep.kernels.paired_symbols.dispatch import pair_sums, update_rows
+from pymc_ep.kernels.paired_symbols.dispatch import pair_sums, row_backend, row_statistics, solve_rows, update_rows
 
-__all__ = ["Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]
+__all__ = [
+    "Background",
+    "Cells",
+    "Censored",
+    "Priors",
+    "Statistics",
+    "Symbols",
+    "curvature",
+    "pair_sums",
+    "row_backend",
+    "row_statistics",
+    "solve_rows",
+    "update_rows",
+]

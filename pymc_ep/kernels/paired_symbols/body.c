@@ -93,73 +93,164 @@ static void pymc_ep_relax_row(npy_intp width, const double *precision, const dou
     }
 }
 
-/* Return 0, or 1 where memory ran out. */
-static int pymc_ep_update_rows(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
-                               const double *counts, pymc_ep_symbols own, pymc_ep_symbols other,
-                               pymc_ep_symbols prior, const double *s, const double *t, const double *outer,
-                               const double *of_mean, const double *of_mean_bias, double of_bias, double number,
-                               double xi, int sequential, double *new_mean, double *new_variance, double *new_bias,
-                               double *new_bias_variance) {
+/* Write the sums over the cells of own symbol i: precision, the lower triangle, shift, slope, and those of its bias. */
+static void pymc_ep_add_cells(npy_intp i, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                              const double *counts, const pymc_ep_symbols *own, const pymc_ep_symbols *other,
+                              const double *t, double censored, double lam, double *precision, double *shift,
+                              double *slope, double *of_bias) {
+    double rho = 0.0, pull = 0.0;
+    for (npy_intp k = 0; k < width; k++) {
+        shift[k] = slope[k] = 0.0;
+        for (npy_intp d = 0; d <= k; d++)
+            precision[k * width + d] = 0.0;
+    }
+    for (npy_int64 c = ends[i]; c < ends[i + 1]; c++) {
+        const npy_intp j = others[c];
+        const double *v = other->mean + j * width, *b = other->variance + j * width;
+        double mean, square;
+        pymc_ep_pair_moments(own, other, i, j, width, &mean, &square);
+        const double lam_ij = pymc_ep_curvature(sqrt(square)), half = 0.5 * counts[c];
+        const double w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam));
+        const double by = half - w * other->bias[j];
+        rho += w;
+        pull += half - w * (mean - own->bias[i]);
+        for (npy_intp k = 0; k < width; k++) {
+            const double w_k = w * v[k];
+            double *row = precision + k * width;
+            shift[k] += by * v[k];
+            slope[k] += w_k;
+            for (npy_intp d = 0; d <= k; d++)
+                row[d] += w_k * v[d];
+            row[k] += w * b[k];
+        }
+    }
+    of_bias[0] = rho;
+    of_bias[1] = pull;
+}
+
+/* The moments of the other symbols, D' and lam(xi*). */
+typedef struct {
+    const double *outer, *mean, *mean_bias;
+    double bias, number, lam;
+} pymc_ep_background;
+
+/* Write own symbol i, given the sums over its cells. */
+static void pymc_ep_finish_row(npy_intp i, npy_intp width, const double *m, const pymc_ep_symbols *prior,
+                               double censored, const pymc_ep_background *of, int sequential, double *precision,
+                               double *shift, const double *slope, const double *of_bias, double *new_mean,
+                               double *new_variance, double *new_bias, double *new_bias_variance) {
+    const double scale = 2.0 * of->lam * censored;
+    double along = 0.0;
+    for (npy_intp k = 0; k < width; k++)
+        along += m[k] * of->mean[k];
+    if (isinf(prior->bias_variance[i])) {
+        new_bias[i] = prior->bias[i];
+        new_bias_variance[i] = 0.0;
+    } else {
+        const double rho = of_bias[0] + scale + prior->bias_variance[i];
+        const double pull = of_bias[1] - censored * (0.5 + 2.0 * of->lam * (of->bias + along));
+        new_bias[i] = (pull + prior->bias_variance[i] * prior->bias[i]) / rho;
+        new_bias_variance[i] = 1.0 / rho;
+    }
+    for (npy_intp k = 0; k < width; k++) {
+        const double tau = prior->variance[i * width + k];
+        for (npy_intp d = 0; d <= k; d++)
+            precision[k * width + d] += scale * of->outer[k * width + d];
+        precision[k * width + k] += tau;
+        shift[k] += tau * prior->mean[i * width + k] - censored * (0.5 * of->mean[k] + 2.0 * of->lam * of->mean_bias[k]) -
+                    (slope[k] + scale * of->mean[k]) * new_bias[i];
+        new_variance[i * width + k] = 1.0 / precision[k * width + k];
+    }
+    if (sequential)
+        pymc_ep_relax_row(width, precision, shift, m, new_mean + i * width);
+    else
+        pymc_ep_solve_row(width, precision, shift, new_mean + i * width);
+}
+
+/* Return 0, or 1 where memory ran out, as the functions below. */
+static int pymc_ep_row_statistics(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                                  const double *counts, pymc_ep_symbols own, pymc_ep_symbols other, const double *s,
+                                  const double *t, double number, double xi, double *precisions, double *shift,
+                                  double *slope, double *of_bias) {
     const double lam = pymc_ep_curvature(xi);
+    const npy_intp packed = width * (width + 1) / 2;
     int failed = 0;
 #pragma omp parallel
     {
-        double *precision = (double *)malloc((width * width + 2 * width) * sizeof(double));
-        double *shift = precision + width * width, *slope = shift + width;
+        double *precision = (double *)malloc(width * width * sizeof(double));
         if (precision == NULL)
             failed = 1;
 #pragma omp for schedule(dynamic, 16)
         for (npy_intp i = 0; i < n_own; i++) {
             if (precision == NULL)
                 continue;
-            const double *m = own.mean + i * width, censored = number * s[i], scale = 2.0 * lam * censored;
-            double along = 0.0;
-            for (npy_intp k = 0; k < width; k++) {
-                along += m[k] * of_mean[k];
-                shift[k] = -censored * (0.5 * of_mean[k] + 2.0 * lam * of_mean_bias[k]);
-                slope[k] = scale * of_mean[k];
+            pymc_ep_add_cells(i, width, ends, others, counts, &own, &other, t, number * s[i], lam, precision,
+                              shift + i * width, slope + i * width, of_bias + 2 * i);
+            double *out = precisions + i * packed;
+            for (npy_intp k = 0; k < width; k++)
                 for (npy_intp d = 0; d <= k; d++)
-                    precision[k * width + d] = scale * outer[k * width + d];
-            }
-            double rho = scale, pull = -censored * (0.5 + 2.0 * lam * (of_bias + along));
-            for (npy_int64 c = ends[i]; c < ends[i + 1]; c++) {
-                const npy_intp j = others[c];
-                const double *v = other.mean + j * width, *b = other.variance + j * width;
-                double mean, square;
-                pymc_ep_pair_moments(&own, &other, i, j, width, &mean, &square);
-                const double lam_ij = pymc_ep_curvature(sqrt(square)), half = 0.5 * counts[c];
-                const double w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam));
-                const double by = half - w * other.bias[j];
-                rho += w;
-                pull += half - w * (mean - own.bias[i]);
-                for (npy_intp k = 0; k < width; k++) {
-                    const double w_k = w * v[k];
-                    double *row = precision + k * width;
-                    shift[k] += by * v[k];
-                    slope[k] += w_k;
-                    for (npy_intp d = 0; d <= k; d++)
-                        row[d] += w_k * v[d];
-                    row[k] += w * b[k];
-                }
-            }
-            if (isinf(prior.bias_variance[i])) {
-                new_bias[i] = prior.bias[i];
-                new_bias_variance[i] = 0.0;
-            } else {
-                rho += prior.bias_variance[i];
-                new_bias[i] = (pull + prior.bias_variance[i] * prior.bias[i]) / rho;
-                new_bias_variance[i] = 1.0 / rho;
-            }
+                    *out++ = precision[k * width + d];
+        }
+        free(precision);
+    }
+    return failed;
+}
+
+static int pymc_ep_solve_rows(npy_intp n_own, npy_intp width, const double *precisions, const double *shifts,
+                              const double *slopes, const double *of_bias, const double *mean, pymc_ep_symbols prior,
+                              const double *s, const double *outer, const double *of_mean, const double *of_mean_bias,
+                              double bias, double number, double xi, int sequential, double *new_mean,
+                              double *new_variance, double *new_bias, double *new_bias_variance) {
+    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, number, pymc_ep_curvature(xi)};
+    const npy_intp packed = width * (width + 1) / 2;
+    int failed = 0;
+#pragma omp parallel
+    {
+        double *precision = (double *)malloc((width * width + width) * sizeof(double));
+        double *shift = precision + width * width;
+        if (precision == NULL)
+            failed = 1;
+#pragma omp for schedule(dynamic, 16)
+        for (npy_intp i = 0; i < n_own; i++) {
+            if (precision == NULL)
+                continue;
+            const double *in = precisions + i * packed;
             for (npy_intp k = 0; k < width; k++) {
-                const double tau = prior.variance[i * width + k];
-                precision[k * width + k] += tau;
-                shift[k] += tau * prior.mean[i * width + k] - slope[k] * new_bias[i];
-                new_variance[i * width + k] = 1.0 / precision[k * width + k];
+                shift[k] = shifts[i * width + k];
+                for (npy_intp d = 0; d <= k; d++)
+                    precision[k * width + d] = *in++;
             }
-            if (sequential)
-                pymc_ep_relax_row(width, precision, shift, m, new_mean + i * width);
-            else
-                pymc_ep_solve_row(width, precision, shift, new_mean + i * width);
+            pymc_ep_finish_row(i, width, mean + i * width, &prior, number * s[i], &of, sequential, precision, shift,
+                               slopes + i * width, of_bias + 2 * i, new_mean, new_variance, new_bias,
+                               new_bias_variance);
+        }
+        free(precision);
+    }
+    return failed;
+}
+
+static int pymc_ep_update_rows(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                               const double *counts, pymc_ep_symbols own, pymc_ep_symbols other,
+                               pymc_ep_symbols prior, const double *s, const double *t, const double *outer,
+                               const double *of_mean, const double *of_mean_bias, double bias, double number,
+                               double xi, int sequential, double *new_mean, double *new_variance, double *new_bias,
+                               double *new_bias_variance) {
+    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, number, pymc_ep_curvature(xi)};
+    int failed = 0;
+#pragma omp parallel
+    {
+        double *precision = (double *)malloc((width * width + 2 * width) * sizeof(double));
+        double *shift = precision + width * width, *slope = shift + width, of_bias[2];
+        if (precision == NULL)
+            failed = 1;
+#pragma omp for schedule(dynamic, 16)
+        for (npy_intp i = 0; i < n_own; i++) {
+            if (precision == NULL)
+                continue;
+            pymc_ep_add_cells(i, width, ends, others, counts, &own, &other, t, number * s[i], of.lam, precision, shift,
+                              slope, of_bias);
+            pymc_ep_finish_row(i, width, own.mean + i * width, &prior, number * s[i], &of, sequential, precision, shift,
+                               slope, of_bias, new_mean, new_variance, new_bias, new_bias_variance);
         }
         free(precision);
     }

@@ -23,7 +23,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_expit
 
-__all__ = ["SERIES", "Background", "Cells", "Censored", "Priors", "Symbols", "curvature", "pair_sums", "update_rows"]
+__all__ = [
+    "NOTHING",
+    "SERIES",
+    "Background",
+    "Cells",
+    "Censored",
+    "Priors",
+    "Statistics",
+    "Symbols",
+    "curvature",
+    "pair_sums",
+    "row_statistics",
+    "solve_rows",
+    "update_rows",
+]
 
 _CHUNK = 2**18
 """Number of entries of K x K matrices in a chunk of cells."""
@@ -78,6 +92,10 @@ class Background(NamedTuple):
     bias_square: float
 
 
+NOTHING = Background(np.zeros((0, 0)), np.zeros(0), np.zeros(0), 0.0, 0.0)
+"""Stands for a background that is not used."""
+
+
 class Censored(NamedTuple):
     """Censored pairs, as the own symbols see them.
 
@@ -118,6 +136,25 @@ class Cells(NamedTuple):
     counts: np.ndarray
 
 
+class Statistics(NamedTuple):
+    """Sums over the cells of each own symbol; those of disjoint cells add up.
+
+    Attributes
+    ----------
+    precision : ndarray, (I, K (K + 1) / 2)
+        Lower triangles of sum w E v v^T, by rows.
+    shift, slope : ndarray, (I, K)
+        sum (c / 2 - w E b_j) E v and sum w E v.
+    of_bias : ndarray, (I, 2)
+        sum w and sum (c / 2 - w E (u^T v + b_j)).
+    """
+
+    precision: np.ndarray
+    shift: np.ndarray
+    slope: np.ndarray
+    of_bias: np.ndarray
+
+
 def curvature(xi: ArrayLike) -> np.ndarray:
     """Return lam(xi) = tanh(xi / 2) / (4 xi) of values of at least zero."""
     xi = np.asarray(xi, dtype=float)
@@ -141,36 +178,21 @@ def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -
     return out
 
 
-def update_rows(
-    cells: Cells,
-    own: Symbols,
-    other: Symbols,
-    priors: Priors,
-    censored: Censored,
-    sequential: bool = False,
-) -> Symbols:
-    """Return the own symbols after updates of the bounds xi_ij, then of the biases, then of the factors.
+def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censored) -> Statistics:
+    """Return the sums over the cells of each own symbol from which `solve_rows` updates it.
 
     Parameters
     ----------
     cells : Cells
     own, other : Symbols
-    priors : Priors
-        Of the own symbols.
+        Before the update.
     censored : Censored
-    sequential : bool
-        Whether the factors of a symbol are updated one after the other; by default all at once, which is the joint
-        maximum of the bound.
+        Its background is not used.
     """
     n_own, width = own.mean.shape
-    lam, background = curvature(censored.xi), censored.background
-    number = censored.number * np.asarray(censored.own, dtype=float)
-    precision = 2.0 * lam * number[:, None, None] * background.outer
-    shift = -number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
-    slope = 2.0 * lam * number[:, None] * background.mean
-    of_bias = np.zeros((n_own, 2))
-    of_bias[:, 0] = 2.0 * lam * number
-    of_bias[:, 1] = -number * (0.5 + 2.0 * lam * (background.bias + own.mean @ background.mean))
+    lower = np.tril_indices(width)
+    lam, number = curvature(censored.xi), censored.number * np.asarray(censored.own, dtype=float)
+    out = Statistics(*(np.zeros((n_own, n)) for n in (len(lower[0]), width, width, 2)))
     for i, j, count in _chunks(cells, width):
         mean, square = _moments(own, other, i, j)
         lam_ij = curvature(np.sqrt(square))
@@ -178,14 +200,46 @@ def update_rows(
         v = other.mean[j].astype(float)
         outer = w[:, None, None] * v[:, :, None] * v[:, None, :]
         outer[:, np.arange(width), np.arange(width)] += w[:, None] * other.variance[j]
-        np.add.at(precision, i, outer)
-        np.add.at(shift, i, (0.5 * count - w * other.bias[j])[:, None] * v)
-        np.add.at(slope, i, w[:, None] * v)
-        np.add.at(of_bias, i, np.stack([w, 0.5 * count - w * (mean - own.bias[i])], axis=1))
+        np.add.at(out.precision, i, outer[:, *lower])
+        np.add.at(out.shift, i, (0.5 * count - w * other.bias[j])[:, None] * v)
+        np.add.at(out.slope, i, w[:, None] * v)
+        np.add.at(out.of_bias, i, np.stack([w, 0.5 * count - w * (mean - own.bias[i])], axis=1))
+    return out
+
+
+def solve_rows(
+    statistics: Statistics, own: Symbols, priors: Priors, censored: Censored, sequential: bool = False
+) -> Symbols:
+    """Return the own symbols after updates of the biases, then of the factors, given the sums over their cells.
+
+    Parameters
+    ----------
+    statistics : Statistics
+    own : Symbols
+        Before the update.
+    priors : Priors
+        Of the own symbols.
+    censored : Censored
+        The posterior of the other symbol is not used.
+    sequential : bool
+        Whether the factors of a symbol are updated one after the other; by default all at once, which is the joint
+        maximum of the bound.
+    """
+    width = own.mean.shape[1]
+    lam, background = curvature(censored.xi), censored.background
+    number = censored.number * np.asarray(censored.own, dtype=float)
+    precision = 2.0 * lam * number[:, None, None] * background.outer
+    rows, columns = np.tril_indices(width)
+    precision[:, rows, columns] += statistics.precision
+    precision[:, columns, rows] = precision[:, rows, columns]
+    shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
+    slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
+    rho = statistics.of_bias[:, 0] + 2.0 * lam * number
+    pull = statistics.of_bias[:, 1] - number * (0.5 + 2.0 * lam * (background.bias + own.mean @ background.mean))
     held = np.isinf(priors.bias_precision)
     known = np.where(held, 1.0, priors.bias_precision)
-    rho = of_bias[:, 0] + known
-    bias = np.where(held, priors.bias, (of_bias[:, 1] + known * priors.bias) / rho)
+    rho += known
+    bias = np.where(held, priors.bias, (pull + known * priors.bias) / rho)
     precision[:, np.arange(width), np.arange(width)] += priors.precision
     shift += priors.precision * priors.mean - slope * bias[:, None]
     if sequential:
@@ -198,6 +252,16 @@ def update_rows(
     variance = 1.0 / np.einsum("ikk->ik", precision)
     parts = (mean, variance, bias, np.where(held, 0.0, 1.0 / rho))
     return Symbols(*(part.astype(own.mean.dtype) for part in parts))
+
+
+def update_rows(
+    cells: Cells, own: Symbols, other: Symbols, priors: Priors, censored: Censored, sequential: bool = False
+) -> Symbols:
+    """Return the own symbols after updates of the bounds xi_ij, then of the biases, then of the factors.
+
+    The arguments are those of `row_statistics` and `solve_rows`.
+    """
+    return solve_rows(row_statistics(cells, own, other, censored), own, priors, censored, sequential)
 
 
 def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,28 +1,75 @@
 """Dispatch of the row updates: NumPy's body for small problems, Numba's for large ones, C and JAX where asked for."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 
-from pymc_ep.kernels.paired_symbols.body import Cells, Censored, Priors, Symbols, curvature
+from pymc_ep.kernels.paired_symbols.body import Cells, Censored, Priors, Statistics, Symbols, curvature
 
-__all__ = ["pair_sums", "update_rows"]
+__all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_rows"]
 
 _FEW = 200_000
 """Largest size for NumPy, cells times squared factors. A sweep takes some milliseconds there, and Numba's body some
 seconds to compile on a new machine."""
 
 
+def row_backend(backend: str, cells: Cells, width: int) -> str:
+    """Return the bodies that suit so many cells and factors, or those asked for."""
+    if backend != "auto":
+        return backend
+    return "numpy" if len(cells.others) * width**2 <= _FEW else "numba"
+
+
 def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray, *, backend: str = "auto") -> np.ndarray:
     """Return sums over the cells of each own symbol, (I, 4); see the NumPy body."""
-    chosen = _chosen(backend, cells, own)
+    chosen = row_backend(backend, cells, own.mean.shape[1])
     if chosen == "c":
         return _ops().compiled_in_c(_ops().PairSums())(*cells, *_doubles(own), *_doubles(other), weights)
     if chosen != "numba":
         return _body(chosen).pair_sums(cells, own, other, weights)
     out = np.empty((len(cells.ends) - 1, 4))
     _body(chosen).pair_sums(*cells, *own, *other, weights, out)
+    return out
+
+
+def row_statistics(
+    cells: Cells, own: Symbols, other: Symbols, censored: Censored, *, backend: str = "auto"
+) -> Statistics:
+    """Return the sums over the cells of each own symbol from which it is updated; see the NumPy body."""
+    chosen = row_backend(backend, cells, own.mean.shape[1])
+    weights = censored.own, censored.other
+    if chosen == "c":
+        arrays = (*cells, *_doubles(own), *_doubles(other), *weights)
+        return Statistics(*_ops().compiled_in_c(_ops().RowStatistics())(*arrays, censored.number, censored.xi))
+    if chosen != "numba":
+        return _body(chosen).row_statistics(cells, own, other, censored)
+    n_own, width = own.mean.shape
+    out = Statistics(*(np.empty((n_own, n)) for n in (width * (width + 1) // 2, width, width, 2)))
+    _body(chosen).row_statistics(*cells, *own, *other, *weights, censored.number, _lam(censored), *out)
+    return out
+
+
+def solve_rows(
+    statistics: Statistics,
+    own: Symbols,
+    priors: Priors,
+    censored: Censored,
+    *,
+    sequential: bool = False,
+    backend: str = "auto",
+) -> Symbols:
+    """Return the own symbols after an update, given the sums over their cells; see the NumPy body."""
+    chosen = backend if backend != "auto" else "numpy" if statistics.precision.size <= _FEW else "numba"
+    arrays = (*priors, censored.own, *censored.background[:4], censored.number)
+    if chosen == "c":
+        solve = _ops().compiled_in_c(_ops().SolveRows(sequential))
+        return _as_stored(own, solve(*statistics, np.asarray(own.mean, dtype=float), *arrays, censored.xi))
+    if chosen != "numba":
+        return _body(chosen).solve_rows(statistics, own, priors, censored, sequential)
+    out = Symbols(*(np.empty_like(part) for part in own))
+    _body(chosen).solve_rows(*statistics, own.mean, *arrays, _lam(censored), sequential, *out)
     return out
 
 
@@ -36,25 +83,26 @@ def update_rows(
     sequential: bool = False,
     backend: str = "auto",
 ) -> Symbols:
-    """Return the own symbols after an update; see the NumPy body."""
-    chosen = _chosen(backend, cells, own)
-    moments, weights = censored.background[:4], (censored.own, censored.other)
+    """Return the own symbols after an update, whose sums over cells are not stored; see the NumPy body."""
+    chosen = row_backend(backend, cells, own.mean.shape[1])
+    arrays = (*priors, censored.own, censored.other, *censored.background[:4], censored.number)
     if chosen == "c":
-        arrays = (*cells, *_doubles(own), *_doubles(other), *priors, *weights, *moments)
-        found = _ops().compiled_in_c(_ops().UpdateRows(sequential))(*arrays, censored.number, censored.xi)
-        return Symbols(*(part.astype(own.mean.dtype, copy=False) for part in found))
+        update = _ops().compiled_in_c(_ops().UpdateRows(sequential))
+        return _as_stored(own, update(*cells, *_doubles(own), *_doubles(other), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).update_rows(cells, own, other, priors, censored, sequential)
     out = Symbols(*(np.empty_like(part) for part in own))
-    lam = float(curvature(censored.xi))
-    _body(chosen).update_rows(*cells, *own, *other, *priors, *weights, *moments, censored.number, lam, sequential, *out)
+    _body(chosen).update_rows(*cells, *own, *other, *arrays, _lam(censored), sequential, *out)
     return out
 
 
-def _chosen(backend: str, cells: Cells, own: Symbols) -> str:
-    if backend != "auto":
-        return backend
-    return "numpy" if len(cells.others) * own.mean.shape[1] ** 2 <= _FEW else "numba"
+def _lam(censored: Censored) -> float:
+    return float(curvature(censored.xi))
+
+
+def _as_stored(own: Symbols, found: Sequence[np.ndarray]) -> Symbols:
+    """Return symbols of the storage type of the own ones."""
+    return Symbols(*(part.astype(own.mean.dtype, copy=False) for part in found))
 
 
 def _body(chosen: str) -> ModuleType:

@@ -3,7 +3,7 @@
 Cells pass in chunks of a fixed size, so that no array has as many entries as cells times K x K.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,20 @@ import numpy as np
 from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
-from pymc_ep.kernels.paired_symbols.body import SERIES, Background, Cells, Censored, Priors, Symbols
-from pymc_ep.kernels.paired_symbols.op import PairSums, UpdateRows
+from pymc_ep.kernels.paired_symbols.body import (
+    NOTHING,
+    SERIES,
+    Background,
+    Cells,
+    Censored,
+    Priors,
+    Statistics,
+    Symbols,
+)
+from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
 from pymc_ep.kernels.truncated_normal.jax import require_float64
 
-__all__ = ["pair_sums", "update_rows"]
+__all__ = ["pair_sums", "row_statistics", "solve_rows", "update_rows"]
 
 _CHUNK = 2**20
 """Largest number of entries of K x K matrices of a chunk of cells, 8 MiB."""
@@ -76,6 +85,59 @@ def sums_of_rows(
     return _over_chunks(add, first, i, others, counts, _CHUNK // width, n_own)[:n_own]
 
 
+def statistics_of_rows(
+    i: jax.Array, others: jax.Array, counts: jax.Array, own: Symbols, other: Symbols, censored: Censored
+) -> Statistics:
+    """Return the sums over the cells of each own symbol, given the own row of each cell; see the NumPy body."""
+    n_own, width = own.mean.shape
+    lam, number = _curvature(censored.xi), censored.number * censored.own
+    padded, padded_number = _with_one_more(own), jnp.concatenate([number, jnp.zeros(1)])
+    rows, columns = np.tril_indices(width)
+    diagonal = np.flatnonzero(rows == columns)
+
+    def add(totals: Any, i: jax.Array, j: jax.Array, count: jax.Array) -> Any:
+        mean, square = _moments(padded, other, i, j)
+        lam_ij = _curvature(jnp.sqrt(square))
+        w = 2.0 * (count * lam_ij + padded_number[i] * censored.other[j] * (lam_ij - lam))
+        v = other.mean[j]
+        outer = (w[:, None] * v[:, rows] * v[:, columns]).at[:, diagonal].add(w[:, None] * other.variance[j])
+        shift = (0.5 * count - w * other.bias[j])[:, None] * v
+        of_bias = jnp.stack([w, 0.5 * count - w * (mean - padded.bias[i])], axis=1)
+        parts = (outer, shift, w[:, None] * v, of_bias)
+        return tuple(total + jax.ops.segment_sum(part, i, num_segments=n_own + 1) for total, part in zip(totals, parts))
+
+    first = tuple(jnp.zeros((n_own + 1, n)) for n in (len(rows), width, width, 2))
+    totals = _over_chunks(add, first, i, others, counts, _CHUNK // width**2, n_own)
+    return Statistics(*(total[:n_own] for total in totals))
+
+
+def solved_rows(
+    statistics: Statistics, own_mean: jax.Array, priors: Priors, censored: Censored, sequential: bool
+) -> Symbols:
+    """Return the own symbols after an update, given the sums over their cells; see the NumPy body."""
+    width = own_mean.shape[1]
+    background, lam = censored.background, _curvature(censored.xi)
+    number = censored.number * censored.own
+    rows, columns = np.tril_indices(width)
+    packed = statistics.precision + 2.0 * lam * number[:, None] * background.outer[rows, columns]
+    square = jnp.zeros((len(own_mean), width, width)).at[:, rows, columns].set(packed)
+    precision = square.at[:, columns, rows].set(packed)
+    shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
+    slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
+    rho = statistics.of_bias[:, 0] + 2.0 * lam * number
+    pull = statistics.of_bias[:, 1] - number * (0.5 + 2.0 * lam * (background.bias + own_mean @ background.mean))
+    held = jnp.isinf(priors.bias_precision)
+    known = jnp.where(held, 1.0, priors.bias_precision)
+    rho = rho + known
+    bias = jnp.where(held, priors.bias, (pull + known * priors.bias) / rho)
+    diagonal = np.arange(width)
+    precision = precision.at[:, diagonal, diagonal].add(priors.precision)
+    shift = shift + priors.precision * priors.mean - slope * bias[:, None]
+    mean = _relaxed(precision, shift, own_mean) if sequential else _solved(precision, shift)
+    variance = 1.0 / precision[:, diagonal, diagonal]
+    return Symbols(mean, variance, bias, jnp.where(held, 0.0, 1.0 / rho))
+
+
 def updated_rows(
     i: jax.Array,
     others: jax.Array,
@@ -87,45 +149,8 @@ def updated_rows(
     sequential: bool,
 ) -> Symbols:
     """Return the own symbols after an update, given the own row of each cell; see the NumPy body."""
-    n_own, width = own.mean.shape
-    background, lam = censored.background, _curvature(censored.xi)
-    number = censored.number * censored.own
-    padded, padded_number = _with_one_more(own), jnp.concatenate([number, jnp.zeros(1)])
-    diagonal = jnp.arange(width)
-
-    def add(totals: Any, i: jax.Array, j: jax.Array, count: jax.Array) -> Any:
-        mean, square = _moments(padded, other, i, j)
-        lam_ij = _curvature(jnp.sqrt(square))
-        w = 2.0 * (count * lam_ij + padded_number[i] * censored.other[j] * (lam_ij - lam))
-        v = other.mean[j]
-        outer = (
-            (w[:, None, None] * v[:, :, None] * v[:, None, :])
-            .at[:, diagonal, diagonal]
-            .add(w[:, None] * other.variance[j])
-        )
-        shift = (0.5 * count - w * other.bias[j])[:, None] * v
-        of_bias = jnp.stack([w, 0.5 * count - w * (mean - padded.bias[i])], axis=1)
-        parts = (outer, shift, w[:, None] * v, of_bias)
-        return tuple(total + jax.ops.segment_sum(part, i, num_segments=n_own + 1) for total, part in zip(totals, parts))
-
-    shapes = ((width, width), (width,), (width,), (2,))
-    first = tuple(jnp.zeros((n_own + 1, *shape)) for shape in shapes)
-    totals = _over_chunks(add, first, i, others, counts, _CHUNK // width**2, n_own)
-    precision, shift, slope, of_bias = (total[:n_own] for total in totals)
-    precision = precision + 2.0 * lam * number[:, None, None] * background.outer
-    shift = shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
-    slope = slope + 2.0 * lam * number[:, None] * background.mean
-    rho = of_bias[:, 0] + 2.0 * lam * number
-    pull = of_bias[:, 1] - number * (0.5 + 2.0 * lam * (background.bias + own.mean @ background.mean))
-    held = jnp.isinf(priors.bias_precision)
-    known = jnp.where(held, 1.0, priors.bias_precision)
-    rho = rho + known
-    bias = jnp.where(held, priors.bias, (pull + known * priors.bias) / rho)
-    precision = precision.at[:, diagonal, diagonal].add(priors.precision)
-    shift = shift + priors.precision * priors.mean - slope * bias[:, None]
-    mean = _relaxed(precision, shift, own.mean) if sequential else _solved(precision, shift)
-    variance = 1.0 / precision[:, diagonal, diagonal]
-    return Symbols(mean, variance, bias, jnp.where(held, 0.0, 1.0 / rho))
+    statistics = statistics_of_rows(i, others, counts, own, other, censored)
+    return solved_rows(statistics, own.mean, priors, censored, sequential)
 
 
 def _solved(precision: jax.Array, shift: jax.Array) -> jax.Array:
@@ -142,6 +167,8 @@ def _relaxed(precision: jax.Array, shift: jax.Array, mean: jax.Array) -> jax.Arr
 
 
 _jit_sums = jax.jit(sums_of_rows)
+_jit_statistics = jax.jit(statistics_of_rows)
+_jit_solve = jax.jit(solved_rows, static_argnames="sequential")
 _jit_update = jax.jit(updated_rows, static_argnames="sequential")
 
 
@@ -156,6 +183,30 @@ def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -
     return out
 
 
+def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censored) -> Statistics:
+    """Return the sums over the cells of each own symbol, in blocks of rows; see the NumPy body."""
+    require_float64()
+    n_own, width = own.mean.shape
+    out = Statistics(*(np.empty((n_own, n)) for n in (width * (width + 1) // 2, width, width, 2)))
+    for rows, here, i in _blocks(cells, width):
+        seen = _seen(censored, rows)
+        _write(out, rows, _jit_statistics(i, *here, _padded_block(own, rows), _doubles(other), seen))
+    return out
+
+
+def solve_rows(
+    statistics: Statistics, own: Symbols, priors: Priors, censored: Censored, sequential: bool = False
+) -> Symbols:
+    """Return the own symbols after an update, in blocks of rows; see the NumPy body."""
+    require_float64()
+    out = Symbols(*(np.empty_like(part) for part in own))
+    for rows in _row_blocks(len(own.bias), own.mean.shape[1]):
+        block, own_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
+        sums, seen = _padded_block(statistics, rows), _seen(censored, rows)._replace(other=np.zeros(0))
+        _write(out, rows, _jit_solve(sums, block.mean, own_priors, seen, sequential=bool(sequential)))
+    return out
+
+
 def update_rows(
     cells: Cells, own: Symbols, other: Symbols, priors: Priors, censored: Censored, sequential: bool = False
 ) -> Symbols:
@@ -164,11 +215,27 @@ def update_rows(
     out = Symbols(*(np.empty_like(part) for part in own))
     for rows, here, i in _blocks(cells, own.mean.shape[1]):
         block, own_priors = _padded_block(own, rows), _padded_block(priors, rows, 1.0)
-        seen = censored._replace(own=_padded(np.asarray(censored.own, dtype=float)[rows], 0.0))
+        seen = _seen(censored, rows)
         found = _jit_update(i, *here, block, _doubles(other), own_priors, seen, sequential=bool(sequential))
-        for total, part in zip(out, found):
-            total[rows] = np.asarray(part)[: rows.stop - rows.start]
+        _write(out, rows, found)
     return out
+
+
+def _seen(censored: Censored, rows: slice) -> Censored:
+    """Return the censored pairs as a block of rows sees them."""
+    return censored._replace(own=_padded(np.asarray(censored.own, dtype=float)[rows], 0.0))
+
+
+def _write(out: Any, rows: slice, found: Any) -> None:
+    """Write the fields of a block of rows, without what fills it up."""
+    for total, part in zip(out, found):
+        total[rows] = np.asarray(part)[: rows.stop - rows.start]
+
+
+def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
+    step = max(1, _BLOCK // width**2)
+    for begin in range(0, n_rows, step):
+        yield slice(begin, min(begin + step, n_rows))
 
 
 def _blocks(cells: Cells, width: int) -> Any:
@@ -176,9 +243,7 @@ def _blocks(cells: Cells, width: int) -> Any:
 
     Lengths are rounded up to powers of two, so that few functions are compiled.
     """
-    n_rows, step = len(cells.ends) - 1, max(1, _BLOCK // width**2)
-    for begin in range(0, n_rows, step):
-        rows = slice(begin, min(begin + step, n_rows))
+    for rows in _row_blocks(len(cells.ends) - 1, width):
         size = 1 << max(rows.stop - rows.start - 1, 0).bit_length()
         own = slice(int(cells.ends[rows.start]), int(cells.ends[rows.stop]))
         i = np.repeat(np.arange(rows.stop - rows.start), np.diff(cells.ends[rows.start : rows.stop + 1]))
@@ -212,6 +277,32 @@ def jax_pair_sums(op: PairSums, **kwargs: object) -> Callable[..., jax.Array]:
     def run(ends: Any, others: Any, counts: Any, *rest: Any) -> jax.Array:
         own, other, weights = Symbols(*rest[:4]), Symbols(*rest[4:8]), rest[8]
         return sums_of_rows(_own_rows(ends, len(others)), others, counts, own, other, weights)
+
+    return run
+
+
+@jax_funcify.register(RowStatistics)
+def jax_row_statistics(op: RowStatistics, **kwargs: object) -> Callable[..., tuple[jax.Array, ...]]:
+    """Return the JAX body of `RowStatistics`."""
+    require_float64()
+
+    def run(ends: Any, others: Any, counts: Any, *rest: Any) -> tuple[jax.Array, ...]:
+        own, other, (s, t, number, xi) = Symbols(*rest[:4]), Symbols(*rest[4:8]), rest[8:]
+        censored = Censored(number, s, t, NOTHING, xi)
+        return tuple(statistics_of_rows(_own_rows(ends, len(others)), others, counts, own, other, censored))
+
+    return run
+
+
+@jax_funcify.register(SolveRows)
+def jax_solve_rows(op: SolveRows, **kwargs: object) -> Callable[..., tuple[jax.Array, ...]]:
+    """Return the JAX body of `SolveRows`."""
+    require_float64()
+
+    def run(*inputs: Any) -> tuple[jax.Array, ...]:
+        s, outer, mean, mean_bias, bias, number, xi = inputs[9:]
+        censored = Censored(number, s, s, Background(outer, mean, mean_bias, bias, 0.0), xi)
+        return tuple(solved_rows(Statistics(*inputs[:4]), inputs[4], Priors(*inputs[5:9]), censored, op.sequential))
 
     return run
 

@@ -14,14 +14,16 @@ from pytensor.link.c.op import OpenMPOp
 
 from pymc_ep.compat import c_mode
 from pymc_ep.kernels.paired_symbols import body
-from pymc_ep.kernels.paired_symbols.body import Background, Cells, Censored, Priors, Symbols
+from pymc_ep.kernels.paired_symbols.body import NOTHING, Background, Cells, Censored, Priors, Statistics, Symbols
 
-__all__ = ["PairSums", "UpdateRows", "compiled_in_c"]
+__all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateRows", "compiled_in_c"]
 
 _SOURCE = Path(__file__).with_name("body.c")
 _CELLS = (("int64", 1), ("int32", 1), ("float64", 1))
 _SYMBOLS = (("float64", 2), ("float64", 2), ("float64", 1), ("float64", 1))
 _NUMBER = ("float64", 0)
+_OWN_SHAPES = ("n_own, width", "n_own, width", "n_own", "n_own")
+"""Shapes of the fields of the own symbols."""
 _C_TYPES = {"int64": "npy_int64", "int32": "npy_int32", "float64": "double"}
 
 
@@ -32,6 +34,8 @@ class _RowOp(OpenMPOp):
     """Type and number of dimensions of each input."""
     outputs: tuple[int, ...]
     """Number of dimensions of each output, all float64."""
+    sized_by = 3
+    """The input of shape (own symbols, factors)."""
 
     def make_node(self, *inputs: Any) -> Apply:
         """Return the node; inputs are cast to their types."""
@@ -78,7 +82,8 @@ class _RowOp(OpenMPOp):
             held.append(f"{name}_{k}")
             lines.append(f"PyArrayObject *{name}_{k} = PyArray_GETCONTIGUOUS({value});")
             lines.append(f"const {_C_TYPES[dtype]} *{name}_p{k} = (const {_C_TYPES[dtype]} *)PyArray_DATA({name}_{k});")
-        lines.append(f"const npy_intp n_own = PyArray_DIM({name}_3, 0), width = PyArray_DIM({name}_3, 1);")
+        own = f"{name}_{self.sized_by}"
+        lines.append(f"const npy_intp n_own = PyArray_DIM({own}, 0), width = PyArray_DIM({own}, 1);")
         for out, shape, ndim in zip(outputs, self.c_shapes(), self.outputs):
             lines.append(f"npy_intp {out}_shape[] = {{{shape}}}; Py_XDECREF({out});")
             lines.append(f"{out} = (PyArrayObject *)PyArray_EMPTY({ndim}, {out}_shape, NPY_DOUBLE, 0);")
@@ -115,6 +120,70 @@ class PairSums(_RowOp):
         return f"pymc_ep_pair_sums(n_own, width, {cells}, {own}, {other}, {inputs[11]}, {outputs[0]});"
 
 
+class RowStatistics(_RowOp):
+    """Op of `pymc_ep.kernels.paired_symbols.row_statistics`.
+
+    Inputs are the fields of cells, own symbols and other symbols, then s, t, D' and xi*; outputs are the fields of the
+    statistics.
+    """
+
+    __props__ = ()
+    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, *(("float64", 1),) * 2, *(_NUMBER,) * 2)
+    outputs = (2, 2, 2, 2)
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the statistics by the NumPy body."""
+        own, other = Symbols(*inputs[3:7]), Symbols(*inputs[7:11])
+        s, t, number, xi = inputs[11:]
+        return body.row_statistics(Cells(*inputs[:3]), own, other, Censored(float(number), s, t, NOTHING, float(xi)))
+
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shapes of the statistics."""
+        return ["n_own, width * (width + 1) / 2", "n_own, width", "n_own, width", "n_own, 2"]
+
+    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
+        """Return the C statement that runs the body."""
+        cells, symbols = ", ".join(inputs[:3]), [_symbols(inputs[k : k + 4]) for k in (3, 7)]
+        arguments = ", ".join([cells, *symbols, *inputs[11:13], *_numbers(inputs[13:]), *outputs])
+        return f"if (pymc_ep_row_statistics(n_own, width, {arguments})) {{ PyErr_NoMemory(); {fail} }}"
+
+
+class SolveRows(_RowOp):
+    """Op of `pymc_ep.kernels.paired_symbols.solve_rows`.
+
+    Inputs are the fields of statistics, the own means and the fields of priors, then s, the first four fields of the
+    background, D' and xi*; outputs are the fields of the own symbols.
+    """
+
+    __props__ = ("sequential",)
+    types = (*(("float64", 2),) * 5, *_SYMBOLS, *(("float64", ndim) for ndim in (1, 2, 1, 1)), *(_NUMBER,) * 3)
+    outputs = (2, 2, 1, 1)
+    sized_by = 4
+
+    def __init__(self, sequential: bool = False) -> None:
+        self.sequential = bool(sequential)
+        super().__init__()
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the symbols by the NumPy body."""
+        mean, priors, (s, *moments, number, xi) = inputs[4], Priors(*inputs[5:9]), inputs[9:]
+        own = Symbols(mean, np.zeros_like(mean), np.zeros(len(mean)), np.zeros(len(mean)))
+        censored = Censored(float(number), s, np.zeros(0), _background(moments), float(xi))
+        return body.solve_rows(Statistics(*inputs[:4]), own, priors, censored, self.sequential)
+
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shapes of the own symbols."""
+        return _OWN_SHAPES
+
+    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
+        """Return the C statement that runs the body."""
+        arrays, numbers = inputs[9:13], _numbers(inputs[13:])
+        arguments = ", ".join(
+            [*inputs[:5], _symbols(inputs[5:9]), *arrays, *numbers, str(int(self.sequential)), *outputs]
+        )
+        return f"if (pymc_ep_solve_rows(n_own, width, {arguments})) {{ PyErr_NoMemory(); {fail} }}"
+
+
 class UpdateRows(_RowOp):
     """Op of `pymc_ep.kernels.paired_symbols.update_rows`.
 
@@ -140,21 +209,30 @@ class UpdateRows(_RowOp):
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the symbols by the NumPy body."""
         own, other, priors = Symbols(*inputs[3:7]), Symbols(*inputs[7:11]), Priors(*inputs[11:15])
-        s, t, outer, mean, mean_bias, bias, number, xi = inputs[15:]
-        background = Background(outer, mean, mean_bias, float(bias), 0.0)
-        censored = Censored(float(number), s, t, background, float(xi))
+        s, t, *moments, number, xi = inputs[15:]
+        censored = Censored(float(number), s, t, _background(moments), float(xi))
         return body.update_rows(Cells(*inputs[:3]), own, other, priors, censored, self.sequential)
 
     def c_shapes(self) -> Sequence[str]:
         """Return the shapes of the own symbols."""
-        return ["n_own, width", "n_own, width", "n_own", "n_own"]
+        return _OWN_SHAPES
 
     def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
         """Return the C statement that runs the body."""
         cells, symbols = ", ".join(inputs[:3]), [_symbols(inputs[k : k + 4]) for k in (3, 7, 11)]
-        arrays, numbers = inputs[15:20], [f"*{pointer}" for pointer in inputs[20:]]
+        arrays, numbers = inputs[15:20], _numbers(inputs[20:])
         arguments = ", ".join([cells, *symbols, *arrays, *numbers, str(int(self.sequential)), *outputs])
         return f"if (pymc_ep_update_rows(n_own, width, {arguments})) {{ PyErr_NoMemory(); {fail} }}"
+
+
+def _numbers(pointers: Sequence[str]) -> list[str]:
+    return [f"*{pointer}" for pointer in pointers]
+
+
+def _background(moments: Sequence[np.ndarray]) -> Background:
+    """Return the background with its first four fields."""
+    outer, mean, mean_bias, bias = moments
+    return Background(outer, mean, mean_bias, float(bias), 0.0)
 
 
 @cache
