@@ -183,6 +183,8 @@ def fit(
         if why is not None and why.sentence:
             converged = solution.converged and why.converged
             solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)
+        if saved.failure:
+            solution = replace(solution, status=f"{solution.status}; {saved.failure}")
         warn_unless_converged(chosen, solution)
         settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
         timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}

@@ -194,15 +194,15 @@ class PairedSymbols(Discrete):
         n_pairs = pt.as_tensor_variable(n_pairs).astype("int64")
         biases = [_of_symbols(side, b, m) for side, b, m in zip(_SIDES, (user_bias, item_bias), (U, V))]
         popularities = [pt.as_tensor_variable(p) for p in (user_popularity, item_popularity)]
-        n_censored = pt.as_tensor_variable(censored_ratio).astype("float64") * n_pairs
-        return super().dist([*popularities, U, V, *biases, n_pairs, n_censored], **kwargs)
+        ratio = pt.as_tensor_variable(censored_ratio).astype("float64")
+        return super().dist([*popularities, U, V, *biases, n_pairs, ratio], **kwargs)
 
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value: the first user with the first item."""
         return pt.zeros(rv.shape, dtype="int64")
 
     def logp(
-        value: Any, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any, n_censored: Any
+        value: Any, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any, censored_ratio: Any
     ) -> Any:
         """Return the graph of the log density of pairs, (D, 2), or of counts in rows, (n, 3)."""
         i, j = value[:, 0], value[:, 1]
@@ -211,7 +211,7 @@ class PairedSymbols(Discrete):
         observed = times * (pt.log(pi[i]) + pt.log(psi[j]) - pt.softplus(-a))
         every = U @ V.T + user_bias[:, None] + item_bias
         censored = pt.logsumexp(pt.log(pi)[:, None] + pt.log(psi) - pt.softplus(every))
-        return observed.sum() + n_censored * censored
+        return observed.sum() + censored_ratio * n_pairs * censored
 
 
 def _popularity(name: str, side: str, matrix: Any, concentration: Any) -> Any:

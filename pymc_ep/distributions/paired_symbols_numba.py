@@ -20,7 +20,7 @@ def paired_symbols(op: PairedSymbolsRV, node: Apply) -> Callable[..., Any]:
 
     @numba_njit
     def random(
-        rng: Any, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any, n_censored: Any
+        rng: Any, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any, censored_ratio: Any
     ) -> Any:
         users, items = np.cumsum(pi), np.cumsum(psi)
         n = int(n_pairs)

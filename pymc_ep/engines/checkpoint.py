@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +28,23 @@ class Checkpoint:
     call : mapping of str to ndarray, optional
         Arrays that identify the fit, by their names in error messages. They are saved too, and a fit resumes only
         if they are equal.
+
+    Attributes
+    ----------
+    failure : str
+        Why the last save failed, such as a full disk; empty where it did not. The file is then that of the save before.
     """
 
     def __init__(self, path: str | os.PathLike | None = None, call: Mapping[str, np.ndarray] | None = None):
         self.path, self._call = None if path is None else Path(path), dict(call or {})
         if self.path is not None and not self.path.parent.is_dir():
             raise FileNotFoundError(f"checkpoint={str(path)!r} lies in a folder that does not exist; create it.")
-        self._written = time.monotonic()
+        self._written, self.failure = time.monotonic(), ""
+
+    @property
+    def due(self) -> bool:
+        """Whether half a minute has passed since the last save."""
+        return self.path is not None and time.monotonic() - self._written > _SECONDS
 
     def load(self) -> dict[str, np.ndarray] | None:
         """Return the saved arrays, or None where there is no file yet.
@@ -61,14 +72,29 @@ class Checkpoint:
         return arrays
 
     def save(self, *, last: bool = False, **arrays: np.ndarray) -> None:
-        """Save the arrays if half a minute has passed or if `last`; the file is replaced atomically."""
-        if self.path is None or not (last or time.monotonic() - self._written > _SECONDS):
+        """Save the arrays if a save is due or if `last`; the file is replaced atomically.
+
+        Warns
+        -----
+        RuntimeWarning
+            If the file can't be written, once; the fit goes on.
+        """
+        if self.path is None or not (last or self.due):
             return
         part = self.path.with_name(self.path.name + ".part")
-        with part.open("wb") as file:
-            call = {_CALL + name: value for name, value in self._call.items()}
-            np.savez(file, allow_pickle=False, **arrays, **call)
-        part.replace(self.path)
+        failed = self.failure
+        try:
+            with part.open("wb") as file:
+                call = {_CALL + name: value for name, value in self._call.items()}
+                np.savez(file, allow_pickle=False, **arrays, **call)
+            part.replace(self.path)
+            self.failure = ""
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            self.failure = f"checkpoint={str(self.path)!r} could not be written: {error.strerror or error}"
+        if self.failure and not failed:
+            why = f"{self.failure}. The fit goes on, and resumes from the last one written; free space for the next."
+            warnings.warn(why, RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 
 

@@ -70,7 +70,8 @@ class RecordedEngine(Generic[Problem, Start, State]):
 
     def save(self, state: State, *, last: bool = False) -> None:
         """Save the state if the checkpoint is due or if `last`."""
-        self._checkpoint.save(last=last, **self._arrays(state))
+        if last or self._checkpoint.due:
+            self._checkpoint.save(last=True, **self._arrays(state))
 
     def _recorded(self, state: State) -> State:
         self.thetas.append(self._theta(state))

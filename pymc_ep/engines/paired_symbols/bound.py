@@ -1,82 +1,146 @@
-"""The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13)."""
+"""The lower bound on the log density of paired symbols, with all of its constants (Paquet et al. 2014, eq. 13).
+
+Sums over the symbols of a side, `SideTerms`, are apart from what needs both sides, as users may lie in parts.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import digamma, gammaln, xlogy
 
-from pymc_ep.engines.paired_symbols.updates import (
-    background_terms,
-    cell_terms,
-    expected_log,
-    squares,
-)
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Popularity
-from pymc_ep.kernels.paired_symbols import Background, Symbols
+from pymc_ep.engines.paired_symbols.updates import Crossed, censored_bound, squares
+from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairedPrior, Rows, Side
 
-__all__ = ["log_bound"]
+__all__ = ["BlockTerms", "SideTerms", "log_bound", "side_terms", "updated_gammas"]
+
+
+class BlockTerms(NamedTuple):
+    """Sums over factors, or over biases, except those of infinite prior precision, which are constants.
+
+    Attributes
+    ----------
+    squares : ndarray, (K,) or ()
+        sum E (u - m)^2 times the prior's factor of the precision.
+    n : float
+        Number of entries of each column.
+    constants : float
+        2 (E log q - E log p) without `squares` and the learned precision. Entries of variance zero are points, which
+        have no E log q.
+    """
+
+    squares: np.ndarray
+    n: float
+    constants: float
+
+
+class SideTerms(NamedTuple):
+    """Sums over the symbols of one side.
+
+    Attributes
+    ----------
+    popularity : float
+        Of popularities and censored symbols, without what depends on the sums of all concentrations alone.
+    factors, bias : BlockTerms
+    """
+
+    popularity: float
+    factors: BlockTerms
+    bias: BlockTerms
+
+
+def side_terms(side: Side, rows: Rows, counts: np.ndarray, number: float, total: float) -> SideTerms:
+    """Return the sums over symbols of one side.
+
+    Parameters
+    ----------
+    side : Side
+    rows : Rows
+    counts : ndarray, (I,)
+        Numbers of pairs.
+    number : float
+        D'.
+    total : float
+        Sum of the concentrations of all symbols of the side.
+    """
+    (concentration, s), symbols = rows.popularity, rows.symbols
+    expected_log = digamma(concentration) - digamma(total)
+    popularity = float((counts + number * s) @ expected_log) - number * float(xlogy(s, s).sum())
+    popularity += float(np.sum(gammaln(concentration) - gammaln(side.concentration)))
+    popularity -= float((concentration - side.concentration) @ expected_log)
+    factors = _block_terms(side.factors, symbols.mean, symbols.variance)
+    return SideTerms(popularity, factors, _block_terms(side.bias, symbols.bias, symbols.bias_variance))
+
+
+def _block_terms(block: Block, mean: np.ndarray, variance: np.ndarray) -> BlockTerms:
+    some = np.isfinite(block.precision)
+    known = np.where(some, block.precision, 1.0)
+    free = variance > 0
+    own = np.where(free, -1.0 - np.log(np.where(free, variance, 1.0)), np.log(2.0 * np.pi))
+    found = np.where(some, squares(block._replace(precision=known), mean, variance), 0.0)
+    n = float(some.sum()) / max(1, found[0].size) if len(found) else 0.0
+    return BlockTerms(found.sum(axis=0), n, float(np.where(some, own - np.log(known), 0.0).sum()))
 
 
 def log_bound(
-    pairs: PairCounts,
     prior: PairedPrior,
-    symbols: tuple[Symbols, Symbols],
-    popularities: tuple[Popularity, Popularity],
     gammas: tuple[GammaFactor, ...],
-    of_items: Background,
-    sums: np.ndarray,
+    sides: tuple[SideTerms, SideTerms],
+    totals: tuple[float, float],
+    number: float,
+    cells: np.ndarray,
+    pair: Crossed,
     xi: float,
 ) -> float:
     """Return the bound at given factors, whose cells have their tightest xi_ij.
 
     Parameters
     ----------
-    pairs : PairCounts
     prior : PairedPrior
-    symbols, popularities : pair
-        Of users and items.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
-    of_items : Background
-        Of the items.
-    sums : ndarray, (I, 4)
-        `pair_sums` of the users.
+    sides : pair of SideTerms
+        Of users and items.
+    totals : pair of float
+        Sums of the concentrations of users and of items.
+    number : float
+        D'.
+    cells : ndarray, (4,)
+        Sums of the columns of `pair_sums`, the last three weighted by the posterior of the own censored symbol.
+    pair : Crossed
+        Moments of a of a censored pair, without a correction of cells with observed pairs.
     xi : float
         xi* of the cells without observed pairs.
     """
-    users, _ = popularities
-    censored = cell_terms(sums, xi) + background_terms(symbols[0], of_items, xi)
-    total = sums[:, 0].sum() + prior.n_censored * float(users.censored @ censored)
-    sides = zip((prior.users, prior.items), symbols, popularities, (pairs.users, pairs.items))
-    for side, own, popularity, counts in sides:
-        s, n = popularity.censored, prior.n_censored
-        total += float((counts + n * s) @ expected_log(popularity.concentration)) - n * float(xlogy(s, s).sum())
-        total -= _dirichlet_divergence(popularity.concentration, side.concentration)
-        for block, moments in ((side.factors, own[:2]), (side.bias, own[2:])):
-            total -= _gaussian_divergence(block, *moments, gammas)
+    total = float(cells[0]) + number * censored_bound(pair, cells, xi)
+    for side, terms, mass in zip((prior.users, prior.items), sides, totals):
+        total += terms.popularity + float(gammaln(side.concentration.sum()) - gammaln(mass))
+        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
+            total -= _gaussian_divergence(block, own, gammas)
     return total - sum(_gamma_divergence(own, other) for own, other in zip(gammas, prior.gammas))
 
 
-def _dirichlet_divergence(own: np.ndarray, other: np.ndarray) -> float:
-    constants = gammaln(own.sum()) - gammaln(own).sum() - gammaln(other.sum()) + gammaln(other).sum()
-    return float(constants + (own - other) @ expected_log(own))
+def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, SideTerms]) -> tuple[GammaFactor, ...]:
+    """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
+    out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
+    for side, terms in zip((prior.users, prior.items), sides):
+        for block, own in ((side.factors, terms.factors), (side.bias, terms.bias)):
+            if block.learned < 0:
+                continue
+            shape, rate = out[block.learned]
+            shape += 0.5 * own.n * (1 if shape.ndim else own.squares.size)
+            rate += 0.5 * (own.squares if rate.ndim else own.squares.sum())
+    return tuple(GammaFactor(*pair) for pair in out)
 
 
-def _gaussian_divergence(
-    block: Block, mean: np.ndarray, variance: np.ndarray, gammas: tuple[GammaFactor, ...]
-) -> float:
-    """Return E log q - E log p of independent Gaussians.
-
-    Entries of variance zero are points, which have no E log q; constants, of infinite prior precision, are left out.
-    """
-    free, points = variance > 0, (variance == 0) & np.isfinite(block.precision)
-    precision, log_precision = np.ones(()), np.zeros(())
-    if block.learned >= 0:
-        gamma = gammas[block.learned]
-        precision, log_precision = gamma.shape / gamma.rate, digamma(gamma.shape) - np.log(gamma.rate)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        square = precision * squares(block, mean, variance)
-        own = np.log(block.precision) + log_precision
-        divergences = square - own - np.log(variance) - 1.0
-    return 0.5 * float(divergences[free].sum() + (square - own + np.log(2.0 * np.pi))[points].sum())
+def _gaussian_divergence(block: Block, terms: BlockTerms, gammas: tuple[GammaFactor, ...]) -> float:
+    """Return E log q - E log p of independent Gaussians."""
+    if block.learned < 0:
+        return 0.5 * float(terms.squares.sum() + terms.constants)
+    shape, rate = gammas[block.learned]
+    precision, log_precision = (
+        np.broadcast_to(one, terms.squares.shape) for one in (shape / rate, digamma(shape) - np.log(rate))
+    )
+    return 0.5 * float(np.sum(precision * terms.squares - terms.n * log_precision) + terms.constants)
 
 
 def _gamma_divergence(own: GammaFactor, other: GammaFactor) -> float:

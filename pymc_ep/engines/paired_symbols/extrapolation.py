@@ -5,43 +5,54 @@ sweeps after x0, r = x1 - x0 and v = (x2 - x1) - r, it is continued to x0 - 2 a 
 extrapolated as they are, variances and the posteriors of censored symbols by their logarithms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.special import softmax
 
-from pymc_ep.engines.paired_symbols.values import Popularity
+from pymc_ep.engines.paired_symbols.values import Rows
 from pymc_ep.kernels.paired_symbols import Symbols
 
-__all__ = ["Factors", "extrapolated"]
+__all__ = ["continued", "squared_lengths", "step_length", "with_censored"]
 
-Factors = tuple[Symbols, Symbols, Popularity, Popularity]
-"""Posterior factors of users and items."""
 _LONGEST = 64.0
 """Largest extrapolation |a|: far above those that raise the bound, and short of overflows."""
 
 
-def extrapolated(points: tuple[Factors, Factors, Factors]) -> Factors:
-    """Return factors continued from three successive sweeps."""
-    before, between, after = (_coordinates(point) for point in points)
-    r = [one - zero for zero, one in zip(before, between)]
-    v = [(two - one) - first for one, two, first in zip(between, after, r)]
-    lengths = [sum(float(np.sum(part.astype(float) ** 2)) for part in parts) for parts in (r, v)]
+def squared_lengths(points: Sequence[Rows]) -> np.ndarray:
+    """Return |r|^2 and |v|^2, (2,), of the rows of a side after three successive sweeps."""
+    return np.array([sum(float(np.sum(part.astype(float) ** 2)) for part in parts) for parts in _differences(points)])
+
+
+def step_length(lengths: np.ndarray) -> float:
+    """Return -a, at least 1, from |r|^2 and |v|^2 of both sides together."""
     a = min(np.sqrt(lengths[0] / lengths[1]), _LONGEST) if lengths[1] > 0 else 1.0
-    # The last point itself is that of a = 1.
-    a = max(a, 1.0)
-    moved = iter(zero + 2.0 * a * first + a**2 * second for zero, first, second in zip(before, r, v))
-    users, items, s, t = points[-1]
-    symbols = [_symbols(one, moved) for one in (users, items)]
-    s, t = (popularity._replace(censored=softmax(next(moved))) for popularity in (s, t))
-    return symbols[0], symbols[1], s, t
+    # The last point itself is that of 1.
+    return float(max(a, 1.0))
 
 
-def _coordinates(point: Factors) -> list[np.ndarray]:
-    out = []
-    for own in point[:2]:
-        out += [own.mean, own.bias, _log(own.variance), _log(own.bias_variance)]
-    return [*out, *(_log(popularity.censored) for popularity in point[2:])]
+def continued(points: Sequence[Rows], a: float) -> tuple[Rows, np.ndarray]:
+    """Return rows continued by -a, and logarithms of the posterior of a censored symbol up to their normaliser."""
+    r, v = _differences(points)
+    moved = iter(zero + 2.0 * a * first + a**2 * second for zero, first, second in zip(_coordinates(points[0]), r, v))
+    last = points[-1]
+    return last._replace(symbols=_symbols(last.symbols, moved)), next(moved)
+
+
+def with_censored(rows: Rows, logits: np.ndarray, normaliser: float) -> Rows:
+    """Return rows with the posterior of a censored symbol."""
+    return rows._replace(popularity=rows.popularity._replace(censored=np.exp(logits - normaliser)))
+
+
+def _differences(points: Sequence[Rows]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return r and v of each coordinate."""
+    before, between, after = map(_coordinates, points)
+    r = [one - zero for zero, one in zip(before, between)]
+    return r, [(two - one) - first for one, two, first in zip(between, after, r)]
+
+
+def _coordinates(point: Rows) -> list[np.ndarray]:
+    own = point.symbols
+    return [own.mean, own.bias, _log(own.variance), _log(own.bias_variance), _log(point.popularity.censored)]
 
 
 def _log(values: np.ndarray) -> np.ndarray:

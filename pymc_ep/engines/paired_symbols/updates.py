@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma, log_expit, softmax
 
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairedPrior, Popularity
+from pymc_ep.engines.paired_symbols.values import Block, Popularity
 from pymc_ep.kernels.paired_symbols import Background, Symbols, curvature
 
 __all__ = [
@@ -17,12 +17,11 @@ __all__ = [
     "background_terms",
     "best_xi",
     "cell_terms",
+    "censored_bound",
     "censored_logits",
     "constant_popularity",
     "crossed",
-    "expected_log",
     "squares",
-    "updated_gammas",
 ]
 
 _ROUNDS, _SAME = 1_000, 1e-10
@@ -58,14 +57,13 @@ def crossed(users: Background, items: Background) -> Crossed:
     return Crossed(float(users.mean @ items.mean + users.bias + items.bias), float(square))
 
 
-def best_xi(pair: Crossed, weights: np.ndarray, sums: np.ndarray, before: float) -> float:
+def best_xi(pair: Crossed, square: float, weight: float, before: float) -> float:
     """Return xi*, the root mean square of a over censored pairs in cells without observed ones.
 
-    `weights`, (I,), and `sums`, (I, 4), from `pair_sums`, are those of either side.
+    `square` and `weight` are sums of s_i t_j E a_ij^2 and of s_i t_j over the cells with observed pairs.
     """
-    left = 1.0 - float(weights @ sums[:, 3])
-    square = pair.square - float(weights @ sums[:, 2])
-    return float(np.sqrt(square / left)) if left > _COMPLETE and square > 0.0 else before
+    left, rest = 1.0 - weight, pair.square - square
+    return float(np.sqrt(rest / left)) if left > _COMPLETE and rest > 0.0 else before
 
 
 def cell_terms(sums: np.ndarray, xi: float) -> np.ndarray:
@@ -91,13 +89,18 @@ def background_terms(own: Symbols, other: Background, xi: float) -> np.ndarray:
     return _height(xi) - lam * square - 0.5 * (along + bias + other.bias)
 
 
+def censored_bound(pair: Crossed, cells: np.ndarray, xi: float) -> float:
+    """Return sum_ij s_i t_j Om_ij, the expected bound of log sig(-a) of a censored pair.
+
+    `cells`, (4,), are sums of the columns of `pair_sums`, the last three weighted by the own symbols' posterior.
+    """
+    _, height, square, weight = map(float, cells)
+    lam = float(curvature(xi))
+    return height + _height(xi) * (1.0 - weight) - lam * (pair.square - square) - 0.5 * pair.mean
+
+
 def _height(xi: float) -> float:
     return float(log_expit(xi) - 0.5 * xi + curvature(xi) * xi**2)
-
-
-def expected_log(concentration: np.ndarray) -> np.ndarray:
-    """Return E log p of Dirichlet probabilities p, (I,)."""
-    return digamma(concentration) - digamma(concentration.sum())
 
 
 def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float) -> Popularity:
@@ -146,17 +149,3 @@ def censored_logits(
 def squares(block: Block, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """Return E (u - m)^2 times the prior's factor of the precision, at the shape of the block."""
     return block.precision * ((mean - block.mean) ** 2 + variance)
-
-
-def updated_gammas(prior: PairedPrior, users: Symbols, items: Symbols) -> tuple[GammaFactor, ...]:
-    """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
-    out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
-    for side, own in ((prior.users, users), (prior.items, items)):
-        for block, moments in ((side.factors, own[:2]), (side.bias, own[2:])):
-            if block.learned < 0:
-                continue
-            shape, rate = out[block.learned]
-            found = squares(block, *moments)
-            shape += 0.5 * (len(found) if shape.ndim else found.size)
-            rate += 0.5 * (found.sum(axis=0) if rate.ndim else found.sum())
-    return tuple(GammaFactor(*pair) for pair in out)

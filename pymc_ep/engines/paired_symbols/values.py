@@ -14,6 +14,7 @@ __all__ = [
     "PairedPrior",
     "Points",
     "Popularity",
+    "Rows",
     "Side",
     "expected_priors",
     "first_symbols",
@@ -114,8 +115,8 @@ class PairedPrior(NamedTuple):
     users, items : Side
     gammas : tuple of GammaFactor
         Priors of the precisions that are learned.
-    n_censored : float
-        Number D' of censored pairs.
+    censored_ratio : float
+        Number of censored pairs for each observed one, D' / D.
     log_prior : float
         Log density of the hyperparameters.
     """
@@ -123,7 +124,7 @@ class PairedPrior(NamedTuple):
     users: Side
     items: Side
     gammas: tuple[GammaFactor, ...]
-    n_censored: float
+    censored_ratio: float
     log_prior: float = 0.0
 
 
@@ -140,6 +141,19 @@ class Popularity(NamedTuple):
 
     concentration: np.ndarray
     censored: np.ndarray
+
+
+class Rows(NamedTuple):
+    """Posterior factors of the users, or of the items.
+
+    Attributes
+    ----------
+    symbols : Symbols
+    popularity : Popularity
+    """
+
+    symbols: Symbols
+    popularity: Popularity
 
 
 class Points(NamedTuple):

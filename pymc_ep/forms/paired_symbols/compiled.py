@@ -94,7 +94,7 @@ class CompiledPairedSymbols(HyperFunctions):
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
-        log_prior, n_censored, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
+        log_prior, ratio, *rest = (np.asarray(part) for part in self._prior(*self.unpack(theta)))
         left = iter(rest)
         sides = []
         for side in self.form.sides:
@@ -103,7 +103,7 @@ class CompiledPairedSymbols(HyperFunctions):
         gammas = tuple(GammaFactor(next(left), next(left)) for _ in self.form.precisions)
         for one, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
             _require_prior(one, block)
-        return PairedPrior(sides[0], sides[1], gammas, float(n_censored), float(log_prior))
+        return PairedPrior(sides[0], sides[1], gammas, float(ratio), float(log_prior))
 
     def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
         """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
@@ -123,7 +123,7 @@ class CompiledPairedSymbols(HyperFunctions):
         users, items, counts = as_counts(self.observed()[0])
         return {
             "pairs": digest(users.astype(np.int64), items.astype(np.int64), counts.astype(np.int64)),
-            "censored_pairs": np.array(prior.n_censored),
+            "censored_ratio": np.array(prior.censored_ratio),
             "prior_mean": np.array([block.mean.mean() for block in blocks]),
             "prior_precision": np.array(precisions),
             "concentrations": np.array([prior.users.concentration.mean(), prior.items.concentration.mean()]),
@@ -152,8 +152,8 @@ class CompiledPairedSymbols(HyperFunctions):
             lines.append(f"latent           {side.popularity}: {n} values, Dirichlet")
         lines += [f"latent           {one.name}: precision, Gamma" for one in form.precisions]
         counts = as_counts(self.observed()[0])[2]
-        n_censored = float(self._data()[1])
-        lines.append(f"observed         {form.pairs.name}: {counts.sum():g} pairs, {n_censored:g} censored ones")
+        number = float(self._data()[1]) * counts.sum()
+        lines.append(f"observed         {form.pairs.name}: {counts.sum():g} pairs, {number:g} censored ones")
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
         return "\n".join(lines)
@@ -164,12 +164,12 @@ class CompiledPairedSymbols(HyperFunctions):
 
     @cached_property
     def _data(self) -> Callable[..., Any]:
-        return self.function([], [self.form.pairs.observed, self.form.pairs.n_censored])
+        return self.function([], [self.form.pairs.observed, self.form.pairs.censored_ratio])
 
     @cached_property
     def _prior(self) -> Callable[..., Any]:
         form = self.form
-        outputs = [form.log_prior, form.pairs.n_censored]
+        outputs = [form.log_prior, form.pairs.censored_ratio]
         for side in form.sides:
             outputs += [part for one in (side.factors, side.bias) for part in (one.mean, one.precision)]
             outputs.append(side.concentration)

@@ -84,15 +84,15 @@ class PairGroup(NamedTuple):
         The observed variable.
     observed : TensorVariable of int, (D, 2) or (n, 3)
         Pairs, or rows of user, item and count.
-    n_censored : TensorVariable, ()
-        Number D' of censored pairs.
+    censored_ratio : TensorVariable, ()
+        Number of censored pairs for each observed one, D' / D.
     site : None
         Pairs have no univariate site.
     """
 
     name: str
     observed: TensorVariable
-    n_censored: TensorVariable
+    censored_ratio: TensorVariable
     site: None = None
 
 

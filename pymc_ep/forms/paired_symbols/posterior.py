@@ -34,6 +34,10 @@ class PairedSymbolsPosterior:
         xi* of the cells without observed pairs.
     constant : bool
         Whether preferences were left out of the posteriors of censored symbols.
+    n_censored : float
+        Number D' of censored pairs.
+    log_normalisers : pair of float
+        Log sums over users and over items of what the posterior of a censored symbol is proportional to.
     """
 
     def __init__(
@@ -45,8 +49,11 @@ class PairedSymbolsPosterior:
         gammas: tuple[GammaFactor, ...],
         xi: float,
         constant: bool,
+        n_censored: float,
+        log_normalisers: tuple[float, float],
     ):
         self.form, self.theta, self.xi, self.constant = form, theta, xi, constant
+        self.n_censored, self.log_normalisers = n_censored, log_normalisers
         self.symbols, self.popularities, self.gammas = symbols, popularities, gammas
 
     @property
@@ -127,14 +134,22 @@ class PairedSymbolsPosterior:
         a = values[users.factors.name] @ values[items.factors.name].T + biases[0][:, None] + biases[1]
         pi, psi = values[users.popularity], values[items.popularity]
         observed = log_expit(a[i, j]) + np.log(pi[i]) + np.log(psi[j])
-        return float(counts @ observed + self.prior.n_censored * np.log(pi @ expit(-a) @ psi))
+        return float(counts @ observed + self.n_censored * np.log(pi @ expit(-a) @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
         """Return the posterior with other symbols on one side, whose popularities are not those of the fit."""
         both = list(self.symbols)
         both[side] = symbols
         return PairedSymbolsPosterior(
-            self.form, self.theta, (both[0], both[1]), self.popularities, self.gammas, self.xi, self.constant
+            self.form,
+            self.theta,
+            (both[0], both[1]),
+            self.popularities,
+            self.gammas,
+            self.xi,
+            self.constant,
+            self.n_censored,
+            self.log_normalisers,
         )
 
     def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:

@@ -70,7 +70,7 @@ def recognise_paired_symbols(
 
 
 def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
-    pi, psi, U, V, user_bias, item_bias, _, n_censored = parameters_of(rv)
+    pi, psi, U, V, user_bias, item_bias, _, censored_ratio = parameters_of(rv)
     if U is V:
         raise UnsupportedModelError(
             f"{rv.name!r} has {U.name!r} for users and for items, and the updates of a fit hold for two matrices; give "
@@ -84,7 +84,7 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
     gaussian = [*matrices, *(b for b in biases if b is not None)]
     gammas = [one for one in relevant if _is_precision(model, rv, one, gaussian)]
     latents = [*gaussian, *popularities, *gammas]
-    _require_apart(model, rv, latents, [n_censored, *(parameters_of(p)[0] for p in popularities)])
+    _require_apart(model, rv, latents, [censored_ratio, *(parameters_of(p)[0] for p in popularities)])
     stand_ins = {v: v.type(f"{v.name}_values") for v in latents}
     entries = [_entries(model, v, stand_ins[v], gammas) for v in gaussian]
     own = dict(zip(gaussian, entries))
@@ -106,7 +106,7 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
         users=parts[0],
         items=parts[1],
         precisions=tuple(_gamma(one, stand_ins[one]) for one in gammas),
-        pairs=PairGroup(rv.name, without_casts(model.rvs_to_values[rv]), n_censored),
+        pairs=PairGroup(rv.name, without_casts(model.rvs_to_values[rv]), censored_ratio),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
     )

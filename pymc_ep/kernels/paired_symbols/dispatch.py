@@ -15,16 +15,16 @@ _FEW = 200_000
 seconds to compile on a new machine."""
 
 
-def row_backend(backend: str, cells: Cells, width: int) -> str:
+def row_backend(backend: str, n_cells: int, width: int) -> str:
     """Return the bodies that suit so many cells and factors, or those asked for."""
     if backend != "auto":
         return backend
-    return "numpy" if len(cells.others) * width**2 <= _FEW else "numba"
+    return "numpy" if n_cells * width**2 <= _FEW else "numba"
 
 
 def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray, *, backend: str = "auto") -> np.ndarray:
     """Return sums over the cells of each own symbol, (I, 4); see the NumPy body."""
-    chosen = row_backend(backend, cells, own.mean.shape[1])
+    chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     if chosen == "c":
         return _ops().compiled_in_c(_ops().PairSums())(*cells, *_doubles(own), *_doubles(other), weights)
     if chosen != "numba":
@@ -38,7 +38,7 @@ def row_statistics(
     cells: Cells, own: Symbols, other: Symbols, censored: Censored, *, backend: str = "auto"
 ) -> Statistics:
     """Return the sums over the cells of each own symbol from which it is updated; see the NumPy body."""
-    chosen = row_backend(backend, cells, own.mean.shape[1])
+    chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     weights = censored.own, censored.other
     if chosen == "c":
         arrays = (*cells, *_doubles(own), *_doubles(other), *weights)
@@ -84,7 +84,7 @@ def update_rows(
     backend: str = "auto",
 ) -> Symbols:
     """Return the own symbols after an update, whose sums over cells are not stored; see the NumPy body."""
-    chosen = row_backend(backend, cells, own.mean.shape[1])
+    chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     arrays = (*priors, censored.own, censored.other, *censored.background[:4], censored.number)
     if chosen == "c":
         update = _ops().compiled_in_c(_ops().UpdateRows(sequential))

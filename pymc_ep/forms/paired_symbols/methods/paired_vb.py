@@ -9,7 +9,8 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_flag, check_positive, check_whole, estimate_names
-from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity
+from pymc_ep.engines.paired_symbols.divided import DividedPairs
+from pymc_ep.engines.paired_symbols.values import GammaFactor, Points, Popularity, Rows
 from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalBayes, first_state
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
@@ -57,7 +58,7 @@ def solve(call: Call) -> Solution:
     form, settings = call.form, _checked(OPTIONS | call.options)
     estimated, points = _points(form, settings["estimate"], learned=call.hyper == "optimize")
     settings["estimate"] = estimated
-    pairs, prior = form.pairs(), form.prior(call.theta)
+    pairs, prior = DividedPairs.whole(form.pairs()), form.prior(call.theta)
     first = first_state(prior, call.theta, settings["seed"], settings["dtype"], points)
     if call.start is not None:
         first = _from_start(form, first, call)
@@ -70,10 +71,16 @@ def solve(call: Call) -> Solution:
         tol=settings["tol"],
         backend=form.backend,
     )
-    recorded = RecordedEngine(engine, call.checkpoint, _checkpointed)
+    recorded = RecordedEngine(engine, call.checkpoint, lambda state: _checkpointed(engine.whole(state)))
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
-    return _solution(form, found, recorded.thetas[: len(found.change)], settings, pairs)
+    more = {
+        _CONSTANT: np.array(settings[_CONSTANT]),
+        "n_censored": np.array(prior.censored_ratio * pairs.total),
+        "log_normalisers": np.array(engine.log_normalisers(form, found.state)),
+    }
+    found = found._replace(state=engine.whole(found.state))
+    return _solution(form, found, recorded.thetas[: len(found.change)], settings, pairs, saved(found.state) | more)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +119,15 @@ def _points(
 
 
 def _solution(
-    form: CompiledPairedSymbols, found: Run, thetas: list[np.ndarray], settings: dict[str, Any], pairs: PairCounts
+    form: CompiledPairedSymbols,
+    found: Run[State],
+    thetas: list[np.ndarray],
+    settings: dict[str, Any],
+    pairs: DividedPairs,
+    state: dict[str, np.ndarray],
 ) -> Solution:
+    """Return the solution, given the arrays from which its posterior is rebuilt."""
     estimated = settings["estimate"]
-    state = saved(found.state) | {_CONSTANT: np.array(settings[_CONSTANT])}
     posterior = rebuild(form, state)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
@@ -142,14 +154,14 @@ def _solution(
     )
 
 
-def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts) -> str:
+def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs) -> str:
     """Return the status with remarks on rows without pairs, pruned factors and standard deviations."""
     remarks = [found.status.sentence]
     for side, counts in zip(form.form.sides, (pairs.users, pairs.items)):
         if none := int((counts == 0).sum()):
             remarks.append(f"{none} of {len(counts)} rows of {side.factors.name!r} have no pair")
     state = found.state
-    squares = [(own.mean.astype(float) ** 2).mean(axis=0) for own in (state.users, state.items)]
+    squares = [(own.symbols.mean.astype(float) ** 2).mean(axis=0) for own in (state.users, state.items)]
     if float(np.sqrt(squares[0] @ squares[1])) < _PRUNED:
         remarks.append(
             "every factor is pruned, as the pairs say less of preferences than it costs to describe them: all is "
@@ -167,8 +179,7 @@ def _status(form: CompiledPairedSymbols, found: Run, pairs: PairCounts) -> str:
 def saved(state: State) -> dict[str, np.ndarray]:
     """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     out = {"theta": state.theta, "xi": np.array(state.xi)}
-    sides = ((state.users, state.user_popularity), (state.items, state.item_popularity))
-    for name, (symbols, popularity) in zip(_SIDES, sides):
+    for name, (symbols, popularity) in zip(_SIDES, (state.users, state.items)):
         parts = symbols._asdict() | popularity._asdict()
         out |= {f"{name}_{part}": values for part, values in parts.items()}
     for k, gamma in enumerate(state.gammas):
@@ -187,19 +198,28 @@ def _checkpointed(state: State) -> dict[str, np.ndarray]:
 
 def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
-    symbols, popularities = zip(*(_side(state, name) for name in _SIDES))
+    symbols, popularities = zip(*(_rows(state, name) for name in _SIDES))
     gammas: list[GammaFactor] = []
     while f"precision_{len(gammas)}_shape" in state:
         k = len(gammas)
         gammas.append(GammaFactor(state[f"precision_{k}_shape"], state[f"precision_{k}_rate"]))
+    of_users, of_items = map(float, state["log_normalisers"])
     return PairedSymbolsPosterior(
-        form, state["theta"], symbols, popularities, tuple(gammas), float(state["xi"]), bool(state[_CONSTANT])
+        form,
+        state["theta"],
+        symbols,
+        popularities,
+        tuple(gammas),
+        float(state["xi"]),
+        bool(state[_CONSTANT]),
+        float(state["n_censored"]),
+        (of_users, of_items),
     )
 
 
-def _side(state: Mapping[str, np.ndarray], name: str) -> tuple[Symbols, Popularity]:
+def _rows(state: Mapping[str, np.ndarray], name: str) -> Rows:
     symbols = Symbols(*(state[f"{name}_{part}"] for part in Symbols._fields))
-    return symbols, Popularity(*(state[f"{name}_{part}"] for part in Popularity._fields))
+    return Rows(symbols, Popularity(*(state[f"{name}_{part}"] for part in Popularity._fields)))
 
 
 def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> State:
@@ -253,20 +273,18 @@ def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     """Return the first state with saved arrays in place of its own."""
-    symbols, popularities = [], []
+    dtype, sides = first.items.symbols.mean.dtype, []
     for name in _SIDES:
-        own, popularity = _side(start, name)
-        symbols.append(Symbols(*(part.astype(first.users.mean.dtype) for part in own)))
+        own, popularity = _rows(start, name)
         # Shares of rows that are new or gone leave the others' with another sum.
-        popularities.append(popularity._replace(censored=popularity.censored / popularity.censored.sum()))
+        popularity = popularity._replace(censored=popularity.censored / popularity.censored.sum())
+        sides.append(Rows(Symbols(*(part.astype(dtype) for part in own)), popularity))
     gammas = tuple(
         GammaFactor(start[f"precision_{k}_shape"], start[f"precision_{k}_rate"]) for k in range(len(first.gammas))
     )
     return first._replace(
-        users=symbols[0],
-        items=symbols[1],
-        user_popularity=popularities[0],
-        item_popularity=popularities[1],
+        users=sides[0],
+        items=sides[1],
         gammas=gammas,
         theta=start["theta"],
         xi=float(start["xi"]),

@@ -7,7 +7,6 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from scipy import sparse
-from scipy.special import logsumexp
 
 from pymc_ep.distributions.paired_symbols import as_counts, packed_pairs
 from pymc_ep.engines.paired_symbols.updates import background, censored_logits
@@ -92,12 +91,8 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
     old_side = (prior.users, prior.items)[side]
     new_side = _prior_of_rows(posterior.form.form.sides[side], old_side, len(pairs.users))
     own, other = posterior.symbols[side], posterior.symbols[1 - side]
-    s, t = posterior.popularities[side], posterior.popularities[1 - side]
-    moments, n, xi, constant = background(other, t.censored), prior.n_censored, posterior.xi, posterior.constant
-    fitted = posterior.form.pairs()
-    sums = pair_sums((fitted.by_user, fitted.by_item)[side], own, other, t.censored)
-    total = s.concentration.sum()
-    log_normaliser = logsumexp(censored_logits(s.concentration, total, own, moments, sums, xi, constant=constant))
+    t, total = posterior.popularities[1 - side], posterior.popularities[side].concentration.sum()
+    moments, n, xi, constant = background(other, t.censored), posterior.n_censored, posterior.xi, posterior.constant
     priors = expected_priors(new_side, posterior.gammas)
     points = Points(not own.variance.any(), not own.bias_variance.any())
     symbols = points.of(first_symbols(new_side, posterior.gammas, np.random.default_rng(0)))
@@ -106,7 +101,7 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
         concentration = new_side.concentration + pairs.users + n * censored
         logits = censored_logits(concentration, total, symbols, moments, sums, xi, constant=constant)
-        censored = np.exp(logits - log_normaliser)
+        censored = np.exp(logits - posterior.log_normalisers[side])
         seen = Censored(n, censored, t.censored, moments, xi)
         after = update_rows(pairs.by_user, symbols, other, priors, seen)
         moved = np.column_stack([after.mean - symbols.mean, after.bias - symbols.bias])
