@@ -108,7 +108,8 @@ class PairedSymbols(Discrete):
         Number of pairs D to draw, where nothing is observed.
     observed : array_like of int, (D, 2), or SciPy sparse array or matrix, (I, J)
         Pairs of a user and an item, counted from zero, or counts of pairs. Counts are stored in rows of user, item and
-        count, (n, 3). Draws are always pairs, (D, 2).
+        count, (n, 3). Draws are always pairs, (D, 2). An empty list stands for pairs in files, which
+        ``fit(partitions="pairs/*.parquet")`` reads.
 
     Raises
     ------
@@ -180,7 +181,10 @@ class PairedSymbols(Discrete):
     ) -> Any:
         """Return a variable of this distribution outside of any model."""
         if n_pairs is None:
-            raise InvalidDataError("PairedSymbols without observations needs n_pairs=, the number of pairs to draw.")
+            raise InvalidDataError(
+                "PairedSymbols without observations needs n_pairs=, the number of pairs to draw, or observed=[] where "
+                "the pairs are in files, which fit(partitions=) reads."
+            )
         if user_popularity is None or item_popularity is None:
             raise InvalidDataError("PairedSymbols outside of a model needs user_popularity= and item_popularity=.")
         _require_ratio(censored_ratio)
@@ -287,6 +291,8 @@ def packed_pairs(name: str, observed: Any, shape: Sequence[int | None], sides: t
     if sparse.issparse(observed):
         return _packed_counts(name, observed, shape, sides)
     pairs = np.asarray(observed)
+    if pairs.shape == (0,):
+        pairs = np.zeros((0, 2), dtype=np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise InvalidDataError(
             f"{name!r} has observations of shape {pairs.shape}; give pairs of user and item, (D, 2), or a SciPy sparse "

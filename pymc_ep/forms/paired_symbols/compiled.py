@@ -89,7 +89,9 @@ class CompiledPairedSymbols(HyperFunctions):
             k = int(np.argmax(counts < 0))
             raise InvalidDataError(f"{name!r} has the count {counts[k]} at row {k}; counts are at least 0.")
         if not counts.sum():
-            raise InvalidDataError(f"{name!r} has no pairs; observe at least one.")
+            raise InvalidDataError(
+                f"{name!r} has no pairs; observe at least one, or name the files that they are in by fit(partitions=)."
+            )
         return PairCounts.of(users, items, counts, shape)
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
