@@ -64,7 +64,7 @@ class Rows(Protocol):
         """Array elements that a block takes for each pair."""
 
     def block(self, which: np.ndarray, by: str) -> RankedBlock:
-        """Return k rows with all others, scored by ``"probability"`` or ``"predictor_mean"``."""
+        """Return k rows with all others, scored by one of `RowPredictions.by`."""
 
 
 class RowPredictions(Protocol):
@@ -90,6 +90,9 @@ class RowPredictions(Protocol):
 
     def fold_in(self, model: pm.Model, posterior: Any, side: int, dims: tuple[str, str], given: Any) -> xr.Dataset:
         """Return the posterior of new rows of a side, given their observations."""
+
+    def by(self, posterior: Any, side: int) -> tuple[str, ...]:
+        """Return the scores that rows of a side are ranked by, the default first."""
 
     def remark(self, posterior: Any) -> str:
         """Return the definition of the probability by which rows are ranked; raise where there is none."""

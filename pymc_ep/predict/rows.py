@@ -18,8 +18,6 @@ from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side
 
 __all__ = ["fold_in", "rank_items", "recommend", "similar"]
 
-_BY = ("probability", "predictor_mean")
-"""Values of the argument ``by``."""
 _NUMBERS = 2**22
 """Largest number of array elements in a chunk of rows, 32 MiB: trades off memory against calls of NumPy."""
 
@@ -51,7 +49,7 @@ def recommend(
     model: pm.Model | None = None,
     *,
     n: int = 20,
-    by: str = "probability",
+    by: str | None = None,
     exclude_observed: bool = True,
     cells: Mapping[str, Any] | None = None,
     **rows: Any,
@@ -66,9 +64,11 @@ def recommend(
         The fitted model; by default that of the context.
     n : int
         Recommendations for each row.
-    by : {"probability", "predictor_mean"}
-        Score of the ranking. ``"probability"`` is that of an observation above the least possible one: P(y > 0), and
-        P(y > 1) if zeros are truncated; with `PairedSymbols` it is that of the next observed pair, given its row.
+    by : {"calibrated_probability", "probability", "predictor_mean"}, optional
+        Score of the ranking, by default the first one that the fit has. ``"calibrated_probability"`` is that of the
+        item of a user's next pair, for fits of `PairedSymbols` that were calibrated by pairs left out.
+        ``"probability"`` is that of an observation above the least possible one: P(y > 0), and P(y > 1) if zeros are
+        truncated; with `PairedSymbols` it is that of the next observed pair under the posterior, given its row.
         ``"predictor_mean"`` is the mean of the predictor: for counts that of the log rate, which also separates counts
         that are almost surely positive, and for pairs that of the preference, without the popularity. The mean of a
         rate itself need not exist.
@@ -85,7 +85,8 @@ def recommend(
     -------
     xarray.Dataset
         By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim;
-        ``probability``, ``predictor_mean`` and ``predictor_sd``. Hyperparameters are at their mode. Probabilities of
+        ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
+        sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
         bilinear models are those of Gaussian predictors with these moments, which sums of products nearly are: off by
         0.002 for two factors that few cells tell of, and by 0.005 for a single one with nothing but its prior.
 
@@ -98,9 +99,9 @@ def recommend(
     """
     check_whole("n", n)
     check_flag("exclude_observed", exclude_observed)
-    _check_by(by)
     model, fitted = _fitted(idata, model, "recommend")
     side, wanted = _wanted(model, fitted, rows, "recommend", cells)
+    by = _score(fitted, side, by)
     parts = [_best(wanted, here, n, by, exclude_observed) for here in _chunks(wanted)]
     others = np.concatenate([part.others for part in parts])
     found = {fitted.other(side): row_labels(model, fitted.dims[1 - side], fitted.sizes[1 - side])[others]}
@@ -117,7 +118,7 @@ def rank_items(
     idata: Container,
     model: pm.Model | None = None,
     *,
-    by: str = "probability",
+    by: str | None = None,
     exclude_observed: bool = True,
     cells: Mapping[str, Any] | None = None,
     **pairs: Any,
@@ -151,7 +152,6 @@ def rank_items(
        arXiv:1409.2824, equation 12.
     """
     check_flag("exclude_observed", exclude_observed)
-    _check_by(by)
     model, fitted = _fitted(idata, model, "rank_items")
     if len(pairs) != 2:
         raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")
@@ -159,6 +159,7 @@ def rank_items(
     if side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key):
         raise ValueError(f"{key!r} and {other_key!r} are rows of the same matrix; name both.")
     side, wanted = _wanted(model, fitted, {key: own}, "rank_items", cells)
+    by = _score(fitted, side, by)
     targets, labels = numbered_rows(
         model, fitted.dims[1 - side], others, fitted.sizes[1 - side], f"{fitted.dims[1 - side]}="
     )
@@ -282,9 +283,14 @@ def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -
     return fitted.predictions.fold_in(model, fitted.posterior, side, fitted.dims, given)
 
 
-def _check_by(by: str) -> None:
-    if by not in _BY:
-        raise ValueError(f"by={by!r} must be one of {', '.join(map(repr, _BY))}.")
+def _score(fitted: _Fitted, side: int, by: str | None) -> str:
+    """Return the score that rows of a side are ranked by."""
+    offered = fitted.predictions.by(fitted.posterior, side)
+    if by is None:
+        return offered[0]
+    if by not in offered:
+        raise ValueError(f"by={by!r} is not offered by this fit; use one of {', '.join(map(repr, offered))}.")
+    return by
 
 
 def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.Model, _Fitted]:

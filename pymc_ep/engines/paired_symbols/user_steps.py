@@ -34,6 +34,7 @@ from pymc_ep.kernels.paired_symbols import (
 __all__ = [
     "Shared",
     "UserTerms",
+    "cells_of",
     "evaluate",
     "extrapolate",
     "item_statistics",
@@ -151,15 +152,23 @@ def item_sums(pairs: PairCounts, users: Rows, shared: Shared) -> tuple[None, tup
 
 
 def item_statistics(
-    pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, begin: int, backend: str
+    pairs: PairCounts, users: Rows, items: Symbols, censored: Censored, which: slice | np.ndarray, backend: str
 ) -> tuple[None, Statistics]:
-    """Return the sums over the cells of a block of items, from the item `begin` on."""
-    cells = pairs.by_item
-    ends = cells.ends[begin : begin + len(items.bias) + 1]
-    here = slice(int(ends[0]), int(ends[-1]))
-    block = Cells(ends - ends[0], cells.others[here], cells.counts[here])
+    """Return the sums over the cells of some items."""
     seen = censored._replace(other=users.popularity.censored)
-    return None, row_statistics(block, items, users.symbols, seen, backend=backend)
+    return None, row_statistics(cells_of(pairs.by_item, which), items, users.symbols, seen, backend=backend)
+
+
+def cells_of(cells: Cells, which: slice | np.ndarray) -> Cells:
+    """Return the cells of some rows, successive ones or any."""
+    if isinstance(which, slice):
+        ends = cells.ends[which.start : which.stop + 1]
+        here = slice(int(ends[0]), int(ends[-1]))
+        return Cells(ends - ends[0], cells.others[here], cells.counts[here])
+    begin, n = cells.ends[which], cells.ends[which + 1] - cells.ends[which]
+    ends = np.concatenate([[0], np.cumsum(n)])
+    place = np.repeat(begin - ends[:-1], n) + np.arange(ends[-1])
+    return Cells(ends, cells.others[place], cells.counts[place])
 
 
 def trail_lengths(pairs: PairCounts, *trail: Rows) -> tuple[None, np.ndarray]:

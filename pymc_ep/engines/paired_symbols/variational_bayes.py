@@ -14,6 +14,7 @@ from pymc_ep.engines.paired_symbols import user_steps
 from pymc_ep.engines.paired_symbols.bound import log_bound, side_terms, updated_gammas
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
 from pymc_ep.engines.paired_symbols.extrapolation import continued, squared_lengths, step_length, with_censored
+from pymc_ep.engines.paired_symbols.left_out import Calibration, calibrated
 from pymc_ep.engines.paired_symbols.updates import (
     background,
     best_xi,
@@ -42,7 +43,7 @@ from pymc_ep.kernels.paired_symbols import (
     solve_rows,
 )
 
-__all__ = ["PairedProblem", "State", "VariationalBayes", "first_state"]
+__all__ = ["PairedProblem", "State", "Summary", "VariationalBayes", "first_state"]
 
 _SWEEPS = 3
 """Number of successive factors from which further ones are extrapolated."""
@@ -103,6 +104,21 @@ class State(NamedTuple):
     change: float = np.inf
     loop: int = 0
     trail: tuple["State", ...] = ()
+
+
+class Summary(NamedTuple):
+    """What predictions need beside the factors.
+
+    Attributes
+    ----------
+    log_normalisers : pair of float
+        Log sums over users and over items, which normalise the posterior of a censored symbol.
+    calibration : Calibration, optional
+        None where it was not asked for, or too few users have two items.
+    """
+
+    log_normalisers: tuple[float, float]
+    calibration: Calibration | None
 
 
 def first_state(
@@ -222,11 +238,11 @@ class VariationalBayes(BoundAscent):
         trail = tuple(self.whole(one) for one in state.trail)
         return state._replace(users=self._all_users(state), sums=None, trail=trail)
 
-    def log_normalisers(self, problem: PairedProblem, state: State) -> tuple[float, float]:
-        """Return log sums over users and over items, which normalise the posterior of a censored symbol."""
-        return self.parts.attempt(lambda: self._log_normalisers(problem, state))
+    def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = True) -> Summary:
+        """Return what predictions need beside the factors of the last state."""
+        return self.parts.attempt(lambda: self._summarised(problem, state, calibrate=calibrate))
 
-    def _log_normalisers(self, problem: PairedProblem, state: State) -> tuple[float, float]:
+    def _summarised(self, problem: PairedProblem, state: State, *, calibrate: bool) -> Summary:
         prior, sides = self._prior(problem, state.theta)
         users, (symbols, popularity) = state.users, state.items
         shared = self._shared(prior, state, background(symbols, popularity.censored))
@@ -236,7 +252,11 @@ class VariationalBayes(BoundAscent):
         _, (moments, sums) = self.parts.run(user_steps.item_sums, users, shared=(shared,))
         concentration, total = popularity.concentration, popularity.concentration.sum()
         found = censored_logits(concentration, total, symbols, moments, sums, state.xi, constant=self.constant)
-        return of_users, float(logsumexp(found))
+        calibration = None
+        if calibrate:
+            both = (sides, prior.items), (users, state.items)
+            calibration = calibrated(self.parts, *both, shared, moments, self.points[1])
+        return Summary((of_users, float(logsumexp(found))), calibration)
 
     def _all_users(self, state: State) -> Rows:
         return self.pairs.joined(self.parts.collect(state.users))
@@ -353,9 +373,9 @@ class VariationalBayes(BoundAscent):
         step, backend = max(1, self.parts.term_bytes // per_item), self._chosen_backend(state)
         blocks = []
         for begin in range(0, n_items, step):
-            here = slice(begin, begin + step)
+            here = slice(begin, min(begin + step, n_items))
             block, seen = Symbols(*(part[here] for part in own)), censored._replace(own=censored.own[here])
-            told = (block, seen._replace(background=NOTHING), begin, backend)
+            told = (block, seen._replace(background=NOTHING), here, backend)
             _, statistics = self.parts.run(user_steps.item_statistics, state.users, shared=told)
             own_priors = Priors(*(part[here] for part in priors))
             blocks.append(solve_rows(statistics, block, own_priors, seen, sequential=self.sequential, backend=backend))

@@ -1,6 +1,7 @@
 """Posterior of paired symbols: independent Gaussians, Dirichlet popularities, Gamma precisions."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +19,11 @@ _MOST_OPERATIONS = 1e9
 """Largest number of multiplications for the log densities of all draws, a second or so: each takes all cells."""
 
 
+@dataclass(frozen=True, eq=False)
 class PairedSymbolsPosterior:
     """Posterior of all variables of a `PairedSymbolsForm`, which are independent.
 
-    Parameters
+    Attributes
     ----------
     form : CompiledPairedSymbols
     theta : ndarray, (p,)
@@ -38,23 +40,20 @@ class PairedSymbolsPosterior:
         Number D' of censored pairs.
     log_normalisers : pair of float
         Log sums over users and over items of what the posterior of a censored symbol is proportional to.
+    exponents : pair of float, optional
+        Of popularity and of the mean preference in a calibrated prediction of an item.
     """
 
-    def __init__(
-        self,
-        form: CompiledPairedSymbols,
-        theta: np.ndarray,
-        symbols: tuple[Symbols, Symbols],
-        popularities: tuple[Popularity, Popularity],
-        gammas: tuple[GammaFactor, ...],
-        xi: float,
-        constant: bool,
-        n_censored: float,
-        log_normalisers: tuple[float, float],
-    ):
-        self.form, self.theta, self.xi, self.constant = form, theta, xi, constant
-        self.n_censored, self.log_normalisers = n_censored, log_normalisers
-        self.symbols, self.popularities, self.gammas = symbols, popularities, gammas
+    form: CompiledPairedSymbols
+    theta: np.ndarray
+    symbols: tuple[Symbols, Symbols]
+    popularities: tuple[Popularity, Popularity]
+    gammas: tuple[GammaFactor, ...]
+    xi: float
+    constant: bool
+    n_censored: float
+    log_normalisers: tuple[float, float]
+    exponents: tuple[float, float] | None = None
 
     @property
     def unknowns(self) -> int:
@@ -102,6 +101,19 @@ class PairedSymbolsPosterior:
         largest = log_p.max(axis=1, keepdims=True)
         return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
 
+    def calibrated_scores(self, mean: np.ndarray) -> np.ndarray:
+        """Return log probabilities of the items of a user's next pair up to a constant, (k, J), given mean preferences.
+
+        Raises
+        ------
+        ValueError
+            If the fit was not calibrated.
+        """
+        if self.exponents is None:
+            raise ValueError("The fit has no exponents of a calibrated prediction; fit with calibrate=True.")
+        popularity, preference = self.exponents
+        return popularity * np.log(self.popularities[1].concentration) + preference * mean
+
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
@@ -140,17 +152,7 @@ class PairedSymbolsPosterior:
         """Return the posterior with other symbols on one side, whose popularities are not those of the fit."""
         both = list(self.symbols)
         both[side] = symbols
-        return PairedSymbolsPosterior(
-            self.form,
-            self.theta,
-            (both[0], both[1]),
-            self.popularities,
-            self.gammas,
-            self.xi,
-            self.constant,
-            self.n_censored,
-            self.log_normalisers,
-        )
+        return replace(self, symbols=(both[0], both[1]))
 
     def _from(self, side: int, which: np.ndarray) -> tuple[Symbols, Symbols]:
         own, other = self.symbols[side], self.symbols[1 - side]

@@ -55,13 +55,25 @@ def dense(idata):
     return a, np.sqrt(variance), p / p.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("by", ["probability", "predictor_mean"])
+def calibrated(idata):
+    """Log of popularity^c exp(d E a), (I, J)."""
+    fit = group(idata, "fit")
+    popularity = np.log(group(idata, "posterior_mean")["views_item_popularity"].to_numpy())
+    return float(fit["popularity_exponent"]) * popularity + float(fit["preference_exponent"]) * dense(idata)[0]
+
+
+@pytest.mark.parametrize("by", [None, "probability", "predictor_mean"])
 def test_recommendations_are_the_best_unseen_items(fitted, by):
     model, idata = fitted
     a, sd, p = dense(idata)
+    scores = {"probability": p, "predictor_mean": a, None: np.exp(calibrated(idata))}[by]
     found = pmep.recommend(idata, model, user=[103, 100], n=4, by=by)
+    assert found.attrs["by"] == (by or "calibrated_probability")
     for row, i in enumerate((3, 0)):
-        score = np.where(COUNTS[i] > 0, -np.inf, (p if by == "probability" else a)[i])
+        score = np.where(COUNTS[i] > 0, -np.inf, scores[i])
+        if by is None:
+            share = score[COUNTS[i] == 0] / score[COUNTS[i] == 0].sum()
+            np.testing.assert_allclose(found["calibrated_probability"].values[row], np.sort(share)[:-5:-1], rtol=1e-6)
         best = np.argsort(-score)[:4]
         assert found["item"].values[row].tolist() == [ITEMS[j] for j in best]
         np.testing.assert_allclose(found["probability"].values[row], p[i, best], rtol=1e-6)
@@ -78,12 +90,13 @@ def test_chunks_change_nothing(fitted, monkeypatch):
     xr.testing.assert_allclose(pmep.recommend(idata, model, user=USERS, n=3), whole)
 
 
-def test_ranks_are_shares_of_unseen_items_below(fitted):
+@pytest.mark.parametrize("by", [None, "probability"])
+def test_ranks_are_shares_of_unseen_items_below(fitted, by):
     model, idata = fitted
-    _, _, p = dense(idata)
+    p = calibrated(idata) if by is None else dense(idata)[2]
     users, items = np.nonzero(COUNTS == 0)
     users, items = users[::7], items[::7]
-    found = pmep.rank_items(idata, model, user=USERS[users], item=[ITEMS[j] for j in items])
+    found = pmep.rank_items(idata, model, by=by, user=USERS[users], item=[ITEMS[j] for j in items])
     for k, (i, j) in enumerate(zip(users, items)):
         unseen = p[i][COUNTS[i] == 0]
         assert found["position"].values[k] == 1 + (unseen > p[i, j]).sum()
@@ -195,3 +208,16 @@ def test_priors_that_differ_from_row_to_row_have_no_new_rows():
         with pytest.raises(pmep.UnsupportedModelError, match="'U' differs from row to row"):
             pmep.fold_in(idata, model, {"U": [[0, 1]]})
         assert pmep.fold_in(idata, model, {"V": [[0, 1]]})["V_mean"].shape == (1, K)
+
+
+def test_users_of_an_item_and_other_fits_have_no_calibration(fitted):
+    model, idata = fitted
+    found = pmep.recommend(idata, model, item=["item 2"], n=3)
+    assert found.attrs["by"] == "probability" and "calibrated_probability" not in found
+    with pytest.raises(ValueError, match="by='calibrated_probability' is not offered by this fit; use one of 'prob"):
+        pmep.recommend(idata, model, item=["item 2"], n=3, by="calibrated_probability")
+    plain = pmep.fit(model=model, calibrate=False, **QUIET)
+    assert pmep.recommend(plain, model, user=[100], n=2).attrs["by"] == "probability"
+    assert "preference_exponent" not in group(plain, "fit")
+    with pytest.raises(ValueError, match=r"calibrate='yes' must be True or False"):
+        pmep.fit(model=model, calibrate="yes", **QUIET)

@@ -50,6 +50,11 @@ class BilinearRows:
         return (posterior.left, posterior.right)[side].mean[:, : posterior.form.n_factors]
 
     @staticmethod
+    def by(posterior: BilinearPosterior, side: int) -> tuple[str, ...]:
+        """Return the scores that rows are ranked by, the default first."""
+        return "probability", "predictor_mean"
+
+    @staticmethod
     def remark(posterior: BilinearPosterior) -> str:
         """Return the definition of the probability by which rows are ranked."""
         cells = posterior.form.form.cells

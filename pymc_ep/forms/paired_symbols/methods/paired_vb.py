@@ -1,6 +1,7 @@
 """Variational Bayes on paired symbols: options, fit, warnings."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["OPTIONS", "PAIRED_VB", "rebuild", "solve"]
 OPTIONS = {
     "estimate": (),
     "constant_messages": False,
+    "calibrate": True,
     "update": "bulk",
     "dtype": "float64",
     "tol": 1e-6,
@@ -74,13 +76,20 @@ def solve(call: Call) -> Solution:
     recorded = RecordedEngine(engine, call.checkpoint, lambda state: _checkpointed(engine.whole(state)))
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
-    more = {
+    summary = engine.summarised(form, found.state, calibrate=settings["calibrate"])
+    found = found._replace(state=engine.whole(found.state))
+    state = saved(found.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),
         "n_censored": np.array(prior.censored_ratio * pairs.total),
-        "log_normalisers": np.array(engine.log_normalisers(form, found.state)),
+        "log_normalisers": np.array(summary.log_normalisers),
     }
-    found = found._replace(state=engine.whole(found.state))
-    return _solution(form, found, recorded.thetas[: len(found.change)], settings, pairs, saved(found.state) | more)
+    scalars: dict[str, float] = {}
+    if summary.calibration is not None:
+        state["exponents"] = np.array(summary.calibration[:2])
+        scalars = summary.calibration.scalars()
+    thetas = recorded.thetas[: len(found.change)]
+    solution = _solution(form, found, thetas, settings, pairs, state)
+    return replace(solution, scalars=solution.scalars | scalars)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +97,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name, allowed in (("update", _UPDATES), ("dtype", _DTYPES)):
         if options[name] not in allowed:
             raise ValueError(f"{name}={options[name]!r} must be one of {', '.join(map(repr, allowed))}.")
-    check_flag("constant_messages", options["constant_messages"])
+    for name in ("constant_messages", "calibrate"):
+        check_flag(name, options[name])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
     return options | {"tol": float(options["tol"])}
@@ -214,6 +224,7 @@ def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> Pai
         bool(state[_CONSTANT]),
         float(state["n_censored"]),
         (of_users, of_items),
+        (float(state["exponents"][0]), float(state["exponents"][1])) if "exponents" in state else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.contracts.rows import Ranked, best_first
@@ -18,6 +19,9 @@ from pymc_ep.kernels.inner_products import Pairs
 from pymc_ep.kernels.paired_symbols import Symbols
 
 __all__ = ["PairRows"]
+
+_CALIBRATED = "calibrated_probability"
+"""Score of the items of a user in fits that were calibrated, and its name in results."""
 
 
 class PairRows:
@@ -42,6 +46,12 @@ class PairRows:
     def factors(posterior: PairedSymbolsPosterior, side: int) -> np.ndarray:
         """Return the posterior means of a matrix, (I, K)."""
         return posterior.symbols[side].mean
+
+    @staticmethod
+    def by(posterior: PairedSymbolsPosterior, side: int) -> tuple[str, ...]:
+        """Return the scores that rows are ranked by, the default first."""
+        own = ("probability", "predictor_mean")
+        return own if posterior.exponents is None or side else (_CALIBRATED, *own)
 
     @staticmethod
     def remark(posterior: PairedSymbolsPosterior) -> str:
@@ -93,22 +103,31 @@ class RankedPairs:
 
     def block(self, which: np.ndarray, by: str) -> "PairBlock":
         """Return k rows with all others."""
-        mean, sd = self._posterior.preferences(self._side, which)
-        return PairBlock(mean, sd, self._posterior.log_probabilities_of(self._side, mean, sd), by)
+        posterior, side = self._posterior, self._side
+        mean, sd = posterior.preferences(side, which)
+        log_p = posterior.log_probabilities_of(side, mean, sd)
+        scores = {"probability": log_p, "predictor_mean": mean}
+        if by == _CALIBRATED:
+            scores[by] = posterior.calibrated_scores(mean)
+        return PairBlock(mean, sd, log_p, by, scores[by])
 
 
 class PairBlock:
     """Some rows with all rows of the other side; see `pymc_ep.contracts.rows.RankedBlock`."""
 
-    def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str):
+    def __init__(self, mean: np.ndarray, sd: np.ndarray, log_p: np.ndarray, by: str, scores: np.ndarray):
         self._mean, self._sd, self._log_p, self._by = mean, sd, log_p, by
-        self.scores = (mean if by == "predictor_mean" else log_p).copy()
+        self.scores = scores.copy()
 
     def ranked(self, others: np.ndarray) -> Ranked:
         """Return given others, the best first."""
         mean, sd, log_p = (np.take_along_axis(part, others, axis=1) for part in (self._mean, self._sd, self._log_p))
         values = {"probability": np.exp(log_p), "predictor_mean": mean, "predictor_sd": sd}
-        return best_first(others, values, mean if self._by == "predictor_mean" else log_p)
+        scores = np.take_along_axis(self.scores, others, axis=1)
+        if self._by == _CALIBRATED:
+            # Among the rows that are left.
+            values = {self._by: np.exp(scores - logsumexp(self.scores, axis=1, keepdims=True))} | values
+        return best_first(others, values, scores)
 
 
 def _require_no_cells(posterior: PairedSymbolsPosterior, cells: Mapping[str, Any]) -> None:

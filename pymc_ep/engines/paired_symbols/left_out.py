@@ -1,0 +1,232 @@
+"""Calibration of predictions by pairs that are left out one at a time.
+
+Independent factors shrink preferences, and a sigmoid of them saturates, so that popularity times sig(a) is too flat a
+prediction of which item comes next. Here p(j | i) is proportional to
+
+    popularity_j^c exp(d E a_ij),
+
+over the items that the user i has not been seen with. The exponents c and d are those under which pairs that are left
+out are most probable, each in turn: the row of its user and the row of its item are updated without it, in closed form
+and given all else. Nothing is fitted again.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_ep.engines.paired_symbols.user_steps import Shared, cells_of, item_statistics
+from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Rows, Side, expected_priors
+from pymc_ep.engines.partitions import Handles, Partitions
+from pymc_ep.kernels.paired_symbols import (
+    NOTHING,
+    Background,
+    Cells,
+    Censored,
+    Priors,
+    Statistics,
+    Symbols,
+    row_statistics,
+    solve_rows,
+)
+
+__all__ = ["Calibration", "calibrated"]
+
+_PAIRS = 1000
+"""Largest number of pairs that are left out: exponents have standard errors of some hundredths then."""
+_LEAST = 30
+"""Least number of pairs for a calibration."""
+_CANDIDATES = 4096
+"""Largest number of items, drawn by half by popularity, that a sum over all items is estimated from: its error is a few
+hundredths of a nat, the same for all users."""
+_ROUNDS, _TOL = 50, 1e-8
+"""Largest number of Newton steps for the two exponents, and the step at convergence."""
+
+
+class Calibration(NamedTuple):
+    """Exponents of a calibrated prediction.
+
+    Attributes
+    ----------
+    popularity, preference : float
+        c and d; both are 1 where nothing is known.
+    log_probability : float
+        Mean log probability of the pairs left out.
+    n : int
+        Number of these.
+    """
+
+    popularity: float
+    preference: float
+    log_probability: float
+    n: int
+
+    def scalars(self) -> dict[str, float]:
+        """Return the fields by the names that results give them."""
+        return {
+            "popularity_exponent": self.popularity,
+            "preference_exponent": self.preference,
+            "left_out_log_probability": self.log_probability,
+        }
+
+
+class _LeftOut(NamedTuple):
+    """Pairs that are left out one at a time, n of them.
+
+    Attributes
+    ----------
+    users, before : Symbols
+        The users' rows without the pair and with it.
+    s : ndarray, (n,)
+        Posterior of each user's symbol in a censored pair.
+    items, counts : ndarray, (n,)
+        The item of each pair, and how often it was observed.
+    n_seen : ndarray, (n,)
+        Number of distinct items of each user.
+    seen : ndarray, (sum of n_seen,)
+        These items, user after user.
+    """
+
+    users: Symbols
+    before: Symbols
+    s: np.ndarray
+    items: np.ndarray
+    counts: np.ndarray
+    n_seen: np.ndarray
+    seen: np.ndarray
+
+
+def calibrated(
+    parts: Partitions,
+    sides: tuple[Handles, Side],
+    rows: tuple[Handles, Rows],
+    shared: Shared,
+    of_users: Background,
+    points: Points,
+) -> Calibration | None:
+    """Return the best exponents, or None where fewer than 30 users have two items.
+
+    Parameters
+    ----------
+    parts : Partitions
+    sides, rows : pair
+        Priors and posteriors, of the users of each part and of the items.
+    shared : Shared
+    of_users : Background
+        Of the users.
+    points : Points
+        Which parts of the items are points.
+    """
+    _, found = parts.run(_leave_out, sides[0], rows[0], shared=(shared, -(-_PAIRS // parts.n)), combine=_joined)
+    left: _LeftOut = found
+    if len(left.items) < _LEAST:
+        return None
+    (symbols, popularity), which = rows[1], left.items
+    own = _rows_of(symbols, which)
+    censored = Censored(shared.number, popularity.censored[which], left.s, of_users, shared.xi)
+    told = (own, censored._replace(background=NOTHING), which, shared.backend)
+    _, statistics = parts.run(item_statistics, rows[0], shared=told)
+    priors = Priors(*_rows_of(expected_priors(sides[1], shared.gammas), which))
+    alone = points.of(_without(statistics, own, left.before, left.counts, priors, censored, shared))
+    return _best(left, alone, symbols, popularity.concentration)
+
+
+def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota: int) -> tuple[None, _LeftOut]:
+    """Return pairs of some users of a part, one of each, with the users' rows without them."""
+    cells = pairs.by_user
+    n_cells = np.diff(cells.ends)
+    rng = np.random.default_rng([len(n_cells), len(cells.others)])
+    some = np.flatnonzero((n_cells >= 2) & (n_cells < len(shared.t)))
+    which = np.sort(rng.permutation(some)[:quota])
+    place = cells.ends[which] + rng.integers(0, n_cells[which])
+    items, counts = cells.others[place], cells.counts[place]
+    own, s = _rows_of(users.symbols, which), users.popularity.censored[which]
+    censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
+    block = cells_of(cells, which)
+    statistics = row_statistics(block, own, shared.items, censored, backend=shared.backend)
+    priors = Priors(*_rows_of(expected_priors(side, shared.gammas), which))
+    seen = censored._replace(other=shared.t[items])
+    after = _without(statistics, own, _rows_of(shared.items, items), counts, priors, seen, shared)
+    return None, _LeftOut(shared.points.of(after), own, s, items, counts, np.diff(block.ends), block.others)
+
+
+def _without(
+    statistics: Statistics,
+    own: Symbols,
+    others: Symbols,
+    counts: np.ndarray,
+    priors: Priors,
+    censored: Censored,
+    shared: Shared,
+) -> Symbols:
+    """Return rows, each without one of its cells: n rows, and the n others that these cells are with."""
+    n = len(counts)
+    cells = Cells(np.arange(n + 1), np.arange(n, dtype=np.int32), counts)
+    single = row_statistics(cells, own, others, censored, backend=shared.backend)
+    rest = Statistics(*(every - one for every, one in zip(statistics, single)))
+    return solve_rows(rest, own, priors, censored, backend=shared.backend)
+
+
+def _best(left: _LeftOut, alone: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
+    """Return the exponents that maximise the probability of what was left out, given the items' rows without it."""
+    n, n_items = len(left.items), len(concentration)
+    log_popularity = np.log(concentration)
+    own = np.stack(
+        [
+            np.log(concentration[left.items] - left.counts),
+            np.einsum("nk,nk->n", left.users.mean, alone.mean) + left.users.bias + alone.bias,
+        ],
+        axis=1,
+    )
+    candidates, log_weights = _candidates(concentration)
+    preferences = left.users.mean @ items.mean[candidates].T + left.users.bias[:, None] + items.bias[candidates]
+    weights = np.tile(log_weights, (n, 1))
+    place = np.full(n_items, -1)
+    place[candidates] = np.arange(len(candidates))
+    seen = place[left.seen]
+    weights[np.repeat(np.arange(n), left.n_seen)[seen >= 0], seen[seen >= 0]] = -np.inf
+    features = np.stack([np.broadcast_to(log_popularity[candidates], weights.shape), preferences])
+
+    def evaluated(exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the penalised mean log probability with gradient and Hessian."""
+        z_own, z = own @ exponents, np.tensordot(exponents, features, 1) + weights
+        total = np.logaddexp(z_own, logsumexp(z, axis=1))
+        q, q_own = np.exp(z - total[:, None]), np.exp(z_own - total)
+        mean = np.einsum("nm,fnm->nf", q, features) + q_own[:, None] * own
+        square = np.einsum("nm,fnm,gnm->fg", q, features, features) + np.einsum("n,nf,ng->fg", q_own, own, own)
+        penalty = exponents - 1.0
+        value = (z_own - total).sum() - 0.5 * penalty @ penalty
+        return value, (own - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
+
+    exponents = np.ones(2)
+    value, gradient, hessian = evaluated(exponents)
+    for _ in range(_ROUNDS):
+        step = -np.linalg.solve(hessian, gradient)
+        while (after := evaluated(exponents + step))[0] < value and np.abs(step).max() > _TOL:
+            step = step / 2.0
+        exponents, (value, gradient, hessian) = exponents + step, after
+        if np.abs(step).max() <= _TOL:
+            break
+    penalty = exponents - 1.0
+    return Calibration(float(exponents[0]), float(exponents[1]), float(value + 0.5 * penalty @ penalty) / n, n)
+
+
+def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return items, (m,), and log weights of a sum over these that estimates one over all items."""
+    n = len(concentration)
+    if n <= _CANDIDATES:
+        return np.arange(n), np.zeros(n)
+    share = 0.5 / n + 0.5 * concentration / concentration.sum()
+    drawn = np.random.default_rng(n).choice(n, size=_CANDIDATES, p=share / share.sum())
+    found, times = np.unique(drawn, return_counts=True)
+    return found, np.log(times / (_CANDIDATES * share[found]))
+
+
+def _rows_of(parts: Any, which: np.ndarray) -> Any:
+    return type(parts)(*(part[which] for part in parts))
+
+
+def _joined(one: _LeftOut, other: _LeftOut) -> _LeftOut:
+    """Return the pairs of both."""
+    users, before = (Symbols(*map(np.concatenate, zip(*pair))) for pair in zip(one[:2], other[:2]))
+    return _LeftOut(users, before, *map(np.concatenate, zip(one[2:], other[2:])))
