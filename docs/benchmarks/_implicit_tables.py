@@ -134,9 +134,9 @@ def effect(row: dict[str, Any] | None) -> list[str]:
 
 
 def variants(method: str, found: list[dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
-    """Return rows of paired symbols that are ranked otherwise than by their own probability."""
+    """Return rows that are ranked otherwise than by default."""
     out = {}
-    for name, how in (("by_mean", "by mean preference"), ("as_score", "as a score")):
+    for name, how in (("by_p", "by probability"), ("by_mean", "by mean preference"), ("as_score", "as a score")):
         some = [one[name] | {"seconds": 0.0} for one in found if name in one]
         if some:
             none = dict.fromkeys(SCORES, np.nan)

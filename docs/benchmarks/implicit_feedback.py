@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from scipy.special import log_expit
+from scipy.special import log_expit, logsumexp
 
 import pymc_ep as pmep
 from docs.benchmarks._common import header, write_page
@@ -60,7 +60,7 @@ METHODS = {
             "constant": (True, False),
             "learned": (False, True),
         },
-        {"ratio": (4.0, 1.0), "factors": (20,), "constant": (True,), "learned": (False,)},
+        {"ratio": (4.0, 1.0), "factors": (20, 50), "constant": (True, False), "learned": (False,)},
     ),
     POINTS: Method(
         "log_p",
@@ -71,7 +71,7 @@ METHODS = {
             "constant": (True, False),
             "learned": (False,),
         },
-        {"ratio": (4.0, 16.0), "factors": (20,), "constant": (True,)},
+        {"ratio": (4.0, 16.0), "factors": (20, 50), "constant": (True, False)},
     ),
     "EASE": Method("rank", {"penalty": (300.0, 30.0, 100.0, 1000.0, 3000.0)}, {"penalty": (300.0, 100.0, 1000.0)}),
     "iALS": Method(
@@ -107,13 +107,14 @@ METHODS = {
 }
 
 
-def rankers(idata: Any, seconds: float) -> tuple[Ranker, Ranker]:
-    """Return log p(item | user) and mean preferences, as `recommend` has them, in one pass for many users."""
+def rankers(idata: Any, seconds: float) -> dict[str, Ranker]:
+    """Return what `recommend` ranks by, in one pass for many users; probabilities by their logarithms."""
     mean = {name: values.to_numpy() for name, values in idata["posterior_mean"].data_vars.items()}
     variance = {name: values.to_numpy() ** 2 for name, values in idata["posterior_sd"].data_vars.items()}
     U, V, b, c = (mean[name] for name in ("U", "V", "bu", "bi"))
     U_variance, V_variance, b_variance, c_variance = (variance[name] for name in ("U", "V", "bu", "bi"))
-    popularities = np.log(mean["pairs_item_popularity"])
+    popularities, fit = np.log(mean["pairs_item_popularity"]), idata["fit"]
+    exponents = float(fit["popularity_exponent"]), float(fit["preference_exponent"])
 
     def means(users: np.ndarray) -> np.ndarray:
         return U[users] @ V.T + b[users, None] + c
@@ -123,9 +124,14 @@ def rankers(idata: Any, seconds: float) -> tuple[Ranker, Ranker]:
         if V_variance.any():
             spread += U[users] ** 2 @ V_variance.T
         found = log_expit(means(users) / np.sqrt(1.0 + np.pi / 8.0 * spread)) + popularities
-        return found - np.log(np.exp(found).sum(axis=1))[:, None]
+        return found - logsumexp(found, axis=1)[:, None]
 
-    return Ranker(log_p, seconds), Ranker(means, seconds)
+    def calibrated(users: np.ndarray) -> np.ndarray:
+        found = exponents[0] * popularities + exponents[1] * means(users)
+        return found - logsumexp(found, axis=1)[:, None]
+
+    scores = {"calibrated_probability": calibrated, "probability": log_p, "predictor_mean": means}
+    return {name: Ranker(one, seconds) for name, one in scores.items()}
 
 
 def fit_of(split: Split, settings: dict[str, Any]) -> Any:
@@ -156,27 +162,21 @@ def fit_of(split: Split, settings: dict[str, Any]) -> Any:
     return idata, time.perf_counter() - began
 
 
-def ours(
-    split: Split, settings: dict[str, Any], smoothing: float, powers: tuple[float, float] | None = None
-) -> dict[str, Any]:
-    """Return a row of paired symbols, ranked by probability, by mean preference and by that as a peer's score."""
+def ours(split: Split, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of paired symbols, ranked by calibrated probability, by that of the model and by mean preference."""
     idata, seconds = fit_of(split, settings)
-    fit = idata["fit"]
-    by_p, by_mean = rankers(idata, seconds)
-    log_popularity = popularity(split, smoothing).scores(np.zeros(1, dtype=int))[0]
-    powers = exponents(split, by_mean, log_popularity) if powers is None else powers
-    by_score = tempered(by_mean, log_popularity, powers)
-    as_score = scored(split, by_score.scores, log_probabilities=True).summary(split)
+    fit, by = idata["fit"], rankers(idata, seconds)
     squares = [float((idata["posterior_mean"][name] ** 2).mean()) for name in "UV"]
     more = {
-        "by_mean": ranks(scored(split, by_mean.scores), split),
-        "as_score": as_score,
-        "powers": powers,
+        "by_p": scored(split, by["probability"].scores, log_probabilities=True).summary(split),
+        "by_mean": ranks(scored(split, by["predictor_mean"].scores), split),
+        "exponents": [float(fit[f"{name}_exponent"]) for name in ("popularity", "preference")],
+        "left_out": float(fit["left_out_log_probability"]),
         "sweeps": int(fit["n_iter"]),
         "converged": bool(fit["converged"]),
         "preferences": float(np.sqrt(settings["factors"] * squares[0] * squares[1])),
     }
-    return row(scored(split, by_p.scores, log_probabilities=True), split, seconds) | more
+    return row(scored(split, by["calibrated_probability"].scores, log_probabilities=True), split, seconds) | more
 
 
 def ranks(scores: Scores, split: Split) -> dict[str, float]:
@@ -227,7 +227,7 @@ class Bench(NamedTuple):
         smoothing = self.chosen("popularity")[0]["smoothing"]
         powers = tuple(chosen["powers"]) if chosen and "powers" in chosen else None
         if method in (FULL, POINTS):
-            return ours(split, settings, smoothing, powers)
+            return ours(split, settings)
         return peer(ranker_of(method, split, settings, seed, self.python), split, smoothing, powers)
 
     def key(self, method: str, settings: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def test_paired_symbols_rank_as_rank_items(split, points, monkeypatch):
     models, fit = [], pmep.fit
     monkeypatch.setattr(pmep, "fit", lambda **options: models.append(pm.modelcontext(None)) or fit(**options))
     idata, seconds = implicit_feedback.fit_of(split, implicit_feedback.AROUND | {"points": points, "factors": 2})
-    for ranker, by in zip(implicit_feedback.rankers(idata, seconds), ("probability", "predictor_mean")):
+    for by, ranker in implicit_feedback.rankers(idata, seconds).items():
         wanted = pmep.rank_items(idata, models[0], by=by, user=split.users, item=split.items)
         found = scored(split, ranker.scores)
         np.testing.assert_allclose(found.rank, wanted["rank"])
