@@ -112,6 +112,7 @@ def fit(
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.
         Paired symbols: ``estimate``, names of matrices and biases that are points, ``constant_messages=False``,
+        ``calibrate=True``, by pairs left out one at a time,
         ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
         ``max_iter=200``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
