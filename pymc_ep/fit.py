@@ -31,7 +31,7 @@ from pymc_ep.engines.checkpoint import Checkpoint, digest
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
-from pymc_ep.results.row_labels import earlier_rows
+from pymc_ep.results.row_labels import earlier_rows, labelled_rows
 
 __all__ = ["explain", "fit", "supported"]
 
@@ -112,7 +112,8 @@ def fit(
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.
         Paired symbols: ``estimate``, names of matrices and biases that are points, ``constant_messages=False``,
-        ``calibrate=True``, by pairs left out one at a time,
+        ``calibrate=True``, by pairs left out one at a time, ``partitions``, Parquet files of pairs such as
+        ``"pairs/*.parquet"``, ``client``, a `distributed.Client` whose workers hold these,
         ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
         ``max_iter=200``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
@@ -177,7 +178,7 @@ def fit(
     compiled = time.perf_counter()
     with blas_threads(form, blas_cores):
         with progress(chosen.name, progressbar) as report:
-            call = Call(form, theta, hyper, state, options, report, saved)
+            call = Call(form, theta, hyper, state, options, report, saved, row_labels=partial(labelled_rows, model))
             if start is not None and not isinstance(start, dict):
                 call = replace(call, start_rows=partial(earlier_rows, start, model))
             solution = chosen.solve(call)

@@ -46,6 +46,8 @@ class Call(Generic[OwnForm]):
     start_rows : callable
         ``start_rows(name)`` returns the rows, (n,), that the rows of a variable have in the fit that `start` is of, by
         label, and -1 for new ones; None where rows have no labels.
+    row_labels : callable
+        ``row_labels(name)`` returns the dim of the rows of a variable, and their labels, (n,), or None without any.
     """
 
     form: OwnForm
@@ -56,6 +58,7 @@ class Call(Generic[OwnForm]):
     report: Report = field(default_factory=Report)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     start_rows: Callable[[str], np.ndarray | None] = lambda name: None
+    row_labels: Callable[[str], tuple[str, np.ndarray | None]] = lambda name: (name, None)
 
 
 class EvidenceGraph(Protocol):

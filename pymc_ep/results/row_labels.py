@@ -12,13 +12,22 @@ from pymc_ep.compat import Container
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.reading import posterior_moments
 
-__all__ = ["earlier_rows", "numbered_rows", "require_labels", "row_dims", "row_labels", "side_named"]
+__all__ = ["earlier_rows", "labelled_rows", "numbered_rows", "require_labels", "row_dims", "row_labels", "side_named"]
 
 
 def row_dims(model: pm.Model, matrices: Sequence[str]) -> tuple[str, str]:
     """Return the dims of the rows of two matrices."""
     left, right = (model_dims(model, name)[0] for name in matrices)
     return left, right
+
+
+def labelled_rows(model: pm.Model, name: str) -> tuple[str, np.ndarray | None]:
+    """Return the dim of the rows of a variable, and their labels where it has any; without a dim, the variable."""
+    dims = model.named_vars_to_dims.get(name)
+    if not dims or dims[0] is None:
+        return name, None
+    labels = model.coords.get(dims[0])
+    return dims[0], None if labels is None else np.asarray(labels)
 
 
 def row_labels(model: pm.Model, dim: str, size: int) -> np.ndarray:

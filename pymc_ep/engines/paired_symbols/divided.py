@@ -24,6 +24,8 @@ class DividedPairs(NamedTuple):
         Number of pairs of each user and of each item.
     n_cells : int
         Number of distinct pairs.
+    digest : ndarray, optional
+        Identifies pairs that are not in the model.
     """
 
     parts: Partitions
@@ -31,6 +33,7 @@ class DividedPairs(NamedTuple):
     users: np.ndarray
     items: np.ndarray
     n_cells: int
+    digest: np.ndarray | None = None
 
     @property
     def total(self) -> float:

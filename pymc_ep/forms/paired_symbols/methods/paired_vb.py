@@ -16,6 +16,7 @@ from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalB
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
+from pymc_ep.forms.paired_symbols.methods.observed_pairs import observed_pairs
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.kernels.paired_symbols import Symbols
 
@@ -25,6 +26,8 @@ OPTIONS = {
     "estimate": (),
     "constant_messages": False,
     "calibrate": True,
+    "partitions": None,
+    "client": None,
     "update": "bulk",
     "dtype": "float64",
     "tol": 1e-6,
@@ -44,6 +47,8 @@ _CONSTANT = "constant_messages"
 """Option, and entry of ``fit_state`` from which new rows are updated in the same way."""
 _TRAIL = "trail_"
 """Prefix of the checkpoint's entries of earlier states."""
+_FILES = "digest of files"
+"""Entry of checkpoints that identifies pairs in files."""
 _SIDES = ("user", "item")
 
 
@@ -60,10 +65,20 @@ def solve(call: Call) -> Solution:
     form, settings = call.form, _checked(OPTIONS | call.options)
     estimated, points = _points(form, settings["estimate"], learned=call.hyper == "optimize")
     settings["estimate"] = estimated
-    pairs, prior = DividedPairs.whole(form.pairs()), form.prior(call.theta)
-    first = first_state(prior, call.theta, settings["seed"], settings["dtype"], points)
+    first = first_state(form.prior(call.theta), call.theta, settings["seed"], settings["dtype"], points)
     if call.start is not None:
         first = _from_start(form, first, call)
+    with observed_pairs(call, settings.pop("partitions"), settings.pop("client")) as pairs:
+        if pairs.digest is not None and not np.array_equal((call.start or {}).get(_FILES, pairs.digest), pairs.digest):
+            raise ValueError("checkpoint= is of a fit with pairs of other files; name another one, or remove it.")
+        return _fitted(call, settings, points, first, pairs)
+
+
+def _fitted(
+    call: Call, settings: dict[str, Any], points: tuple[Points, Points], first: State, pairs: DividedPairs
+) -> Solution:
+    """Run the engine from its first state."""
+    form = call.form
     engine = VariationalBayes(
         pairs,
         sequential=settings["update"] == "sequential",
@@ -73,14 +88,15 @@ def solve(call: Call) -> Solution:
         tol=settings["tol"],
         backend=form.backend,
     )
-    recorded = RecordedEngine(engine, call.checkpoint, lambda state: _checkpointed(engine.whole(state)))
+    files = {} if pairs.digest is None else {_FILES: pairs.digest}
+    recorded = RecordedEngine(engine, call.checkpoint, lambda state: files | _checkpointed(engine.whole(state)))
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
     summary = engine.summarised(form, found.state, calibrate=settings["calibrate"])
     found = found._replace(state=engine.whole(found.state))
     state = saved(found.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),
-        "n_censored": np.array(prior.censored_ratio * pairs.total),
+        "n_censored": np.array(form.prior(found.state.theta).censored_ratio * pairs.total),
         "log_normalisers": np.array(summary.log_normalisers),
     }
     scalars: dict[str, float] = {}

@@ -1,6 +1,7 @@
 """Rankings of users and items of paired symbols: what `pymc_ep.recommend` and its siblings ask of the form."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,7 @@ class PairRows:
     def rows(posterior: PairedSymbolsPosterior, side: int, cells: Mapping[str, Any]) -> "RankedPairs":
         """Return the fitted rows of a side."""
         _require_no_cells(posterior, cells)
-        found = posterior.form.pairs()
-        own = (found.by_user, found.by_item)[side]
-        return RankedPairs(posterior, side, Pairs(own.ends, own.others, np.arange(len(own.others))))
+        return RankedPairs(posterior, side, lambda: _observed(posterior, side))
 
     @staticmethod
     def folded(
@@ -82,7 +81,7 @@ class PairRows:
         symbols = Symbols(mean.to_numpy(), sd.to_numpy() ** 2, *bias)
         indices = [new[f"{y}_{which}"].to_numpy() for which in ("rows", "cols")]
         seen = Pairs.of_labels(labels, indices[side], indices[1 - side])
-        return RankedPairs(posterior.with_symbols(side, symbols), side, seen)
+        return RankedPairs(posterior.with_symbols(side, symbols), side, lambda: seen)
 
     @staticmethod
     def fold_in(
@@ -97,9 +96,14 @@ class RankedPairs:
 
     numbers_per_pair = 8
 
-    def __init__(self, posterior: PairedSymbolsPosterior, side: int, seen: Pairs):
-        self._posterior, self._side, self.seen = posterior, side, seen
+    def __init__(self, posterior: PairedSymbolsPosterior, side: int, seen: Callable[[], Pairs]):
+        self._posterior, self._side, self._seen = posterior, side, seen
         self.n_others = len(posterior.symbols[1 - side].bias)
+
+    @cached_property
+    def seen(self) -> Pairs:
+        """Pairs that were observed, in the order of these rows; raise if they are in files."""
+        return self._seen()
 
     def block(self, which: np.ndarray, by: str) -> "PairBlock":
         """Return k rows with all others."""
@@ -128,6 +132,19 @@ class PairBlock:
             # Among the rows that are left.
             values = {self._by: np.exp(scores - logsumexp(self.scores, axis=1, keepdims=True))} | values
         return best_first(others, values, scores)
+
+
+def _observed(posterior: PairedSymbolsPosterior, side: int) -> Pairs:
+    """Return the observed pairs of the model."""
+    form = posterior.form
+    if not form.observed()[0].size:
+        raise InvalidDataError(
+            f"The pairs of {form.form.pairs.name!r} are in files, so that observed ones can't be left out: keep them by "
+            f"exclude_observed=False, or fold these rows in with their pairs, which are then left out."
+        )
+    found = form.pairs()
+    own = (found.by_user, found.by_item)[side]
+    return Pairs(own.ends, own.others, np.arange(len(own.others)))
 
 
 def _require_no_cells(posterior: PairedSymbolsPosterior, cells: Mapping[str, Any]) -> None:
