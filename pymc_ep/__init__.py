@@ -10,7 +10,7 @@ from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
 from pymc_ep.distributions.wavelet_tree import WaveletTree
-from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
+from pymc_ep.exceptions import ClusterError, ConvergenceWarning, InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.fit import explain, fit, supported
 from pymc_ep.forms import register_form, register_method
 from pymc_ep.graphs.families import register_family
@@ -22,6 +22,7 @@ from pymc_ep.sites import register_site, tilted_moments
 __all__ = [
     "BilinearBernoulli",
     "BilinearPoisson",
+    "ClusterError",
     "ConvergenceWarning",
     "InvalidDataError",
     "NumericalError",

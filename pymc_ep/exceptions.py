@@ -6,6 +6,7 @@ from difflib import get_close_matches
 import numpy as np
 
 __all__ = [
+    "ClusterError",
     "ConvergenceWarning",
     "InvalidDataError",
     "NumericalError",
@@ -34,6 +35,13 @@ class NumericalError(ArithmeticError):
     """A computation left the finite numbers.
 
     The message names the site, the datum and the cavity at which it happened.
+    """
+
+
+class ClusterError(RuntimeError):
+    """Raised when a cluster has no workers, or loses them again and again.
+
+    A fit with a checkpoint resumes from its file.
     """
 
 

@@ -8,18 +8,16 @@ The function is one of a module, as workers import it: ``update(data, own users,
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 __all__ = ["Function", "Handles", "Partitions", "added"]
 
+Handles: TypeAlias = Any
+"""Values of all parts, one of each, that stay where the parts are."""
 Result = TypeVar("Result")
 """Result of a step."""
 Function = Callable[..., tuple[Any, Any]]
 """Takes the data of a part, its own values and the shared ones; returns its new value and a term of a sum."""
-
-
-class Handles(Protocol):
-    """Values of all parts, one of each, that stay where the parts are."""
 
 
 class Partitions(Protocol):

@@ -169,7 +169,8 @@ def pairs_in_files(partitions: Any, sides: tuple[Side, Side], client: Any = None
     of_users = np.zeros(sides[0].size)
     for one in surveys:
         of_users[one.users] = one.n_user_pairs
-    of_items, n_cells = sum(one.n_item_pairs for one in surveys), sum(one.n_cells for one in surveys)
+    of_items = np.sum([one.n_item_pairs for one in surveys], axis=0)
+    n_cells = sum(one.n_cells for one in surveys)
     found = digest(*sorted(one.digest.tobytes().hex() for one in surveys))
     sources = list(zip(files, rows))
     if client is None:

@@ -139,8 +139,8 @@ def _observed(posterior: PairedSymbolsPosterior, side: int) -> Pairs:
     form = posterior.form
     if not form.observed()[0].size:
         raise InvalidDataError(
-            f"The pairs of {form.form.pairs.name!r} are in files, so that observed ones can't be left out: keep them by "
-            f"exclude_observed=False, or fold these rows in with their pairs, which are then left out."
+            f"The pairs of {form.form.pairs.name!r} are in files, so that observed ones can't be left out: keep them "
+            f"by exclude_observed=False, or fold these rows in with their pairs, which are then left out."
         )
     found = form.pairs()
     own = (found.by_user, found.by_item)[side]

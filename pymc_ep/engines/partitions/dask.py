@@ -1,0 +1,375 @@
+"""Partitions on the workers of a Dask cluster.
+
+A part stays with one worker: its data and values lie in a dictionary of that process. A call is one task a worker,
+pinned to it, and no task depends on another. Where a worker is lost its parts are loaded anew by others, and values
+that were kept are put back from here.
+"""
+
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import reduce
+from typing import Any, NamedTuple, Self, TypeVar
+
+import distributed
+import numpy as np
+
+from pymc_ep.engines.partitions.base import Function, added
+from pymc_ep.exceptions import ClusterError
+
+__all__ = ["DaskPartitions"]
+
+Result = TypeVar("Result")
+"""Result of a step."""
+
+_TERM_BYTES = 2**28
+"""256 MiB: larger blocks save calls, each of which takes some milliseconds, and cost memory of every worker."""
+_SMALL = 2**20
+"""Largest size of terms that are combined here, in the order of the parts, and of shared values that are sent with each
+task, B: a few milliseconds of a network."""
+_POLL = 0.5
+"""Time between two looks at whether all workers are still there, s."""
+_PATIENCE = 60.0
+"""Longest wait for a worker, s: a nanny takes some seconds to start one again."""
+_MOST_LOSSES = 10
+"""Largest number of losses within one step, after which something else is wrong than a worker."""
+
+_LOSSES = (
+    f"Workers were lost {_MOST_LOSSES} times in one step. See their logs: they may run out of memory, which smaller "
+    f"files or more workers mend."
+)
+
+
+class _Lost(Exception):
+    """A part is not where it was: its worker is lost, or was started again."""
+
+
+class _Part(NamedTuple):
+    """A part on its worker: its data and its values by key."""
+
+    data: Any
+    values: dict[int, Any]
+
+
+_PARTS: dict[tuple[str, int], _Part] = {}
+"""Parts of this process, when it is a worker, by fit and number."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Held by a task while it runs, as the kernels have threads of their own."""
+
+
+class Placed:
+    """Handles: the key under which each part holds its value, and the values where these are kept here too."""
+
+    def __init__(self, key: int, copy: list[Any] | None):
+        self.key, self.copy = key, copy
+
+
+class DaskPartitions:
+    """Parts of the data on the workers of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    load : callable
+        ``load(source)`` returns the data of a part. It is sent to the workers, and called again where one was lost.
+    sources : sequence
+        One of each part, such as a file.
+
+    Raises
+    ------
+    ClusterError
+        If there are no workers.
+
+    Notes
+    -----
+    Terms of up to 1 MiB are added up in the order of the parts, whatever worker has them. Larger ones are added up by
+    each worker first, so that their rounding depends on which parts it has.
+    """
+
+    def __init__(self, client: Any, load: Callable[[Any], Any], sources: Sequence[Any]):
+        self._client, self._load, self._sources = client, load, list(sources)
+        self._fit, self._next = uuid.uuid4().hex, 0
+        self._at: dict[int, str] = {}
+        self._placed: weakref.WeakSet[Placed] = weakref.WeakSet()
+        self._released: list[int] = []
+        self._restored()
+
+    @property
+    def n(self) -> int:
+        """Number of parts."""
+        return len(self._sources)
+
+    @property
+    def term_bytes(self) -> int:
+        """Size of terms that suits, B."""
+        return _TERM_BYTES
+
+    def place(self, values: Sequence[Any]) -> Placed:
+        """Return handles of values that are brought to the parts, and kept here."""
+        if len(values) != self.n:
+            raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
+        handles = self._handles(list(values))
+        self._put(handles, range(self.n))
+        return handles
+
+    def run(
+        self,
+        function: Function,
+        *own: Placed,
+        shared: Sequence[Any] = (),
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> tuple[Placed, Any]:
+        """Call a function at each part; see `Partitions.run`."""
+        handles, combine = self._handles(None), combine or added
+        released, self._released = self._released, []
+        told = self._brought(tuple(shared), broadcast=True)
+        keys = [one.key for one in own]
+        arguments = (function, keys, handles.key, combine, released)
+        found = self._on_workers({at: (_call, parts, told, *arguments) for at, parts in self._by_worker().items()})
+        terms = sorted((pair for pairs in found.values() for pair in pairs), key=lambda pair: pair[0])
+        return handles, reduce(combine, (term for _, term in terms))
+
+    def collect(self, handles: Placed) -> list[Any]:
+        """Return the values of all parts, in their order."""
+        if handles.copy is not None:
+            return handles.copy
+        found = self._on_workers({at: (_values, parts, handles.key) for at, parts in self._by_worker().items()})
+        values = dict(pair for pairs in found.values() for pair in pairs)
+        return [values[part] for part in range(self.n)]
+
+    def keep(self, *handles: Placed) -> None:
+        """Copy values to this process, so that they outlast their workers."""
+        for one in handles:
+            one.copy = self.collect(one)
+
+    def attempt(self, step: Callable[[], Result]) -> Result:
+        """Return the result of a step, which is repeated from what was kept where workers are lost."""
+        for _ in range(_MOST_LOSSES):
+            try:
+                return step()
+            except _Lost:
+                self._restored()
+        raise ClusterError(_LOSSES)
+
+    def close(self) -> None:
+        """Free what the workers hold."""
+        alive = self._workers()
+        self._on_workers({at: (_drop, []) for at in set(self._at.values()) & set(alive)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Workers that are lost hold nothing.
+        with suppress(_Lost, OSError):
+            self.close()
+
+    def _handles(self, copy: list[Any] | None) -> Placed:
+        self._next += 1
+        handles = Placed(self._next, copy)
+        self._placed.add(handles)
+        weakref.finalize(handles, _release, weakref.ref(self), handles.key)
+        return handles
+
+    def _by_worker(self) -> dict[str, list[int]]:
+        """Return the parts of each worker."""
+        out: dict[str, list[int]] = {}
+        for part in range(self.n):
+            out.setdefault(self._at[part], []).append(part)
+        return out
+
+    def _put(self, handles: Placed, parts: Sequence[int]) -> None:
+        """Bring kept values to some parts."""
+        copy = handles.copy or []
+        tasks = {}
+        for at, held in self._by_worker().items():
+            if here := [part for part in held if part in parts]:
+                tasks[at] = (_store, here, handles.key, [copy[part] for part in here])
+        self._on_workers(tasks)
+
+    def _workers(self) -> list[str]:
+        """Return the addresses of the workers that there are."""
+        return list(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _submit(self, at: str, function: Callable[..., Any], parts: Sequence[int], *arguments: Any) -> Any:
+        options = {"workers": [at], "allow_other_workers": False, "pure": False, "retries": 0}
+        brought = [self._brought(one, workers=[at]) for one in arguments]
+        return self._client.submit(function, self._fit, list(parts), *brought, **options)
+
+    def _brought(self, value: Any, **where: Any) -> Any:
+        """Return a value, or a future of a large one, which is sent apart from the task."""
+        if _size(value) <= _SMALL:
+            return value
+        return _guarded(lambda: self._client.scatter([value], hash=False, **where))[0]
+
+    def _on_workers(self, tasks: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Return the results of one task a worker; raise `_Lost` where one of them is lost."""
+        futures: dict[str, Any] = {}
+        try:
+            for at, task in tasks.items():
+                futures[at] = self._submit(at, *task)
+            while not all(one.done() for one in futures.values()):
+                # A task that is pinned to a lost worker waits for ever.
+                _guarded(lambda: _waited(list(futures.values())))
+                if not set(futures) <= set(self._workers()):
+                    raise _Lost
+            for one in futures.values():
+                if one.status == "error" and not isinstance(error := one.exception(), distributed.KilledWorker):
+                    raise error
+            return dict(zip(futures, _guarded(lambda: self._client.gather(list(futures.values())))))
+        except BaseException:
+            self._client.cancel(list(futures.values()))
+            raise
+
+    def _restored(self) -> None:
+        """Assign parts that no worker has to those that there are, load them and put back what was kept."""
+        for _ in range(_MOST_LOSSES):
+            try:
+                self._at, missing = self._assigned()
+                tasks: dict[str, list[int]] = {}
+                for part in missing:
+                    tasks.setdefault(self._at[part], []).append(part)
+                sources = {at: [self._sources[part] for part in parts] for at, parts in tasks.items()}
+                self._on_workers({at: (_load, parts, self._load, sources[at]) for at, parts in tasks.items()})
+                for handles in list(self._placed):
+                    if handles.copy is not None:
+                        self._put(handles, missing)
+                return
+            except _Lost:
+                continue
+        raise ClusterError(_LOSSES)
+
+    def _assigned(self) -> tuple[dict[int, str], list[int]]:
+        """Return the worker of each part, and the parts that it has to load."""
+        alive = self._waited_for()
+        found = self._on_workers({at: (_parts, range(self.n)) for at in alive})
+        at = {part: worker for worker, parts in found.items() for part in parts}
+        missing = [part for part in range(self.n) if part not in at]
+        load = {worker: len(parts) for worker, parts in found.items()}
+        # Even shares, of successive parts at the start.
+        share = -(-self.n // len(alive))
+        for part in missing:
+            worker = next((one for one in alive if load[one] < share), min(load, key=lambda one: load[one]))
+            at[part] = worker
+            load[worker] += 1
+        return at, missing
+
+    def _waited_for(self) -> list[str]:
+        """Return the workers, once there is one."""
+        end = time.monotonic() + _PATIENCE
+        while not (alive := self._workers()):
+            if time.monotonic() > end:
+                raise ClusterError(
+                    "The cluster of client= has no workers, nor had any for a minute; start some, such as with "
+                    "cluster.scale(2)."
+                )
+            time.sleep(_POLL)
+        return alive
+
+
+def _guarded(fetch: Callable[[], Result]) -> Result:
+    """Return what was fetched; raise `_Lost` for errors of communication."""
+    try:
+        return fetch()
+    except (CancelledError, distributed.KilledWorker, OSError) as error:
+        raise _Lost from error
+
+
+def _waited(futures: list[Any]) -> None:
+    """Wait for tasks, but not for long."""
+    with suppress(TimeoutError):
+        distributed.wait(futures, timeout=_POLL)
+
+
+def _release(partitions: "weakref.ref[DaskPartitions]", key: int) -> None:
+    """Let the workers drop values at the next call."""
+    if (owner := partitions()) is not None:
+        owner._released.append(key)
+
+
+def _held(fit: str, part: int) -> _Part:
+    """Return a part of this worker."""
+    if (fit, part) not in _PARTS:
+        raise _Lost
+    return _PARTS[fit, part]
+
+
+def _load(fit: str, parts: Sequence[int], load: Callable[[Any], Any], sources: Sequence[Any]) -> None:
+    for part, source in zip(parts, sources):
+        _PARTS[fit, part] = _Part(load(source), {})
+
+
+def _parts(fit: str, parts: Sequence[int]) -> list[int]:
+    """Return those parts that this worker has."""
+    return [part for part in parts if (fit, part) in _PARTS]
+
+
+def _store(fit: str, parts: Sequence[int], key: int, values: Sequence[Any]) -> None:
+    for part, value in zip(parts, values):
+        _held(fit, part).values[key] = _owned(value)
+
+
+def _values(fit: str, parts: Sequence[int], key: int) -> list[tuple[int, Any]]:
+    """Return the values of parts."""
+    return [(part, _value(_held(fit, part), key)) for part in parts]
+
+
+def _value(part: _Part, key: int) -> Any:
+    if key not in part.values:
+        raise _Lost
+    return part.values[key]
+
+
+def _drop(fit: str, parts: Sequence[int]) -> None:
+    """Drop all parts of a fit."""
+    for one in [one for one in _PARTS if one[0] == fit]:
+        del _PARTS[one]
+
+
+def _call(
+    fit: str,
+    parts: Sequence[int],
+    shared: Sequence[Any],
+    function: Function,
+    own: Sequence[int],
+    key: int,
+    combine: Callable[[Any, Any], Any],
+    released: Sequence[int],
+) -> list[tuple[int, Any]]:
+    """Call a function at parts of this worker; return their terms, or large ones combined."""
+    with _ONE_AT_A_TIME:
+        terms, told = [], _owned(tuple(shared))
+        for number in parts:
+            part = _held(fit, number)
+            for one in released:
+                part.values.pop(one, None)
+            part.values[key], term = function(part.data, *(_value(part, one) for one in own), *told)
+            terms.append((number, term))
+            if len(terms) > 1 and _size(term) > _SMALL:
+                (first, total), (_, term) = terms
+                terms = [(first, combine(total, term))]
+        return terms
+
+
+def _size(value: Any) -> int:
+    """Return the size of the arrays in nested tuples, B."""
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return int(value.nbytes) if isinstance(value, np.ndarray) else 0
+
+
+def _owned(value: Any) -> Any:
+    """Return arrays in nested tuples as this process's own.
+
+    Received ones are read-only, for which kernels would be compiled anew.
+    """
+    if isinstance(value, tuple):
+        parts = [_owned(one) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        return value.copy()
+    return value
