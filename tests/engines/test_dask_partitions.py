@@ -171,7 +171,7 @@ def test_an_interruption_leaves_the_parts_usable(client, monkeypatch):
     with DaskPartitions(client, load, range(N_PARTS)) as parts:
         rows = parts.place([np.zeros(ROWS) for _ in range(N_PARTS)])
         with monkeypatch.context() as context:
-            context.setattr(on_dask, "_waited", lambda futures: (_ for _ in ()).throw(KeyboardInterrupt))
+            context.setattr(on_dask, "_finished", lambda futures: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 parts.attempt(lambda: parts.run(slow, rows, shared=(np.ones(WIDTH),)))
         assert_expected(power_method(parts))

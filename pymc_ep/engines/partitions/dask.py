@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Any, NamedTuple, Self, TypeVar
 
 import distributed
+import numba
 import numpy as np
 
 from pymc_ep.engines.partitions.base import Function, added
@@ -212,9 +213,8 @@ class DaskPartitions:
         try:
             for at, task in tasks.items():
                 futures[at] = self._submit(at, *task)
-            while not all(one.done() for one in futures.values()):
+            while not _guarded(lambda: _finished(list(futures.values()))):
                 # A task that is pinned to a lost worker waits for ever.
-                _guarded(lambda: _waited(list(futures.values())))
                 if not set(futures) <= set(self._workers()):
                     raise _Lost
             for one in futures.values():
@@ -279,10 +279,13 @@ def _guarded(fetch: Callable[[], Result]) -> Result:
         raise _Lost from error
 
 
-def _waited(futures: list[Any]) -> None:
-    """Wait for tasks, but not for long."""
-    with suppress(TimeoutError):
+def _finished(futures: list[Any]) -> bool:
+    """Wait for tasks, but not for long; return whether all are finished."""
+    try:
         distributed.wait(futures, timeout=_POLL)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _release(partitions: "weakref.ref[DaskPartitions]", key: int) -> None:
@@ -342,6 +345,8 @@ def _call(
 ) -> list[tuple[int, Any]]:
     """Call a function at parts of this worker; return their terms, or large ones combined."""
     with _ONE_AT_A_TIME:
+        # The threads of a worker are those of its kernels: several workers may share a machine.
+        numba.set_num_threads(min(distributed.get_worker().state.nthreads, numba.config.NUMBA_NUM_THREADS))
         terms, told = [], _owned(tuple(shared))
         for number in parts:
             part = _held(fit, number)
