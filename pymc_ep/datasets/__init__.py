@@ -4,6 +4,7 @@ from pymc_ep.datasets.coal import load_coal
 from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pedestrians
 from pymc_ep.datasets.long_tables import load_foursquare, load_movielens, load_nips_coauthors
 from pymc_ep.datasets.pairs import PairTable, from_pairs, read_inter
+from pymc_ep.datasets.split import split_pairs
 
 __all__ = [
     "PairTable",
@@ -16,4 +17,5 @@ __all__ = [
     "load_movielens",
     "load_nips_coauthors",
     "read_inter",
+    "split_pairs",
 ]

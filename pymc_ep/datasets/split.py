@@ -1,0 +1,119 @@
+"""Pairs written to Parquet files, all pairs of a user in one."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pymc_ep.engines.options import check_whole
+from pymc_ep.exceptions import InvalidDataError, did_you_mean
+
+__all__ = ["split_pairs"]
+
+_ROWS = 2**20
+"""Rows that are read at a time from files."""
+
+
+def split_pairs(
+    source: pd.DataFrame | str | os.PathLike | Sequence[str | os.PathLike],
+    folder: str | os.PathLike,
+    *,
+    n: int,
+    user: str = "user",
+) -> list[Path]:
+    """Write a long table of pairs to `n` Parquet files, which ``fit(partitions=)`` takes: all rows of a user in one.
+
+    Parameters
+    ----------
+    source : pandas.DataFrame, or path or paths of Parquet files
+        Files are read in pieces, so that they may be larger than memory.
+    folder : path-like
+        Where the files are written; a new folder, or one without Parquet files.
+    n : int
+        Number of files. A few for each machine, and none larger than a part of the memory of a machine.
+    user : str
+        Column of the users. A hash of the label, the same on every machine, decides upon the file.
+
+    Returns
+    -------
+    list of Path
+        ``part-0000.parquet`` and so on. A run that is interrupted leaves none of them.
+
+    Raises
+    ------
+    InvalidDataError
+        For unknown columns, users that are missing, tables of other columns, and a folder with Parquet files.
+    ImportError
+        Without PyArrow, which the extra ``dask`` installs.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"user": ["Bo", "Al", "Bo"], "item": [7, 7, 5]})
+    >>> paths = split_pairs(frame, folder, n=4)  # doctest: +SKIP
+    """
+    check_whole("n", n)
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError("split_pairs writes Parquet files by PyArrow: pip install 'pymc-ep[dask]'") from error
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.glob("*.parquet")):
+        raise InvalidDataError(f"{str(target)!r} has Parquet files; name a new folder, or remove them.")
+    paths = [target / f"part-{k:04d}.parquet" for k in range(n)]
+    unfinished = [path.with_suffix(".unfinished") for path in paths]
+    schema = None
+    try:
+        with ExitStack() as opened:
+            writers: list[Any] = []
+            for piece in _pieces(source):
+                _require_users(piece, user)
+                rows = pyarrow.Table.from_pandas(piece, schema=schema, preserve_index=False)
+                if schema is None:
+                    schema = rows.schema
+                    writers = [opened.enter_context(parquet.ParquetWriter(path, schema)) for path in unfinished]
+                labels = piece[user].astype(object) if piece[user].dtype == "category" else piece[user]
+                part = pd.util.hash_array(labels.to_numpy()) % np.uint64(n)
+                for k, writer in enumerate(writers):
+                    if (here := part == k).any():
+                        writer.write_table(rows.filter(here))
+        if schema is None:
+            raise InvalidDataError("The table has no rows, so there are no pairs to write; give at least one.")
+        for before, after in zip(unfinished, paths):
+            before.replace(after)
+    finally:
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+    return paths
+
+
+def _pieces(source: Any) -> Iterator[pd.DataFrame]:
+    """Yield tables of some rows each."""
+    if isinstance(source, pd.DataFrame):
+        if len(source):
+            yield source
+        return
+    from pyarrow import parquet
+
+    for file in [source] if isinstance(source, str | os.PathLike) else source:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(batch_size=_ROWS):
+                yield batch.to_pandas()
+
+
+def _require_users(piece: pd.DataFrame, user: str) -> None:
+    if user not in piece:
+        known = list(map(str, piece.columns))
+        raise InvalidDataError(
+            f"The table has no column {user!r}; its columns are {', '.join(map(repr, known))}."
+            f"{did_you_mean(user, known)}"
+        )
+    if (missing := piece[user].isna().to_numpy()).any():
+        raise InvalidDataError(
+            f"The column {user!r} has no label in row {int(np.argmax(missing))}, counted from zero; drop rows without."
+        )
