@@ -114,7 +114,9 @@ def rankers(idata: Any, seconds: float) -> dict[str, Ranker]:
     U, V, b, c = (mean[name] for name in ("U", "V", "bu", "bi"))
     U_variance, V_variance, b_variance, c_variance = (variance[name] for name in ("U", "V", "bu", "bi"))
     popularities, fit = np.log(mean["pairs_item_popularity"]), idata["fit"]
-    exponents = float(fit["popularity_exponent"]), float(fit["preference_exponent"])
+    names = ("popularity_smoothing", "popularity_exponent", "preference_exponent")
+    smoothing, popularity_power, preference_power = (float(fit[name]) for name in names)
+    concentration = idata["fit_state"]["item_concentration"].to_numpy()
 
     def means(users: np.ndarray) -> np.ndarray:
         return U[users] @ V.T + b[users, None] + c
@@ -127,7 +129,7 @@ def rankers(idata: Any, seconds: float) -> dict[str, Ranker]:
         return found - logsumexp(found, axis=1)[:, None]
 
     def calibrated(users: np.ndarray) -> np.ndarray:
-        found = exponents[0] * popularities + exponents[1] * means(users)
+        found = popularity_power * np.log(concentration + smoothing) + preference_power * means(users)
         return found - logsumexp(found, axis=1)[:, None]
 
     scores = {"calibrated_probability": calibrated, "probability": log_p, "predictor_mean": means}
@@ -170,7 +172,8 @@ def ours(split: Split, settings: dict[str, Any]) -> dict[str, Any]:
     more = {
         "by_p": scored(split, by["probability"].scores, log_probabilities=True).summary(split),
         "by_mean": ranks(scored(split, by["predictor_mean"].scores), split),
-        "exponents": [float(fit[f"{name}_exponent"]) for name in ("popularity", "preference")],
+        "calibration": [float(fit[f"popularity_{what}"]) for what in ("smoothing", "exponent")]
+        + [float(fit["preference_exponent"])],
         "left_out": float(fit["left_out_log_probability"]),
         "sweeps": int(fit["n_iter"]),
         "converged": bool(fit["converged"]),

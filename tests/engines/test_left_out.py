@@ -114,28 +114,23 @@ def test_held_out_pairs_are_predicted_nearly_as_well_as_by_the_best_exponents():
     engine, state = fitted(learned)
     users, items = engine.whole(state)[:2]
     u, v = users.symbols, items.symbols
-    features = np.stack(
-        [
-            np.broadcast_to(np.log(items.popularity.concentration), (I, J)),
-            u.mean @ v.mean.T + u.bias[:, None] + v.bias,
-        ]
-    )
+    found = engine.summarised(Problem(), state).calibration
+    concentration, preferences = items.popularity.concentration, u.mean @ v.mean.T + u.bias[:, None] + v.bias
 
     def mean_log_p(scores):
         unseen = np.where(learned > 0, -np.inf, scores)
         return float((scores[np.arange(I), held] - logsumexp(unseen, axis=1)).mean())
 
-    def of_exponents(exponents):
-        return mean_log_p(np.tensordot(exponents, features, 1))
+    def of(smoothing, popularity, preference):
+        return mean_log_p(popularity * np.log(concentration + np.abs(smoothing)) + preference * preferences)
 
-    best = scipy.optimize.minimize(lambda e: -of_exponents(e), np.ones(2), method="Nelder-Mead")
-    found = engine.summarised(Problem(), state).calibration
-    by_sigmoid = mean_log_p(features[0] + log_expit(features[1]))
-    assert of_exponents(np.array(found[:2])) > -best.fun - 0.05
-    assert of_exponents(np.array(found[:2])) > by_sigmoid + 0.2
+    best = scipy.optimize.minimize(lambda e: -of(*e), np.ones(3), method="Nelder-Mead")
+    by_sigmoid = mean_log_p(np.log(concentration) + log_expit(preferences))
+    assert of(*found[:3]) > -best.fun - 0.05
+    assert of(*found[:3]) > by_sigmoid + 0.2
 
 
-def log_probabilities(left, alone, items, concentration, exponents):
+def log_probabilities(left, alone, items, concentration, smoothing, exponents):
     """Log probability of each pair left out among the items that its user has not been seen with, in loops."""
     out = []
     ends = np.cumsum(left.n_seen)
@@ -147,7 +142,8 @@ def log_probabilities(left, alone, items, concentration, exponents):
             if other == j:
                 mass, v, c = mass - left.counts[k], alone.mean[k], alone.bias[k]
             a = left.users.mean[k] @ v + left.users.bias[k] + c
-            scores.append(-np.inf if other in seen else exponents[0] * np.log(mass) + exponents[1] * a)
+            score = exponents[0] * np.log(mass + smoothing) + exponents[1] * a
+            scores.append(-np.inf if other in seen else score)
         out.append(scores[j] - logsumexp(scores))
     return np.array(out)
 
@@ -157,15 +153,21 @@ def test_exponents_are_the_most_probable(monkeypatch):
     left, alone = pieces(engine, state, monkeypatch)
     items, popularity = state.items
 
-    def loss(exponents):
-        found = log_probabilities(left, alone, items, popularity.concentration, exponents)
-        return -found.sum() + 0.5 * np.sum((exponents - 1.0) ** 2)
+    found, tried = engine.summarised(Problem(), state).calibration, {}
+    for smoothing in (0.0, found.smoothing, 16.0):
 
-    best = scipy.optimize.minimize(loss, np.ones(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9})
-    found = engine.summarised(Problem(), state).calibration
-    np.testing.assert_allclose(found[:2], best.x, atol=1e-4)
-    exact = log_probabilities(left, alone, items, popularity.concentration, np.array(found[:2])).mean()
-    assert found.log_probability == pytest.approx(exact, abs=1e-9) and found.n == I
+        def loss(exponents, k=smoothing):
+            log_p = log_probabilities(left, alone, items, popularity.concentration, k, exponents)
+            return -log_p.sum() + 0.5 * np.sum((exponents - 1.0) ** 2)
+
+        best = scipy.optimize.minimize(loss, np.ones(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9})
+        log_p = log_probabilities(left, alone, items, popularity.concentration, smoothing, best.x)
+        tried[smoothing] = log_p.mean(), best.x
+    best_log_p, exponents = tried[found.smoothing]
+    # The smoothing has an exponential prior of mean 2.
+    assert found.smoothing == max(tried, key=lambda k: I * tried[k][0] - k / 2.0)
+    np.testing.assert_allclose(found[1:3], exponents, atol=1e-4)
+    assert found.log_probability == pytest.approx(best_log_p, abs=1e-6) and found.n == I
     # The sigmoid is too flat for these data.
     assert found.preference > 1.3
 
@@ -175,7 +177,7 @@ def test_a_sum_over_drawn_items_is_near_that_over_all(monkeypatch):
     whole = engine.summarised(Problem(), state).calibration
     # Draws with replacement are most of the items: weights of one that is left out are with the others.
     monkeypatch.setattr(left_out, "_CANDIDATES", J - 1)
-    np.testing.assert_allclose(engine.summarised(Problem(), state).calibration[:2], whole[:2], atol=0.3)
+    np.testing.assert_allclose(engine.summarised(Problem(), state).calibration[1:3], whole[1:3], atol=0.3)
     concentration = np.exp(np.random.default_rng(0).normal(size=5000))
     monkeypatch.setattr(left_out, "_CANDIDATES", 4096)
     which, log_weights = left_out._candidates(concentration)

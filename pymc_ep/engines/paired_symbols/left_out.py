@@ -3,11 +3,11 @@
 Independent factors shrink preferences, and a sigmoid of them saturates, so that popularity times sig(a) is too flat a
 prediction of which item comes next. Here p(j | i) is proportional to
 
-    popularity_j^c exp(d E a_ij),
+    (beta_j + k)^c exp(d E a_ij),
 
-over the items that the user i has not been seen with. The exponents c and d are those under which pairs that are left
-out are most probable, each in turn: the row of its user and the row of its item are updated without it, in closed form
-and given all else. Nothing is fitted again.
+over the items that the user i has not been seen with; beta_j is the item's Dirichlet concentration. The exponents c and
+d and the smoothing k are those under which pairs that are left out are most probable, each in turn: the row of its user
+and the row of its item are updated without it, in closed form and given all else. Nothing is fitted again.
 """
 
 from typing import Any, NamedTuple
@@ -39,15 +39,21 @@ _LEAST = 30
 _CANDIDATES = 4096
 """Largest number of items, drawn by half by popularity, that a sum over all items is estimated from: its error is a few
 hundredths of a nat, the same for all users."""
-_ROUNDS, _TOL = 50, 1e-8
+_SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Values of k: pairs that an item counts for beside its own. They matter to items with few."""
+_MEAN_SMOOTHING = 2.0
+"""Mean of an exponential prior of k: a few dozen pairs can not tell a large k with a large c from a small one."""
+_ROUNDS, _TOL = 50, 1e-6
 """Largest number of Newton steps for the two exponents, and the step at convergence."""
 
 
 class Calibration(NamedTuple):
-    """Exponents of a calibrated prediction.
+    """Parameters of a calibrated prediction.
 
     Attributes
     ----------
+    smoothing : float
+        k.
     popularity, preference : float
         c and d; both are 1 where nothing is known.
     log_probability : float
@@ -56,6 +62,7 @@ class Calibration(NamedTuple):
         Number of these.
     """
 
+    smoothing: float
     popularity: float
     preference: float
     log_probability: float
@@ -64,6 +71,7 @@ class Calibration(NamedTuple):
     def scalars(self) -> dict[str, float]:
         """Return the fields by the names that results give them."""
         return {
+            "popularity_smoothing": self.smoothing,
             "popularity_exponent": self.popularity,
             "preference_exponent": self.preference,
             "left_out_log_probability": self.log_probability,
@@ -104,7 +112,7 @@ def calibrated(
     of_users: Background,
     points: Points,
 ) -> Calibration | None:
-    """Return the best exponents, or None where fewer than 30 users have two items.
+    """Return the best parameters, or None where fewer than 30 users have two items.
 
     Parameters
     ----------
@@ -168,47 +176,71 @@ def _without(
 
 
 def _best(left: _LeftOut, alone: Symbols, items: Symbols, concentration: np.ndarray) -> Calibration:
-    """Return the exponents that maximise the probability of what was left out, given the items' rows without it."""
-    n, n_items = len(left.items), len(concentration)
-    log_popularity = np.log(concentration)
-    own = np.stack(
-        [
-            np.log(concentration[left.items] - left.counts),
-            np.einsum("nk,nk->n", left.users.mean, alone.mean) + left.users.bias + alone.bias,
-        ],
-        axis=1,
-    )
+    """Return the parameters that maximise the probability of what was left out, given the items' rows without it."""
+    n = len(left.items)
     candidates, log_weights = _candidates(concentration)
     preferences = left.users.mean @ items.mean[candidates].T + left.users.bias[:, None] + items.bias[candidates]
+    own = np.einsum("nk,nk->n", left.users.mean, alone.mean) + left.users.bias + alone.bias
     weights = np.tile(log_weights, (n, 1))
-    place = np.full(n_items, -1)
+    place = np.full(len(concentration), -1)
     place[candidates] = np.arange(len(candidates))
-    seen = place[left.seen]
-    weights[np.repeat(np.arange(n), left.n_seen)[seen >= 0], seen[seen >= 0]] = -np.inf
-    features = np.stack([np.broadcast_to(log_popularity[candidates], weights.shape), preferences])
+    seen, user = place[left.seen], np.repeat(np.arange(n), left.n_seen)
+    weights[user[seen >= 0], seen[seen >= 0]] = -np.inf
+    masses = concentration[candidates], concentration[left.items] - left.counts
+    found, exponents = [], np.ones(2)
+    for smoothing in _SMOOTHING:
+        log_mass, own_mass = (np.log(mass + smoothing) for mass in masses)
+        objective = _Objective(log_mass, preferences, weights, np.stack([own_mass, own], axis=1))
+        exponents, value = objective.maximised(exponents)
+        found.append(Calibration(smoothing, float(exponents[0]), float(exponents[1]), value / n, n))
+    return max(found, key=lambda one: n * one.log_probability - one.smoothing / _MEAN_SMOOTHING)
 
-    def evaluated(exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the penalised mean log probability with gradient and Hessian."""
-        z_own, z = own @ exponents, np.tensordot(exponents, features, 1) + weights
+
+class _Objective(NamedTuple):
+    """Log probability of pairs left out as a function of the exponents (c, d), which have standard normals about 1.
+
+    Attributes
+    ----------
+    log_mass : ndarray, (m,)
+        Of the candidates.
+    preferences, weights : ndarray, (n, m)
+        Mean preferences, and log weights of the candidates in a sum over items; -inf for those seen.
+    own : ndarray, (n, 2)
+        Log mass and mean preference of what was left out.
+    """
+
+    log_mass: np.ndarray
+    preferences: np.ndarray
+    weights: np.ndarray
+    own: np.ndarray
+
+    def maximised(self, exponents: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the best exponents by Newton's method, and the log probability there, without the prior's."""
+        value, gradient, hessian = self.evaluated(exponents)
+        for _ in range(_ROUNDS):
+            step = -np.linalg.solve(hessian, gradient)
+            while (after := self.evaluated(exponents + step))[0] < value and np.abs(step).max() > _TOL:
+                step = step / 2.0
+            exponents, (value, gradient, hessian) = exponents + step, after
+            if np.abs(step).max() <= _TOL:
+                break
+        return exponents, float(value + 0.5 * np.sum((exponents - 1.0) ** 2))
+
+    def evaluated(self, exponents: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the objective with gradient, (2,), and Hessian, (2, 2)."""
+        z_own = self.own @ exponents
+        z = exponents[1] * self.preferences
+        z += exponents[0] * self.log_mass + self.weights
         total = np.logaddexp(z_own, logsumexp(z, axis=1))
         q, q_own = np.exp(z - total[:, None]), np.exp(z_own - total)
-        mean = np.einsum("nm,fnm->nf", q, features) + q_own[:, None] * own
-        square = np.einsum("nm,fnm,gnm->fg", q, features, features) + np.einsum("n,nf,ng->fg", q_own, own, own)
+        weighted = q * self.preferences
+        mean = np.stack([q @ self.log_mass, weighted.sum(axis=1)], axis=1) + q_own[:, None] * self.own
+        mixed = float((weighted @ self.log_mass).sum())
+        square = np.array([[(q @ self.log_mass**2).sum(), mixed], [mixed, np.vdot(weighted, self.preferences)]])
+        square += self.own.T @ (q_own[:, None] * self.own)
         penalty = exponents - 1.0
-        value = (z_own - total).sum() - 0.5 * penalty @ penalty
-        return value, (own - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
-
-    exponents = np.ones(2)
-    value, gradient, hessian = evaluated(exponents)
-    for _ in range(_ROUNDS):
-        step = -np.linalg.solve(hessian, gradient)
-        while (after := evaluated(exponents + step))[0] < value and np.abs(step).max() > _TOL:
-            step = step / 2.0
-        exponents, (value, gradient, hessian) = exponents + step, after
-        if np.abs(step).max() <= _TOL:
-            break
-    penalty = exponents - 1.0
-    return Calibration(float(exponents[0]), float(exponents[1]), float(value + 0.5 * penalty @ penalty) / n, n)
+        value = float((z_own - total).sum() - 0.5 * penalty @ penalty)
+        return value, (self.own - mean).sum(axis=0) - penalty, mean.T @ mean - square - np.eye(2)
 
 
 def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

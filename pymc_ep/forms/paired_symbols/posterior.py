@@ -40,8 +40,8 @@ class PairedSymbolsPosterior:
         Number D' of censored pairs.
     log_normalisers : pair of float
         Log sums over users and over items of what the posterior of a censored symbol is proportional to.
-    exponents : pair of float, optional
-        Of popularity and of the mean preference in a calibrated prediction of an item.
+    calibration : tuple of float, optional
+        Smoothing and exponent of popularities, and exponent of mean preferences, in calibrated predictions of items.
     """
 
     form: CompiledPairedSymbols
@@ -53,7 +53,7 @@ class PairedSymbolsPosterior:
     constant: bool
     n_censored: float
     log_normalisers: tuple[float, float]
-    exponents: tuple[float, float] | None = None
+    calibration: tuple[float, ...] | None = None
 
     @property
     def unknowns(self) -> int:
@@ -109,10 +109,10 @@ class PairedSymbolsPosterior:
         ValueError
             If the fit was not calibrated.
         """
-        if self.exponents is None:
-            raise ValueError("The fit has no exponents of a calibrated prediction; fit with calibrate=True.")
-        popularity, preference = self.exponents
-        return popularity * np.log(self.popularities[1].concentration) + preference * mean
+        if self.calibration is None:
+            raise ValueError("The fit was not calibrated; fit with calibrate=True.")
+        smoothing, popularity, preference = self.calibration
+        return popularity * np.log(self.popularities[1].concentration + smoothing) + preference * mean
 
     def draws(
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0

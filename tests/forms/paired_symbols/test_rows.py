@@ -56,9 +56,10 @@ def dense(idata):
 
 
 def calibrated(idata):
-    """Log of popularity^c exp(d E a), (I, J)."""
+    """Log of (concentration + k)^c exp(d E a), (I, J)."""
     fit = group(idata, "fit")
-    popularity = np.log(group(idata, "posterior_mean")["views_item_popularity"].to_numpy())
+    concentration = group(idata, "fit_state")["item_concentration"].to_numpy()
+    popularity = np.log(concentration + float(fit["popularity_smoothing"]))
     return float(fit["popularity_exponent"]) * popularity + float(fit["preference_exponent"]) * dense(idata)[0]
 
 

@@ -101,7 +101,7 @@ def _fitted(
     }
     scalars: dict[str, float] = {}
     if summary.calibration is not None:
-        state["exponents"] = np.array(summary.calibration[:2])
+        state["calibration"] = np.array(summary.calibration[:3])
         scalars = summary.calibration.scalars()
     thetas = recorded.thetas[: len(found.change)]
     solution = _solution(form, found, thetas, settings, pairs, state)
@@ -240,7 +240,7 @@ def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> Pai
         bool(state[_CONSTANT]),
         float(state["n_censored"]),
         (of_users, of_items),
-        (float(state["exponents"][0]), float(state["exponents"][1])) if "exponents" in state else None,
+        tuple(map(float, state["calibration"])) if "calibration" in state else None,
     )
 
 

@@ -52,7 +52,7 @@ class PairRows:
     def by(posterior: PairedSymbolsPosterior, side: int) -> tuple[str, ...]:
         """Return the scores that rows are ranked by, the default first."""
         own = ("probability", "predictor_mean")
-        return own if posterior.exponents is None or side else (_CALIBRATED, *own)
+        return own if posterior.calibration is None or side else (_CALIBRATED, *own)
 
     @staticmethod
     def remark(posterior: PairedSymbolsPosterior) -> str:
