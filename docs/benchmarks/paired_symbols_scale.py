@@ -159,7 +159,27 @@ def tables(store: Store) -> list[str]:
         f"states that an extrapolation starts from. The process that fits holds {copies:.0f} GB of copies, from which "
         f"lost parts are restored, and the result.\n"
     )
-    return [INTRODUCTION, parts[0], PLANNED.format(ns=1e9 * a_pair), *parts[1:], needed, store.measured()]
+    return [
+        INTRODUCTION,
+        parts[0],
+        overheads(store),
+        PLANNED.format(ns=1e9 * a_pair),
+        *parts[1:],
+        needed,
+        store.measured(),
+    ]
+
+
+def overheads(store: Store) -> str:
+    """Return the sentence on what a cluster costs beside threads of one process."""
+    found = []
+    for size in SIZES:
+        threads, workers = (
+            store.rows.get(f"{size}/{way}") for way in ("files, two threads", "two workers of one thread")
+        )
+        if threads and workers:
+            found.append(f"{100 * (workers['seconds'] / threads['seconds'] - 1):.0f}% ({size:,} pairs)")
+    return f"Two workers take longer than two threads on the same files by {' and '.join(found)}.\n"
 
 
 INTRODUCTION = f"""\

@@ -289,7 +289,7 @@ def _score(fitted: _Fitted, side: int, by: str | None) -> str:
     if by is None:
         return offered[0]
     if by not in offered:
-        raise ValueError(f"by={by!r} is not offered by this fit; use one of {', '.join(map(repr, offered))}.")
+        raise ValueError(f"by={by!r} must be one of {', '.join(map(repr, offered))}.")
     return by
 
 

@@ -16,11 +16,11 @@ from functools import reduce
 from typing import Any, NamedTuple, Self, TypeVar
 
 import distributed
-import numba
 import numpy as np
 
 from pymc_ep.engines.partitions.base import Function, added
 from pymc_ep.exceptions import ClusterError
+from pymc_ep.numerics.backend.threads_numba import limit_threads
 
 __all__ = ["DaskPartitions"]
 
@@ -126,11 +126,13 @@ class DaskPartitions:
     ) -> tuple[Placed, Any]:
         """Call a function at each part; see `Partitions.run`."""
         handles, combine = self._handles(None), combine or added
-        released, self._released = self._released, []
+        released = list(self._released)
         told = self._brought(tuple(shared), broadcast=True)
         keys = [one.key for one in own]
         arguments = (function, keys, handles.key, combine, released)
         found = self._on_workers({at: (_call, parts, told, *arguments) for at, parts in self._by_worker().items()})
+        # Those of a call that fails are released by the next.
+        del self._released[: len(released)]
         terms = sorted((pair for pairs in found.values() for pair in pairs), key=lambda pair: pair[0])
         return handles, reduce(combine, (term for _, term in terms))
 
@@ -346,7 +348,7 @@ def _call(
     """Call a function at parts of this worker; return their terms, or large ones combined."""
     with _ONE_AT_A_TIME:
         # The threads of a worker are those of its kernels: several workers may share a machine.
-        numba.set_num_threads(min(distributed.get_worker().state.nthreads, numba.config.NUMBA_NUM_THREADS))
+        limit_threads(distributed.get_worker().state.nthreads)
         terms, told = [], _owned(tuple(shared))
         for number in parts:
             part = _held(fit, number)

@@ -319,3 +319,16 @@ def test_a_dim_that_grows_is_fitted_at_its_present_length():
     idata = pmep.fit(model=model, **QUIET)
     assert group(idata, "posterior_mean")["U"].shape == (I + 1, K)
     assert "1 of 31 rows of 'U' have no pair" in group(idata, "fit").attrs["status"]
+
+
+def test_a_fit_interrupted_before_its_first_sweep_is_not_calibrated(monkeypatch):
+    from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
+
+    def interrupted(engine, problem, state):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VariationalBayes, "step", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted after 1 iterations"):
+        idata = pmep.fit(model=model_of(), **QUIET)
+    assert "preference_exponent" not in group(idata, "fit")
+    assert pmep.recommend(idata, model_of(), user=["u1"], n=2).attrs["by"] == "probability"

@@ -215,7 +215,7 @@ def test_users_of_an_item_and_other_fits_have_no_calibration(fitted):
     model, idata = fitted
     found = pmep.recommend(idata, model, item=["item 2"], n=3)
     assert found.attrs["by"] == "probability" and "calibrated_probability" not in found
-    with pytest.raises(ValueError, match="by='calibrated_probability' is not offered by this fit; use one of 'prob"):
+    with pytest.raises(ValueError, match="by='calibrated_probability' must be one of 'prob"):
         pmep.recommend(idata, model, item=["item 2"], n=3, by="calibrated_probability")
     plain = pmep.fit(model=model, calibrate=False, **QUIET)
     assert pmep.recommend(plain, model, user=[100], n=2).attrs["by"] == "probability"

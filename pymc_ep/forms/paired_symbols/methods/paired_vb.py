@@ -92,7 +92,8 @@ def _fitted(
     recorded = RecordedEngine(engine, call.checkpoint, lambda state: files | _checkpointed(engine.whole(state)))
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
-    summary = engine.summarised(form, found.state, calibrate=settings["calibrate"])
+    # Before the first sweep popularities know nothing of the pairs.
+    summary = engine.summarised(form, found.state, calibrate=settings["calibrate"] and found.state.loop > 0)
     found = found._replace(state=engine.whole(found.state))
     state = saved(found.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),

@@ -1,0 +1,10 @@
+"""Threads of Numba's kernels."""
+
+import numba
+
+__all__ = ["limit_threads"]
+
+
+def limit_threads(n: int) -> None:
+    """Let kernels that are called from this thread run on `n` threads at most."""
+    numba.set_num_threads(max(1, min(n, numba.config.NUMBA_NUM_THREADS)))
