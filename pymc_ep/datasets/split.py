@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 
 __all__ = ["split_pairs"]
@@ -55,7 +55,8 @@ def split_pairs(
     >>> frame = pd.DataFrame({"user": ["Bo", "Al", "Bo"], "item": [7, 7, 5]})
     >>> paths = split_pairs(frame, folder, n=4)  # doctest: +SKIP
     """
-    check_whole("n", n)
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise InvalidDataError(f"n={n!r} must be a whole number of files, at least 1.")
     try:
         import pyarrow
         from pyarrow import parquet

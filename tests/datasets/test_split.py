@@ -63,8 +63,9 @@ def test_bad_input_is_named(tmp_path):
         split_pairs(FRAME, tmp_path, n=2, user="users")
     with pytest.raises(pmep.InvalidDataError, match="no rows"):
         split_pairs(FRAME[:0], tmp_path, n=2)
-    with pytest.raises(ValueError, match="n="):
-        split_pairs(FRAME, tmp_path, n=0)
+    for n in (0, 2.5, True):
+        with pytest.raises(pmep.InvalidDataError, match=f"n={n} must be a whole number of files"):
+            split_pairs(FRAME, tmp_path, n=n)
     split_pairs(FRAME, tmp_path, n=2)
     with pytest.raises(pmep.InvalidDataError, match="has Parquet files; name a new folder"):
         split_pairs(FRAME, tmp_path, n=2)
