@@ -99,6 +99,15 @@ def test_terms_are_combined_as_asked(client):
     assert added((1.0, None), (2.0, 3.0)) == (3.0, 3.0)
 
 
+def test_terms_of_different_sizes_add_up(client, monkeypatch):
+    """A large term after two small ones of the same worker."""
+    monkeypatch.setattr(on_dask, "_SMALL", 0)
+    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+        own = parts.place([0.0, 0.0, np.ones(2**18), 0.0, np.ones(2**18)])
+        _, total = parts.run(lambda data, own: (None, own + 1.0), own)
+        np.testing.assert_array_equal(total, np.full(2**18, 7.0))
+
+
 def test_released_values_leave_the_workers(client):
     def held():
         from pymc_ep.engines.partitions import dask

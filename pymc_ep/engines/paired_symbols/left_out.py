@@ -43,8 +43,8 @@ _SMOOTHING = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Values of k: pairs that an item counts for beside its own. They matter to items with few."""
 _MEAN_SMOOTHING = 2.0
 """Mean of an exponential prior of k: a few dozen pairs can not tell a large k with a large c from a small one."""
-_ROUNDS, _TOL = 50, 1e-6
-"""Largest number of Newton steps for the two exponents, and the step at convergence."""
+_ROUNDS, _TOL = 50, 1e-3
+"""Largest number of Newton steps for the two exponents, and the last step, whose square is about the error then."""
 
 
 class Calibration(NamedTuple):

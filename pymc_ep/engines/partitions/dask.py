@@ -357,8 +357,7 @@ def _call(
             part.values[key], term = function(part.data, *(_value(part, one) for one in own), *told)
             terms.append((number, term))
             if len(terms) > 1 and _size(term) > _SMALL:
-                (first, total), (_, term) = terms
-                terms = [(first, combine(total, term))]
+                terms = [(terms[0][0], reduce(combine, (one for _, one in terms)))]
         return terms
 
 
