@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.paired_symbols.values import PairCounts
+from pymc_ep.engines.paired_symbols.values import PairCounts, rows_of
 from pymc_ep.engines.partitions import LocalPartitions, Partitions
 
 __all__ = ["DividedPairs"]
@@ -48,7 +48,7 @@ class DividedPairs(NamedTuple):
 
     def split(self, values: Any) -> list[Any]:
         """Return the users' values of each part: an array of rows, or nested tuples of these."""
-        return [_rows_of(values, rows) for rows in self.rows]
+        return [rows_of(values, rows) for rows in self.rows]
 
     def joined(self, values: Sequence[Any]) -> Any:
         """Return the values of all users from those of the parts."""
@@ -62,11 +62,3 @@ class DividedPairs(NamedTuple):
         for rows, part in zip(self.rows, values):
             out[rows] = part
         return out
-
-
-def _rows_of(values: Any, rows: Any) -> Any:
-    if isinstance(values, np.ndarray):
-        return values[rows]
-    if isinstance(values, tuple):
-        return type(values)(*(_rows_of(part, rows) for part in values))
-    return values

@@ -10,13 +10,13 @@ d and the smoothing k are those under which pairs that are left out are most pro
 and the row of its item are updated without it, in closed form and given all else. Nothing is fitted again.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.engines.paired_symbols.user_steps import Shared, cells_of, item_statistics
-from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Rows, Side, expected_priors
+from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Rows, Side, expected_priors, rows_of
 from pymc_ep.engines.partitions import Handles, Partitions
 from pymc_ep.kernels.paired_symbols import (
     NOTHING,
@@ -130,11 +130,11 @@ def calibrated(
     if len(left.items) < _LEAST:
         return None
     (symbols, popularity), which = rows[1], left.items
-    own = _rows_of(symbols, which)
+    own = rows_of(symbols, which)
     censored = Censored(shared.number, popularity.censored[which], left.s, of_users, shared.xi)
     told = (own, censored._replace(background=NOTHING), which, shared.backend)
     _, statistics = parts.run(item_statistics, rows[0], shared=told)
-    priors = Priors(*_rows_of(expected_priors(sides[1], shared.gammas), which))
+    priors = rows_of(expected_priors(sides[1], shared.gammas), which)
     alone = points.of(_without(statistics, own, left.before, left.counts, priors, censored, shared))
     return _best(left, alone, symbols, popularity.concentration)
 
@@ -148,13 +148,13 @@ def _leave_out(pairs: PairCounts, side: Side, users: Rows, shared: Shared, quota
     which = np.sort(rng.permutation(some)[:quota])
     place = cells.ends[which] + rng.integers(0, n_cells[which])
     items, counts = cells.others[place], cells.counts[place]
-    own, s = _rows_of(users.symbols, which), users.popularity.censored[which]
+    own, s = rows_of(users.symbols, which), users.popularity.censored[which]
     censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
     block = cells_of(cells, which)
     statistics = row_statistics(block, own, shared.items, censored, backend=shared.backend)
-    priors = Priors(*_rows_of(expected_priors(side, shared.gammas), which))
+    priors = rows_of(expected_priors(side, shared.gammas), which)
     seen = censored._replace(other=shared.t[items])
-    after = _without(statistics, own, _rows_of(shared.items, items), counts, priors, seen, shared)
+    after = _without(statistics, own, rows_of(shared.items, items), counts, priors, seen, shared)
     return None, _LeftOut(shared.points.of(after), own, s, items, counts, np.diff(block.ends), block.others)
 
 
@@ -252,10 +252,6 @@ def _candidates(concentration: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     drawn = np.random.default_rng(n).choice(n, size=_CANDIDATES, p=share / share.sum())
     found, times = np.unique(drawn, return_counts=True)
     return found, np.log(times / (_CANDIDATES * share[found]))
-
-
-def _rows_of(parts: Any, which: np.ndarray) -> Any:
-    return type(parts)(*(part[which] for part in parts))
 
 
 def _joined(one: _LeftOut, other: _LeftOut) -> _LeftOut:

@@ -114,7 +114,7 @@ def constant_popularity(prior: np.ndarray, counts: np.ndarray, n_censored: float
         before, censored = censored, softmax(digamma(prior + counts + n_censored * censored))
         if np.abs(np.log(censored / before)).max() <= _SAME:
             break
-    return Popularity(prior + counts + n_censored * censored, censored)
+    return Popularity.of(prior, counts, n_censored, censored)
 
 
 def censored_logits(

@@ -1,4 +1,4 @@
-"""What a sweep does at a part of the users: functions of `Partitions.run`.
+"""Steps of a sweep at a part of the users: functions of `Partitions.run`.
 
 Each takes the pairs of the part, its users' own values and what is shared, and returns a new value and a term of a sum.
 """
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Shared(NamedTuple):
-    """What all parts are told of the items and of the censored pairs.
+    """Items and censored pairs, as all parts see them.
 
     Attributes
     ----------
@@ -106,12 +106,23 @@ def evaluate(pairs: PairCounts, side: Side, users: Rows, shared: Shared) -> tupl
 
 
 def logits(
-    pairs: PairCounts, side: Side, users: Rows, sums: np.ndarray, shared: Shared, constant: bool
+    pairs: PairCounts,
+    side: Side,
+    users: Rows,
+    sums: np.ndarray,
+    of_items: Background,
+    number: float,
+    total: float,
+    xi: float,
+    constant: bool,
 ) -> tuple[np.ndarray, float]:
-    """Return logarithms of the posterior of a censored user, (I,), and that of their sum."""
-    concentration = side.concentration + pairs.users + shared.number * users.popularity.censored
-    own, xi = users.symbols, shared.xi
-    out = censored_logits(concentration, shared.total, own, shared.of_items, sums, xi, constant=constant)
+    """Return logarithms of the posterior of a censored user, (I,), and that of their sum.
+
+    The items themselves, which are large, are not needed: the arguments are fields of `Shared` and whether preferences
+    are left out.
+    """
+    posterior = Popularity.of(side.concentration, pairs.users, number, users.popularity.censored)
+    out = censored_logits(posterior.concentration, total, users.symbols, of_items, sums, xi, constant=constant)
     return out, float(logsumexp(out))
 
 
@@ -125,7 +136,7 @@ def update(
     popularity = users.popularity
     if logits is not None:
         s = np.exp(logits - normaliser)
-        popularity = Popularity(side.concentration + pairs.users + shared.number * s, s)
+        popularity = Popularity.of(side.concentration, pairs.users, shared.number, s)
     s = popularity.censored
     censored = Censored(shared.number, s, shared.t, shared.of_items, shared.xi)
     priors = expected_priors(side, shared.gammas)

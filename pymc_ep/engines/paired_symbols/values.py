@@ -1,6 +1,6 @@
 """Arrays of the paired-symbol model: pairs, priors and posterior factors."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ __all__ = [
     "Side",
     "expected_priors",
     "first_symbols",
+    "rows_of",
 ]
 
 
@@ -142,6 +143,11 @@ class Popularity(NamedTuple):
     concentration: np.ndarray
     censored: np.ndarray
 
+    @classmethod
+    def of(cls, prior: np.ndarray, counts: np.ndarray, number: float, censored: np.ndarray) -> "Popularity":
+        """Return the posterior given that of a censored symbol; prior, counts of pairs and `censored` are (I,)."""
+        return cls(prior + counts + number * censored, censored)
+
 
 class Rows(NamedTuple):
     """Posterior factors of the users, or of the items.
@@ -167,6 +173,15 @@ class Points(NamedTuple):
         if self.factors:
             symbols = symbols._replace(variance=np.zeros_like(symbols.variance))
         return symbols._replace(bias_variance=np.zeros_like(symbols.bias_variance)) if self.bias else symbols
+
+
+def rows_of(values: Any, which: Any) -> Any:
+    """Return some rows of an array, or of the arrays in nested tuples; other values are the same for all rows."""
+    if isinstance(values, np.ndarray):
+        return values[which]
+    if isinstance(values, tuple):
+        return type(values)(*(rows_of(part, which) for part in values))
+    return values
 
 
 def expected_priors(side: Side, gammas: tuple[GammaFactor, ...]) -> Priors:

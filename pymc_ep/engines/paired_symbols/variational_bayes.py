@@ -32,12 +32,13 @@ from pymc_ep.engines.paired_symbols.values import (
     Side,
     expected_priors,
     first_symbols,
+    rows_of,
 )
 from pymc_ep.kernels.paired_symbols import (
     NOTHING,
     Background,
     Censored,
-    Priors,
+    Statistics,
     Symbols,
     row_backend,
     solve_rows,
@@ -107,7 +108,7 @@ class State(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What predictions need beside the factors.
+    """Numbers for predictions, beside the factors.
 
     Attributes
     ----------
@@ -239,16 +240,14 @@ class VariationalBayes(BoundAscent):
         return state._replace(users=self._all_users(state), sums=None, trail=trail)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = True) -> Summary:
-        """Return what predictions need beside the factors of the last state."""
+        """Return numbers for predictions, beside the factors of the last state."""
         return self.parts.attempt(lambda: self._summarised(problem, state, calibrate=calibrate))
 
     def _summarised(self, problem: PairedProblem, state: State, *, calibrate: bool) -> Summary:
         prior, sides = self._prior(problem, state.theta)
         users, (symbols, popularity) = state.users, state.items
         shared = self._shared(prior, state, background(symbols, popularity.censored))
-        _, of_users = self.parts.run(
-            user_steps.logits, sides, users, state.sums, shared=(shared, self.constant), combine=np.logaddexp
-        )
+        _, of_users = self._user_logits(sides, state, shared.of_items, shared.number)
         _, (moments, sums) = self.parts.run(user_steps.item_sums, users, shared=(shared,))
         concentration, total = popularity.concentration, popularity.concentration.sum()
         found = censored_logits(concentration, total, symbols, moments, sums, state.xi, constant=self.constant)
@@ -335,10 +334,7 @@ class VariationalBayes(BoundAscent):
         else:
             total = float(prior.users.concentration.sum()) + self.pairs.total + number
             state = state._replace(user_total=total)
-            shared = self._shared(prior, state, of_items)
-            found, normaliser = self.parts.run(
-                user_steps.logits, sides, state.users, state.sums, shared=(shared, False), combine=np.logaddexp
-            )
+            found, normaliser = self._user_logits(sides, state, of_items, number)
         shared = self._shared(prior, state, of_items)
         users, (of_users, sums) = self.parts.run(
             user_steps.update, sides, state.users, found, shared=(normaliser, shared)
@@ -350,6 +346,11 @@ class VariationalBayes(BoundAscent):
         items = self._items(prior.items, state, Censored(number, popularity.censored, NOTHING.mean, of_users, xi))
         return state._replace(items=Rows(items, popularity))
 
+    def _user_logits(self, sides: Any, state: State, of_items: Background, number: float) -> tuple[Any, float]:
+        """Return handles of the logits of censored users, and the logarithm of their sum."""
+        told = of_items, number, state.user_total, state.xi, self.constant
+        return self.parts.run(user_steps.logits, sides, state.users, state.sums, shared=told, combine=np.logaddexp)
+
     def _item_popularity(
         self, side: Side, number: float, state: State, of_users: Background, sums: np.ndarray
     ) -> Popularity:
@@ -360,24 +361,24 @@ class VariationalBayes(BoundAscent):
         symbols, before = state.items
         if self.constant:
             return before
-        concentration = side.concentration + self.pairs.items + number * before.censored
+        prior, counts = side.concentration, self.pairs.items
+        concentration = Popularity.of(prior, counts, number, before.censored).concentration
         found = censored_logits(concentration, concentration.sum(), symbols, of_users, sums, state.xi, constant=False)
-        censored = np.exp(found - logsumexp(found))
-        return Popularity(side.concentration + self.pairs.items + number * censored, censored)
+        return Popularity.of(prior, counts, number, np.exp(found - logsumexp(found)))
 
     def _items(self, side: Side, state: State, censored: Censored) -> Symbols:
         """Return the updated items, block after block."""
         own, priors = state.items.symbols, expected_priors(side, state.gammas)
         n_items, width = own.mean.shape
-        per_item = 8 * (width * (width + 5) // 2 + 2)
+        per_item = 8 * sum(Statistics.widths(width))
         step, backend = max(1, self.parts.term_bytes // per_item), self._chosen_backend(state)
         blocks = []
         for begin in range(0, n_items, step):
             here = slice(begin, min(begin + step, n_items))
-            block, seen = Symbols(*(part[here] for part in own)), censored._replace(own=censored.own[here])
+            block, own_priors = rows_of(own, here), rows_of(priors, here)
+            seen = censored._replace(own=censored.own[here])
             told = (block, seen._replace(background=NOTHING), here, backend)
             _, statistics = self.parts.run(user_steps.item_statistics, state.users, shared=told)
-            own_priors = Priors(*(part[here] for part in priors))
             blocks.append(solve_rows(statistics, block, own_priors, seen, sequential=self.sequential, backend=backend))
         return self.points[1].of(Symbols(*map(np.concatenate, zip(*blocks))))
 

@@ -44,7 +44,7 @@ class Side(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What is known of a file before it is loaded.
+    """Users and numbers of pairs of a file.
 
     Attributes
     ----------

@@ -154,6 +154,11 @@ class Statistics(NamedTuple):
     slope: np.ndarray
     of_bias: np.ndarray
 
+    @staticmethod
+    def widths(n_factors: int) -> tuple[int, int, int, int]:
+        """Return the numbers of columns."""
+        return n_factors * (n_factors + 1) // 2, n_factors, n_factors, 2
+
 
 def curvature(xi: ArrayLike) -> np.ndarray:
     """Return lam(xi) = tanh(xi / 2) / (4 xi) of values of at least zero."""
@@ -192,7 +197,7 @@ def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censore
     n_own, width = own.mean.shape
     lower = np.tril_indices(width)
     lam, number = curvature(censored.xi), censored.number * np.asarray(censored.own, dtype=float)
-    out = Statistics(*(np.zeros((n_own, n)) for n in (len(lower[0]), width, width, 2)))
+    out = Statistics(*(np.zeros((n_own, n)) for n in Statistics.widths(width)))
     for i, j, count in _chunks(cells, width):
         mean, square = _moments(own, other, i, j)
         lam_ij = curvature(np.sqrt(square))

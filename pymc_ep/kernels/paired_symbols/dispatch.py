@@ -46,7 +46,7 @@ def row_statistics(
     if chosen != "numba":
         return _body(chosen).row_statistics(cells, own, other, censored)
     n_own, width = own.mean.shape
-    out = Statistics(*(np.empty((n_own, n)) for n in (width * (width + 1) // 2, width, width, 2)))
+    out = Statistics(*(np.empty((n_own, n)) for n in Statistics.widths(width)))
     _body(chosen).row_statistics(*cells, *own, *other, *weights, censored.number, _lam(censored), *out)
     return out
 

@@ -106,7 +106,7 @@ def statistics_of_rows(
         parts = (outer, shift, w[:, None] * v, of_bias)
         return tuple(total + jax.ops.segment_sum(part, i, num_segments=n_own + 1) for total, part in zip(totals, parts))
 
-    first = tuple(jnp.zeros((n_own + 1, n)) for n in (len(rows), width, width, 2))
+    first = tuple(jnp.zeros((n_own + 1, n)) for n in Statistics.widths(width))
     totals = _over_chunks(add, first, i, others, counts, _CHUNK // width**2, n_own)
     return Statistics(*(total[:n_own] for total in totals))
 
@@ -187,7 +187,7 @@ def row_statistics(cells: Cells, own: Symbols, other: Symbols, censored: Censore
     """Return the sums over the cells of each own symbol, in blocks of rows; see the NumPy body."""
     require_float64()
     n_own, width = own.mean.shape
-    out = Statistics(*(np.empty((n_own, n)) for n in (width * (width + 1) // 2, width, width, 2)))
+    out = Statistics(*(np.empty((n_own, n)) for n in Statistics.widths(width)))
     for rows, here, i in _blocks(cells, width):
         seen = _seen(censored, rows)
         _write(out, rows, _jit_statistics(i, *here, _padded_block(own, rows), _doubles(other), seen))

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from pymc_ep.distributions.paired_symbols import as_counts, packed_pairs
 from pymc_ep.engines.paired_symbols.updates import background, censored_logits
-from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Side, expected_priors, first_symbols
+from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Popularity, Side, expected_priors, first_symbols
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.paired_symbols.form import SideOfPairs
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
@@ -99,7 +99,7 @@ def _folded(posterior: PairedSymbolsPosterior, side: int, pairs: PairCounts) -> 
     censored = np.full(len(pairs.users), 1.0 / len(own.bias))
     for _ in range(_ROUNDS):
         sums = pair_sums(pairs.by_user, symbols, other, t.censored)
-        concentration = new_side.concentration + pairs.users + n * censored
+        concentration = Popularity.of(new_side.concentration, pairs.users, n, censored).concentration
         logits = censored_logits(concentration, total, symbols, moments, sums, xi, constant=constant)
         censored = np.exp(logits - posterior.log_normalisers[side])
         seen = Censored(n, censored, t.censored, moments, xi)
