@@ -35,3 +35,16 @@ def data_folder() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"PYMC_EP_DATA names {folder!r}, which is no folder."
     return path
+
+
+@pytest.fixture(scope="module")
+def dask_client():
+    """Client of two worker processes of one thread each, with nannies that start them again."""
+    distributed = pytest.importorskip("distributed", reason="needs distributed")
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "memory_limit": 0}
+    with (
+        distributed.LocalCluster(n_workers=2, silence_logs=50, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        client.wait_for_workers(2)
+        yield client

@@ -23,18 +23,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 N_PARTS, ROWS, WIDTH = 5, 8, 3
 
 
-@pytest.fixture(scope="module")
-def client():
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as found,
-    ):
-        found.wait_for_workers(2)
-        yield found
-
-
 def load(seed):
     return np.random.default_rng(seed).normal(size=(ROWS, WIDTH))
 
@@ -69,15 +57,15 @@ def assert_expected(found):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_parts_on_a_cluster_are_parts_in_this_process(client):
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+def test_parts_on_a_cluster_are_parts_in_this_process(dask_client):
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         assert_expected(power_method(parts))
         shares = [len(held) for held in parts._by_worker().values()]
         assert sorted(shares) == [2, 3]
 
 
 @pytest.mark.parametrize("small", [0, 2**20], ids=["scattered", "sent"])
-def test_large_values_travel_apart(client, small, monkeypatch):
+def test_large_values_travel_apart(dask_client, small, monkeypatch):
     def sums(data, own, weights):
         return own + 1, np.outer(data.sum(axis=0), weights)
 
@@ -85,56 +73,56 @@ def test_large_values_travel_apart(client, small, monkeypatch):
     weights = np.arange(40_000.0)
     local = LocalPartitions([load(k) for k in range(N_PARTS)])
     own = [np.full(3, float(k)) for k in range(N_PARTS)]
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         kept, total = parts.run(sums, parts.place(own), shared=(weights,))
         _, expected = local.run(sums, local.place(own), shared=(weights,))
         np.testing.assert_allclose(total, expected, rtol=1e-12)
         assert [float(one[0]) for one in parts.collect(kept)] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_terms_are_combined_as_asked(client):
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+def test_terms_are_combined_as_asked(dask_client):
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         _, total = parts.run(lambda data: (None, float(data[0, 0])), combine=min)
     assert total == min(load(k)[0, 0] for k in range(N_PARTS))
     assert added((1.0, None), (2.0, 3.0)) == (3.0, 3.0)
 
 
-def test_terms_of_different_sizes_add_up(client, monkeypatch):
+def test_terms_of_different_sizes_add_up(dask_client, monkeypatch):
     """A large term after two small ones of the same worker."""
     monkeypatch.setattr(on_dask, "_SMALL", 0)
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         own = parts.place([0.0, 0.0, np.ones(2**18), 0.0, np.ones(2**18)])
         _, total = parts.run(lambda data, own: (None, own + 1.0), own)
         np.testing.assert_array_equal(total, np.full(2**18, 7.0))
 
 
-def test_released_values_leave_the_workers(client):
+def test_released_values_leave_the_workers(dask_client):
     def held():
         from pymc_ep.engines.partitions import dask
 
         return sum(len(part.values) for part in dask._PARTS.values())
 
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         rows = parts.place([np.zeros(ROWS) for _ in range(N_PARTS)])
         for _ in range(10):
             rows, _ = parts.run(multiply, rows, shared=(np.ones(WIDTH),))
         # The last values, and those of the call before, which are released by the next.
-        assert sum(client.run(held).values()) <= 3 * N_PARTS
-    assert sum(client.run(held).values()) == 0
+        assert sum(dask_client.run(held).values()) <= 3 * N_PARTS
+    assert sum(dask_client.run(held).values()) == 0
 
 
-def kill_one(client):
-    pid = next(iter(client.run(os.getpid).values()))
+def kill_one(dask_client):
+    pid = next(iter(dask_client.run(os.getpid).values()))
     os.kill(pid, signal.SIGKILL)
 
 
-def test_killed_workers_change_nothing(client):
+def test_killed_workers_change_nothing(dask_client):
     """A worker is killed before every step; its nanny starts another."""
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
-        assert_expected(power_method(parts, before=lambda step: kill_one(client)))
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
+        assert_expected(power_method(parts, before=lambda step: kill_one(dask_client)))
 
 
-def test_a_worker_killed_within_a_call_changes_nothing(client, tmp_path):
+def test_a_worker_killed_within_a_call_changes_nothing(dask_client, tmp_path):
     def fatal(data, rows, vector, folder, step):
         mark = Path(folder) / str(step)
         if not mark.exists():
@@ -142,7 +130,7 @@ def test_a_worker_killed_within_a_call_changes_nothing(client, tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return multiply(data, rows, vector)
 
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         rows, vector, totals = parts.place([np.zeros(ROWS) for _ in range(N_PARTS)]), np.ones(WIDTH), []
         for k in range(6):
 
@@ -158,26 +146,26 @@ def test_a_worker_killed_within_a_call_changes_nothing(client, tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_errors_of_functions_are_theirs(client):
+def test_errors_of_functions_are_theirs(dask_client):
     def fails(data):
         raise FileNotFoundError("no such part")
 
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         with pytest.raises(FileNotFoundError, match="no such part"):
             parts.attempt(lambda: parts.run(fails))
         assert_expected(power_method(parts))
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        DaskPartitions(client, lambda source: Path(source).read_text(), ["nowhere"])
+        DaskPartitions(dask_client, lambda source: Path(source).read_text(), ["nowhere"])
     with pytest.raises(ValueError, match="5 parts need as many values, and got 1"):
-        DaskPartitions(client, load, range(N_PARTS)).place([1])
+        DaskPartitions(dask_client, load, range(N_PARTS)).place([1])
 
 
-def test_an_interruption_leaves_the_parts_usable(client, monkeypatch):
+def test_an_interruption_leaves_the_parts_usable(dask_client, monkeypatch):
     def slow(data, rows, vector):
         time.sleep(0.5)
         return multiply(data, rows, vector)
 
-    with DaskPartitions(client, load, range(N_PARTS)) as parts:
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         rows = parts.place([np.zeros(ROWS) for _ in range(N_PARTS)])
         with monkeypatch.context() as context:
             context.setattr(on_dask, "_finished", lambda futures: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -198,13 +186,13 @@ def test_a_cluster_without_workers_is_named(monkeypatch):
         assert time.perf_counter() - began < 10.0
 
 
-def test_workers_that_die_again_and_again_end_the_fit(client, monkeypatch):
+def test_workers_that_die_again_and_again_end_the_fit(dask_client, monkeypatch):
     def dies(data):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(on_dask, "_MOST_LOSSES", 1)
     with (
-        DaskPartitions(client, load, range(2)) as parts,
+        DaskPartitions(dask_client, load, range(2)) as parts,
         pytest.raises(ClusterError, match="run out of memory"),
     ):
         parts.attempt(lambda: parts.run(dies))

@@ -51,18 +51,6 @@ def folder(tmp_path_factory):
     return where
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    distributed = pytest.importorskip("distributed", reason="needs distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
 def assert_same(one, other, rtol=1e-9):
     assert float(one["fit"]["log_evidence"]) == pytest.approx(float(other["fit"]["log_evidence"]), abs=1e-8)
     for name in group(one, "posterior_mean").data_vars:
@@ -82,12 +70,12 @@ def test_files_give_what_the_model_gives(folder, options, gamma):
     np.testing.assert_allclose(found["fit"]["views_user_popularity_pairs"], COUNTS.sum(axis=1))
 
 
-def test_a_cluster_gives_what_the_model_gives(folder, cluster):
+def test_a_cluster_gives_what_the_model_gives(folder, dask_client):
     expected = pmep.fit(model=model_of(COUNTS), **QUIET)
-    found = pmep.fit(model=model_of([]), partitions=str(folder), client=cluster, **QUIET)
+    found = pmep.fit(model=model_of([]), partitions=str(folder), client=dask_client, **QUIET)
     assert_same(found, expected)
     assert "client" not in str(found["fit"].attrs)
-    assert not any(cluster.run(parts_of_worker).values())
+    assert not any(dask_client.run(parts_of_worker).values())
 
 
 def parts_of_worker():
@@ -253,7 +241,7 @@ def test_a_process_killed_while_it_writes_resumes(folder, tmp_path):
     assert float(done.stdout) == pytest.approx(float(expected["fit"]["log_evidence"]), rel=1e-12)
 
 
-def test_workers_killed_within_sweeps_change_nothing(folder, cluster, monkeypatch):
+def test_workers_killed_within_sweeps_change_nothing(folder, dask_client, monkeypatch):
     """A worker is killed in the middle of each of ten sweeps."""
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
@@ -263,15 +251,15 @@ def test_workers_killed_within_sweeps_change_nothing(folder, cluster, monkeypatc
     def killing(parts, function, *own, **options):
         calls.append(function.__name__)
         if function.__name__ == "update" and calls.count("update") % 2 == 0 and len(killed) < 10:
-            cluster.wait_for_workers(2)
-            pid = sorted(cluster.run(os.getpid).values())[len(killed) % 2]
+            dask_client.wait_for_workers(2)
+            pid = sorted(dask_client.run(os.getpid).values())[len(killed) % 2]
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
             time.sleep(0.1)
         return run(parts, function, *own, **options)
 
     monkeypatch.setattr(DaskPartitions, "run", killing)
-    found = pmep.fit(model=model_of([]), partitions=folder, client=cluster, **QUIET)
+    found = pmep.fit(model=model_of([]), partitions=folder, client=dask_client, **QUIET)
     assert len(killed) == 10
     assert_same(found, expected, rtol=1e-10)
     assert int(found["fit"]["n_iter"]) == int(expected["fit"]["n_iter"])
