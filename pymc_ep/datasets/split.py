@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pymc_ep.datasets.parquet import require_pyarrow
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 
 __all__ = ["split_pairs"]
@@ -57,11 +58,10 @@ def split_pairs(
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise InvalidDataError(f"n={n!r} must be a whole number of files, at least 1.")
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError("split_pairs writes Parquet files by PyArrow: pip install 'pymc-ep[dask]'") from error
+    require_pyarrow("split_pairs writes")
+    import pyarrow
+    from pyarrow import parquet
+
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("*.parquet")):

@@ -109,6 +109,11 @@ class DaskPartitions:
         """Size of terms that suits, B."""
         return _TERM_BYTES
 
+    def add(self, source: Any) -> None:
+        """Load a further part, of which earlier handles know nothing."""
+        self._sources.append(source)
+        self._restored()
+
     def place(self, values: Sequence[Any]) -> Placed:
         """Return handles of values that are brought to the parts, and kept here."""
         if len(values) != self.n:
