@@ -43,7 +43,7 @@ class PairCounts(NamedTuple):
     by_item: Cells
     users: np.ndarray
     items: np.ndarray
-    rows: np.ndarray | slice = slice(None)
+    rows: Any = slice(None)
 
     @property
     def total(self) -> float:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from threading import Timer
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from scipy.sparse import csr_array
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.datasets import from_pairs, split_pairs
+from pymc_ep.engines.paired_symbols import user_steps
 from pymc_ep.forms.paired_symbols import files
 from pymc_ep.forms.paired_symbols.files import Side, pairs_in_files
 
@@ -86,6 +88,38 @@ def parts_of_worker():
     from pymc_ep.engines.partitions import dask
 
     return list(dask._PARTS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_client, monkeypatch):
+    """Interrupted while the workers are in the middle of a sweep."""
+    from pymc_ep.engines.partitions.dask import DaskPartitions
+
+    run, updates = DaskPartitions.run, []
+
+    def slowed(*arguments):
+        time.sleep(0.5)
+        return user_steps.update(*arguments)
+
+    def interrupting(parts, function, *own, **options):
+        if function.__name__ == "update":
+            updates.append(function)
+            if len(updates) == 4:
+                function = slowed
+                Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return run(parts, function, *own, **options)
+
+    monkeypatch.setattr(DaskPartitions, "run", interrupting)
+    endless = QUIET | {"max_iter": 10_000, "tol": 1e-300}
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 4 iterations"):
+        found = pmep.fit(model=model_of([]), partitions=folder, client=dask_client, **endless)
+    assert "interrupted after 4 iterations" in found["fit"].attrs["status"]
+    monkeypatch.undo()
+    with pytest.warns(pmep.ConvergenceWarning, match="3 sweeps|max_iter"):
+        expected = pmep.fit(model=model_of(COUNTS), **QUIET | {"max_iter": 3})
+    assert np.isfinite(float(found["fit"]["log_evidence"]))
+    assert_same(found, expected)
+    assert not any(dask_client.run(parts_of_worker).values())
 
 
 def test_predictions_of_pairs_in_files(folder):
