@@ -123,37 +123,32 @@ def test_released_values_leave_the_workers(dask_client):
 
 
 def kill_one(dask_client):
-    pid = next(iter(dask_client.run(os.getpid).values()))
-    os.kill(pid, signal.SIGKILL)
+    """Kill the older worker: a nanny does not start another while the one before is starting."""
+    os.kill(min(dask_client.run(os.getpid).values()), signal.SIGKILL)
+
+
+def test_killed_workers_change_nothing(dask_client, monkeypatch):
+    """A worker is killed before every step, which does not wait until its nanny has started another."""
+    monkeypatch.setattr(on_dask, "_RETURN", 0.0)
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
+        assert_expected(power_method(parts, before=lambda step: kill_one(dask_client)))
 
 
 @pytest.mark.parametrize("wait", [0.0, 60.0], ids=["at once", "waiting"])
-def test_killed_workers_change_nothing(dask_client, wait, monkeypatch):
-    """A worker is killed before every step; its nanny starts another, which the next step waits for or not."""
+def test_parts_are_spread_again_after_a_loss(dask_client, wait, monkeypatch):
+    """By the next step once the worker is back, or by the same one if that waits for it."""
     monkeypatch.setattr(on_dask, "_RETURN", wait)
+    dask_client.wait_for_workers(2, timeout=60)
     with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
-        assert_expected(power_method(parts, before=lambda step: kill_one(dask_client)))
-        if wait:
-            assert sorted(dask_client.run(n_parts).values()) == [2, 3]
-
-
-def test_parts_are_spread_again_once_a_worker_is_back(dask_client, monkeypatch):
-    monkeypatch.setattr(on_dask, "_RETURN", 0.0)
-    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
-        rows, counted = parts.place([np.full(ROWS, float(k)) for k in range(N_PARTS)]), []
-
-        def count(data, rows):
-            return None, (1, rows)
-
+        rows, shares = parts.place([np.full(ROWS, float(k)) for k in range(N_PARTS)]), []
         kill_one(dask_client)
         for _ in range(2):
-            n, total = parts.attempt(lambda: parts.run(count, rows))[1]
-            counted.append(sorted(dask_client.run(n_parts).values()))
-            assert n == N_PARTS
+            _, total = parts.attempt(lambda: parts.run(lambda data, rows: (None, rows), rows))
             np.testing.assert_array_equal(total, np.full(ROWS, 10.0))
-            dask_client.wait_for_workers(2)
-        assert counted[0] in ([5], [0, 5])
-        assert counted[1] == [2, 3]
+            shares.append(sorted(len(own) for own in parts._by_worker().values()))
+            dask_client.wait_for_workers(2, timeout=60)
+        assert shares == [[2, 3] if wait else [5], [2, 3]]
+        assert sorted(dask_client.run(n_parts).values()) == [2, 3]
 
 
 def test_spread_keeps_parts_where_they_are():
@@ -279,6 +274,7 @@ def test_workers_that_die_again_and_again_end_the_fit(dask_client, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(on_dask, "_MOST_LOSSES", 1)
+    monkeypatch.setattr(on_dask, "_RETURN", 0.0)
     with (
         DaskPartitions(dask_client, load, range(2)) as parts,
         pytest.raises(ClusterError, match="run out of memory"),

@@ -5,6 +5,9 @@ pinned to it, and no task depends on another. Where a worker is lost its parts a
 that were kept, which are sent from here. Parts are spread evenly over the workers, and again when others come.
 """
 
+import os
+import signal
+import socket
 import threading
 import time
 import uuid
@@ -94,7 +97,8 @@ class DaskPartitions:
     Terms of up to 1 MiB are added up in the order of the parts, whatever worker has them. Larger ones are added up by
     each worker first, so that their rounding depends on which parts it has.
 
-    Workers free the parts when this is closed or no longer referenced.
+    Workers free the parts when this is closed or no longer referenced. Those that share the terminal of this process
+    ignore Ctrl-C from then on, which would end them with it: an interrupted fit still asks them for its summary.
     """
 
     def __init__(self, client: Any, load: Callable[[Any], Any], sources: Sequence[Any]):
@@ -249,6 +253,8 @@ class DaskPartitions:
         for _ in range(_MOST_LOSSES):
             try:
                 alive = self._waited_for()
+                if fresh := [at for at in alive if at not in self._known]:
+                    self._client.run(_ignore_interrupts, *_terminal(), workers=fresh, on_error="ignore")
                 before = self._by_worker()
                 held = self._on_workers({at: (_retained, before.get(at, [])) for at in alive})
                 self._at = _spread(self.n, held)
@@ -323,6 +329,17 @@ def _free(client: Any, fit: str) -> None:
     """Let the workers drop the parts of a fit, without waiting: the collector of garbage runs in any thread."""
     if client.status == "running":
         client.loop.add_callback(client.run, _retained, fit, [], on_error="ignore")
+
+
+def _terminal() -> tuple[str, int]:
+    """Return what tells processes apart to which a terminal sends Ctrl-C: the machine and the group of the process."""
+    return socket.gethostname(), os.getpgid(0) if hasattr(os, "getpgid") else -1
+
+
+def _ignore_interrupts(*terminal: Any) -> None:
+    """Ignore Ctrl-C in a worker process of the given terminal; run by its main thread."""
+    if _terminal() == terminal and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _held(fit: str, part: int) -> _Part:

@@ -92,7 +92,7 @@ def parts_of_worker():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_client, monkeypatch):
-    """Interrupted while the workers are in the middle of a sweep."""
+    """Interrupted while the workers are in the middle of a sweep, as a terminal does: these are sent the signal too."""
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
     run, updates = DaskPartitions.run, []
@@ -101,12 +101,18 @@ def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_cl
         time.sleep(0.5)
         return user_steps.update(*arguments)
 
+    processes = [*dask_client.run(os.getpid).values(), os.getpid()]
+
+    def interrupt_all():
+        for pid in processes:
+            os.kill(pid, signal.SIGINT)
+
     def interrupting(parts, function, *own, **options):
         if function.__name__ == "update":
             updates.append(function)
             if len(updates) == 4:
                 function = slowed
-                Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                Timer(0.3, interrupt_all).start()
         return run(parts, function, *own, **options)
 
     monkeypatch.setattr(DaskPartitions, "run", interrupting)
@@ -119,6 +125,7 @@ def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_cl
         expected = pmep.fit(model=model_of(COUNTS), **QUIET | {"max_iter": 3})
     assert np.isfinite(float(found["fit"]["log_evidence"]))
     assert_same(found, expected)
+    assert sorted(dask_client.run(os.getpid).values()) == sorted(processes[:-1])
     assert not any(dask_client.run(parts_of_worker).values())
 
 
