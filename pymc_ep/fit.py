@@ -92,7 +92,7 @@ def fit(
         model may have other rows, which are known by their labels, and other pairs.
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
-        exists.
+        exists. ``n_iter`` and traces count from there.
     blas_cores : int, "auto" or None
         Threads of BLAS. ``"auto"`` is one, unless matrices have about 2000 rows, since threads that wait for each other
         on a busy machine make small algebra many times slower; None leaves them as they are. With ``hyper="sample"`` it
