@@ -146,7 +146,7 @@ def plot_preference(
         density, _ = np.histogram(preferences, _EDGES, density=True)
         colour = colormaps["viridis"](shade)
         panel.stairs(density, _EDGES, color=colour, label=f"{4**group} to {4 ** (group + 1) - 1}")
-    panel.set(xlabel="preference, posterior mean probability", ylabel="density", title=label or var_name)
+    panel.set(xlabel="preference probability", ylabel="density", title=label or var_name)
     panel.legend(title="observed pairs", frameon=False)
     return panel
 
