@@ -406,9 +406,9 @@ DENSITIES = f"""\
 ![Densities of preferences by activity, for r = 1/2, 1, 2 and 4](implicit_feedback_preferences.png)
 
 {PREFERENCES}, full posterior, {AROUND["factors"]} factors, constant messages: the density over all films of the
-posterior mean of P(seen | i, j), by the number of learned pairs of a user. With a few pairs it is narrow, at or below the
-prior's 1 / (1 + r); more pairs tell films apart and widen it. A larger r moves it to the left, where a preference can
-lift an item further above its popularity, by 1 + r at most. Users with a thousand pairs have seen most of what they
+posterior mean of P(seen | i, j), by the number of learned pairs of a user. With a few pairs it is narrow, at or below
+the prior's 1 / (1 + r); more pairs tell films apart and widen it. A larger r moves it to the left, where a preference
+can lift an item further above its popularity, by 1 + r at most. Users with a thousand pairs have seen most of what they
 prefer, and lie to the right.
 """
 SETTINGS = f"""\
