@@ -55,11 +55,11 @@ def draw_activity(table: Table) -> str:
 
 
 def draw_preferences(fits: Iterable[tuple[str, pm.Model, Any]], name: str) -> None:
-    """Draw densities of preferences, a panel for each labelled fit with pairs of the given name."""
+    """Draw densities of preferences, a panel for each fit with a title and pairs of the given name."""
     fits = list(fits)
     figure, axes = pyplot.subplots(1, len(fits), figsize=(11.0, 3.2), layout="constrained", sharey=True)
-    for panel, (label, model, idata) in zip(axes, fits):
-        pmep.plots.plot_preference(idata, f"{name}_user_popularity", model, label=label, ax=panel)
+    for panel, (title, model, idata) in zip(axes, fits):
+        pmep.plots.plot_preference(idata, f"{name}_user_popularity", model, title=title, ax=panel)
         panel.label_outer()
     for panel in axes[:-1]:
         panel.get_legend().remove()

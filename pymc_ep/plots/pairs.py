@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_popularity", "plot_preference", "plot_rank_by_activity"]
 
-_NUMBERS = 2**22
-"""Largest number of pairs behind a density, which take some 100 MiB."""
+_NUMBERS = 2**21
+"""Largest number of pairs behind a density, which take less than 200 MiB."""
 _PAIRS = "_pairs"
 """Ending of the names of numbers of observed pairs in the group ``fit``."""
 _EDGES = np.linspace(0.0, 1.0, 51)
@@ -81,7 +81,7 @@ def plot_preference(
     model: pm.Model | None = None,
     *,
     n: int = 200,
-    label: str | None = None,
+    title: str | None = None,
     ax: "Axes | None" = None,
     figsize: Sequence[float] | None = None,
 ) -> "Axes":
@@ -98,9 +98,9 @@ def plot_preference(
         The fitted model; by default that of the context.
     n : int
         Largest number of users behind a line, drawn with a fixed seed from all with so many pairs. Fewer are drawn
-        where these would have more than 4 million pairs with the items, so that memory is bounded.
-    label : str, optional
-        Title, such as the censored ratio, for several fits side by side; by default `var_name`.
+        where these would have more than 2 million pairs with the items, so that memory is bounded.
+    title : str, optional
+        Such as the censored ratio, for several fits side by side; by default `var_name`.
     ax : matplotlib.axes.Axes, optional
     figsize : (float, float), optional
         Of a new figure, in inches.
@@ -146,7 +146,7 @@ def plot_preference(
         density, _ = np.histogram(preferences, _EDGES, density=True)
         colour = colormaps["viridis"](shade)
         panel.stairs(density, _EDGES, color=colour, label=f"{4**group} to {4 ** (group + 1) - 1}")
-    panel.set(xlabel="preference probability", ylabel="density", title=label or var_name)
+    panel.set(xlabel="preference probability", ylabel="density", title=title or var_name)
     panel.legend(title="observed pairs", frameon=False)
     return panel
 

@@ -83,7 +83,7 @@ def test_few_rows_stand_for_all_and_take_little_memory(with_biases, monkeypatch)
     expected, edges = preferences_of(idata), np.linspace(0.0, 1.0, 51)
     alone = [np.histogram(row, edges, density=True)[0] for row in expected]
     with model:
-        panel = pmep.plots.plot_preference(idata, "views_user_popularity", n=1, label="r = 2")
+        panel = pmep.plots.plot_preference(idata, "views_user_popularity", n=1, title="r = 2")
     again = pmep.plots.plot_preference(idata, "views_user_popularity", model, n=1)
     for (density, *_), (same, *_), rows in zip(drawn(panel)[0], drawn(again)[0], ([1, 2], [3, 4])):
         assert any(np.allclose(density, alone[row]) for row in rows)
