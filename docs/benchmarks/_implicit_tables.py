@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,14 +127,11 @@ class Table(NamedTuple):
     def factors(self, around: dict[str, Any], grids: Grids, numbers: Sequence[int]) -> str:
         """Return the table of numbers of factors, on the validation split."""
         lines = []
-        for data in DATA:
-            for method, grid in grids.items():
-                for number in numbers:
-                    row = self.rows.get(validation_key(data, method, stated(around, grid) | {"factors": number}))
-                    if row is not None:
-                        cells = [f"{row[name]:.{SCORES[name]}f}" for name in FACTOR_SCORES]
-                        sweeps = f"{row['sweeps']}" + ("" if row["converged"] else ", not converged")
-                        lines.append([data, method, str(number), *cells, f"{row['seconds']:.3g}", sweeps])
+        for data, (method, grid), number in product(DATA, grids.items(), numbers):
+            row = self.rows.get(validation_key(data, method, stated(around, grid) | {"factors": number}))
+            if row is not None:
+                cells = [f"{row[name]:.{SCORES[name]}f}" for name in FACTOR_SCORES]
+                lines.append([data, method, str(number), *cells, f"{row['seconds']:.3g}", str(row["sweeps"])])
         head = [HEAD[1 + list(SCORES).index(name)] for name in FACTOR_SCORES]
         return markdown_table(["data", "posterior", "factors", *head, "seconds", "sweeps"], lines)
 
