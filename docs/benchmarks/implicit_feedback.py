@@ -396,8 +396,8 @@ unless stated. Size is the root mean square of inner products of posterior means
 """
 NUMBERS = f"""\
 Paired symbols with r = {AROUND["ratio"]:g} and constant messages, on the validation split of each data set. Fits with
-{FACTORS[-1]} factors, most of which take over five minutes, were run on that split alone, and their seconds are those
-of the processor.
+{FACTORS[-1]} factors, most of which take over five minutes, were run on that split alone, not yet on Gowalla, and their
+seconds are those of the processor.
 """
 ACTIVITY = f"""\
 Mean ranks by the number of learned pairs of a user, with the numbers of users. The peer is that with the best mean
