@@ -5,6 +5,7 @@ At a fixed point of EP the log evidence is stationary in the factors, so that it
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -160,6 +161,7 @@ def maximise(
     tol: float,
     max_iter: int,
     report: Report,
+    save: Callable[[State], None],
 ) -> Run[State]:
     """Maximise evidence and log prior by L-BFGS, up to the highest score.
 
@@ -174,6 +176,8 @@ def maximise(
     max_iter : int
         Most evaluations.
     report : Report
+    save : callable
+        Called with each state.
 
     Returns
     -------
@@ -196,6 +200,7 @@ def maximise(
             objective.append(latest.objective)
             change.append(latest.change)
             report(latest.objective, latest.change)
+            save(latest)
         return -latest.objective, -evidence.gradient(problem, latest)
 
     try:

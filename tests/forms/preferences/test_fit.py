@@ -296,3 +296,41 @@ def test_other_likelihoods_and_other_uses_are_refused():
         fitted(model)
     with pytest.raises(UnsupportedModelError, match="closed form"):
         fitted(learned_model(b=lambda name, dims: pm.Normal(name, 0, 1, dims=dims)), learn="em")
+
+
+@pytest.mark.parametrize("learn", ["evidence", "em"])
+def test_a_checkpoint_is_resumed(learn, tmp_path):
+    path = tmp_path / "fit.npz"
+    options = {"learn": learn, "held_out": 0, "evidence_tol": 1e-9, "checkpoint": path}
+    with pytest.warns(pmep.ConvergenceWarning):
+        first = fitted(learned_model(), max_iter=4, **options)
+    second = fitted(learned_model(), max_iter=5, **(options | {"evidence_tol": 1e-2}))
+    assert float(second["fit"]["log_evidence"]) >= float(first["fit"]["log_evidence"]) - 1e-6
+    assert path.exists()
+
+
+def test_a_checkpoint_of_other_comparisons_is_refused(tmp_path):
+    path = tmp_path / "fit.npz"
+    fitted(learned_model(), checkpoint=path)
+    with pm.Model(coords=COORDS) as other:
+        V, b, sigma = pm.Flat("V", dims=("item", "factor")), pm.Flat("b", dims="item"), pm.HalfFlat("sigma")
+        f = pmep.PreferenceUtility("f", V=V, b=b, kernel=KERNEL, sigma=sigma, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=USERS, winners=LOSERS, losers=WINNERS)
+    with pytest.raises(ValueError, match="other comparisons"):
+        fitted(other, checkpoint=path)
+
+
+@pytest.mark.parametrize("learn", ["evidence", "em"])
+def test_an_interrupted_search_returns_what_it_reached(learn, monkeypatch):
+    calls = []
+
+    def interrupted(self, objective, change):
+        calls.append(objective)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymc_ep.engines.base.Report.__call__", interrupted)
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted"):
+        idata = fitted(learned_model(), learn=learn)
+    assert len(calls) == 3
+    assert np.isfinite(float(idata["fit"]["log_evidence"]))

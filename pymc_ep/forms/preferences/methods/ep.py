@@ -17,6 +17,7 @@ from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maxi
 from pymc_ep.engines.preferences.expectation import Sites
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers
+from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
@@ -41,6 +42,8 @@ _FIRST_SCALE = 0.1
 """Standard deviation of the first factors where they start at zero, which is a saddle of the evidence."""
 _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
+_CHECKPOINT = "comparisons of the checkpoint"
+"""Entry of checkpoints that identifies the comparisons."""
 _EVIDENCE = "log evidence of the comparisons by expectation propagation, at the hyperparameters of the result"
 """Description of the log evidence in the result."""
 
@@ -58,7 +61,9 @@ def solve(call: Call[CompiledPreferences]) -> Solution:
         For options out of range.
     """
     form, settings = call.form, _checked(OPTIONS | call.options)
-    compared = form.compared()
+    compared, digest = form.compared(), form.fingerprint()["comparisons"]
+    if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
+        raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
     users, theta = _first_factors(call, compared), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
     objective = change = np.zeros(0)
@@ -68,7 +73,7 @@ def solve(call: Call[CompiledPreferences]) -> Solution:
         first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
         evidence = _evidence(form, compared, settings, 1.0 - held)
         start = evidence.at(form, _started(form, theta, settings["seed"]), evidence.parts.place([first]))
-        found = _learned(call, evidence, settings, start)
+        found = _learned(call, evidence, settings, start, compared, digest)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
         loop = found.state.chosen.loop
         (users,) = evidence.parts.collect(found.state.chosen.users)
@@ -89,20 +94,39 @@ def _evidence(
 
 
 def _learned(
-    call: Call[CompiledPreferences], evidence: ComparisonEvidence, settings: dict[str, Any], start: State
+    call: Call[CompiledPreferences],
+    evidence: ComparisonEvidence,
+    settings: dict[str, Any],
+    start: State,
+    compared: ComparedUsers,
+    digest: np.ndarray,
 ) -> Run[State]:
-    """Return the search for hyperparameters."""
+    """Return the search for hyperparameters, which saves its states at intervals."""
     form, limit = call.form, settings["max_iter"]
+
+    def arrays(state: State) -> dict[str, np.ndarray]:
+        (users,) = evidence.parts.collect(state.users)
+        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users)
+
+    def save(state: State) -> None:
+        if call.checkpoint.due:
+            call.checkpoint.save(**arrays(state))
+
     if settings["learn"] == "evidence":
-        return maximise(evidence, form, start, tol=settings["evidence_tol"], max_iter=limit, report=call.report)
+        tol = settings["evidence_tol"]
+        found = maximise(evidence, form, start, tol=tol, max_iter=limit, report=call.report, save=save)
+        call.checkpoint.save(last=True, **arrays(found.state.chosen))
+        return found
     if (learned := form.learned) is None:
         raise UnsupportedModelError(
             f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
             f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma, and a kernel "
             f"without hyperparameters; leave out learn=."
         )
-    engine = PreferenceEM(evidence, learned, tol=settings["evidence_tol"])
-    return run(engine, form, start, max_iter=limit + 1, report=call.report)
+    engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
+    found = run(engine, form, start, max_iter=limit + 1, report=call.report)
+    engine.save(found.state.chosen, last=True)
+    return found
 
 
 def _held_out(form: CompiledPreferences, compared: ComparedUsers, settings: dict[str, Any]) -> np.ndarray:
@@ -150,9 +174,8 @@ def _solution(
     form: CompiledPreferences, found: Run[State], settings: dict[str, Any], compared: ComparedUsers, users: UserFactors
 ) -> Solution:
     """Return the solution."""
-    shift, precision = (np.empty_like(part) for part in users.sites)
-    shift[compared.order], precision[compared.order] = users.sites
-    state = {"theta": found.state.theta, "shift": shift, "precision": precision, "weights": users.weights}
+    own = _saved(compared, users)
+    state = {"theta": found.state.theta, "weights": users.weights} | own
     posterior = rebuild(form, state)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
@@ -173,7 +196,7 @@ def _solution(
         hyper_modes=form.constrained(found.state.theta),
         scalars={"log_evidence": found.state.totals.log_z, "n_iter": found.state.loop},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        sites={form.form.comparisons.name: {"shift": shift, "precision": precision}},
+        sites={form.form.comparisons.name: own},
         state=state | form.fingerprint(),
         draws=posterior.draws,
         numbers_per_draw=int(np.prod(form.shape)) + found.state.theta.size,
@@ -185,6 +208,13 @@ def _solution(
         objective_is="log evidence + log prior",
         max_change_is="rise of the objective, a comparison",
     )
+
+
+def _saved(compared: ComparedUsers, users: UserFactors) -> dict[str, np.ndarray]:
+    """Return the factors in the order in which comparisons were given."""
+    shift, precision = (np.empty_like(part) for part in users.sites)
+    shift[compared.order], precision[compared.order] = users.sites
+    return {"shift": shift, "precision": precision}
 
 
 def rebuild(form: CompiledPreferences, state: Mapping[str, np.ndarray]) -> PreferencePosterior:
