@@ -156,7 +156,8 @@ def rank_items(
     if len(pairs) != 2:
         raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")
     (key, own), (other_key, others) = pairs.items()
-    if side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key):
+    same = side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key)
+    if same and fitted.names[0] != fitted.names[1]:
         raise ValueError(f"{key!r} and {other_key!r} are rows of the same matrix; name both.")
     side, wanted = _wanted(model, fitted, {key: own}, "rank_items", cells)
     by = _score(fitted, side, by)

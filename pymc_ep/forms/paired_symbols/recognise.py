@@ -72,8 +72,11 @@ def recognise_paired_symbols(
 def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
     pi, psi, U, V, user_bias, item_bias, _, censored_ratio = parameters_of(rv)
     relevant = relevant_variables(model)
-    sides = ((U, user_bias, pi), (V, item_bias, psi))
-    _require_two(model, rv, zip(("matrix", "bias", "popularity"), *sides))
+    sides = [(U, user_bias, pi), (V, item_bias, psi)]
+    if rv.owner.op.alike:
+        del sides[1]
+    else:
+        _require_two(model, rv, zip(("matrix", "bias", "popularity"), *sides))
     matrices = [_gaussian(model, rv, matrix, 2) for matrix, _, _ in sides]
     biases = [None if _constant(model, bias) else _gaussian(model, rv, bias, 1) for _, bias, _ in sides]
     popularities = [_dirichlet(model, rv, popularity) for _, _, popularity in sides]
@@ -100,7 +103,7 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
         **hyper_fields(model, [v for v in relevant if v not in latents]),
         hyper_coordinates=(),
         users=parts[0],
-        items=parts[1],
+        items=parts[-1],
         precisions=tuple(_gamma(one, stand_ins[one]) for one in gammas),
         pairs=PairGroup(rv.name, without_casts(model.rvs_to_values[rv]), censored_ratio),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
