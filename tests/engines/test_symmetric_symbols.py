@@ -8,7 +8,16 @@ from scipy.special import digamma, expit, logsumexp
 
 from pymc_ep.engines.paired_symbols.state import first_state
 from pymc_ep.engines.paired_symbols.symmetric import SymmetricBayes
-from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Points, Side
+from pymc_ep.engines.paired_symbols.values import (
+    Block,
+    GammaFactor,
+    PairCounts,
+    PairedPrior,
+    Points,
+    Popularity,
+    Rows,
+    Side,
+)
 
 from .symmetric_dense import SymmetricDense
 from .test_paired_symbols import Problem
@@ -125,19 +134,25 @@ def test_the_bound_is_below_the_evidence():
     assert exact - 3.0 < state.log_bound < exact - 3 * error
 
 
-def test_a_step_of_censored_symbols_never_lowers_the_bound():
-    """Two symbols that repel each other strongly: the fixed point alone would jump between them."""
-    rng = np.random.default_rng(0)
-    for seed in range(30):
-        engine = SymmetricBayes(cells_of(COUNTS))
-        prior = prior_of(ratio=50.0)
-        problem, state = started(engine, prior, seed)
-        symbols = state.users.symbols._replace(mean=4.0 * rng.normal(size=(N, K)), bias=2.0 * rng.normal(size=N))
-        rows = state.users._replace(symbols=symbols)
-        state = engine.init(problem, state._replace(users=rows, items=rows, xi=5.0))
-        for _ in range(4):
-            before, state = state, engine.step(problem, state)
-            assert state.objective >= before.objective - 1e-9
+def test_a_step_of_censored_symbols_is_halved_where_the_fixed_point_lowers_the_bound():
+    """Two groups that prefer themselves: most of a censored pair is in one, and the fixed point has it in the other."""
+    engine, prior = SymmetricBayes(cells_of(COUNTS)), prior_of()
+    _, state = started(engine, prior)
+    mean = np.zeros((N, K))
+    mean[:, 0] = np.repeat([4.0, -4.0], N // 2)
+    symbols = state.users.symbols._replace(mean=mean, variance=np.full((N, K), 0.01))
+    s = np.repeat([0.9, 0.1], N // 2) / (N // 2)
+    rows = Rows(symbols, Popularity.of(np.ones(N), COUNTS.sum(axis=1), RATIO * COUNTS.sum(), s))
+    state = engine.init(Problem(prior), state._replace(users=rows, items=rows))
+    dense = dense_of(state, COUNTS, prior)
+    dense.update_xi()
+    before = dense.bound()
+    assert before == pytest.approx(state.log_bound, abs=1e-9)
+    undamped = np.exp(digamma(dense.alpha) + dense.omega() @ s)
+    dense.s = undamped / undamped.sum()
+    assert dense.bound() < before - 1.0
+    dense.s = engine._censored(state, dense.alpha)
+    assert dense.bound() > before + 1.0
 
 
 def test_points_maximise_the_bound_without_their_entropies():
