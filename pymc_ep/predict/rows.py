@@ -84,7 +84,8 @@ def recommend(
     Returns
     -------
     xarray.Dataset
-        By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim;
+        By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim, or of the
+        matrix where both sides have one dim;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
         sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
         bilinear models are those of Gaussian predictors with these moments, which sums of products nearly are: off by

@@ -118,7 +118,7 @@ class SymmetricBayes(Sweeps):
             expected_priors(prior.users, state.gammas),
             Censored(number, s, s, background(symbols, s), state.xi),
             sequential=self.sequential,
-            points=tuple(self.points),
+            points=(self.points.factors, self.points.bias),
             backend=self.backend,
         )
         return _of_rows(state, Rows(symbols, popularity))

@@ -17,7 +17,7 @@ cell: xi_ij follows from the present moments wherever it is used.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -275,7 +275,7 @@ def update_rows(
     return solve_rows(row_statistics(cells, own, other, censored), own, priors, censored, sequential)
 
 
-def with_symbol(background: Background, symbol: Symbols, weight: ArrayLike) -> Background:
+def with_symbol(background: Background, symbol: Symbols, weight: Any) -> Background:
     """Return a background with one symbol more, or with a negative weight one less. Arrays may be those of JAX."""
     mean, variance, bias = symbol.mean[0], symbol.variance[0], symbol.bias[0]
     return Background(

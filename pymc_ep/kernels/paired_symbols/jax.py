@@ -164,7 +164,7 @@ def updated_in_turn(
 
     def update(i: jax.Array, carry: tuple[Symbols, Background]) -> tuple[Symbols, Background]:
         symbols, weight = carry[0], censored.own[i]
-        row, own_priors = (type(parts)(*(part[i][None] for part in parts)) for parts in (symbols, priors))
+        row, own_priors = Symbols(*(part[i][None] for part in symbols)), Priors(*(part[i][None] for part in priors))
         background = with_symbol(carry[1], row, -weight)
         seen = censored._replace(own=weight[None], background=background)
 
@@ -176,7 +176,7 @@ def updated_in_turn(
         after = solved_rows(statistics, row.mean, own_priors, seen, sequential)
         flags = (False, points[0], False, points[1])
         after = Symbols(*(jnp.zeros_like(part) if is_point else part for part, is_point in zip(after, flags)))
-        moved = Symbols(*(part.at[i].set(value[0]) for part, value in zip(symbols, after)))
+        moved = Symbols(*(jnp.asarray(part).at[i].set(value[0]) for part, value in zip(symbols, after)))
         return moved, with_symbol(background, after, weight)
 
     start = Symbols(*map(jnp.asarray, own)), Background(*(jnp.asarray(part, float) for part in censored.background))
