@@ -13,8 +13,9 @@ __all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_i
 _FEW = 200_000
 """Largest size for NumPy, cells times squared factors. A sweep takes some milliseconds there, and Numba's body some
 seconds to compile on a new machine."""
-_FEW_ROWS = 200
-"""Largest number of rows that NumPy updates in turn: a row takes 0.2 ms there."""
+_FEW_ROWS = 50
+"""Largest number of rows that NumPy updates in turn. A row takes 0.8 ms there. Numba's body takes 3 us, after some
+seconds of compilation on a new machine."""
 
 
 def row_backend(backend: str, n_cells: int, width: int) -> str:

@@ -84,7 +84,7 @@ def solve(call: Call) -> Solution:
         return _fitted(call, settings, SymmetricBayes(pairs, points=points[0], **engine_options), first, pairs, {})
     with observed_pairs(call, *divided) as parts:
         files = {} if parts.digest is None else {_FILES: parts.digest}
-        if files and not np.array_equal((call.start or {}).get(_FILES, parts.digest), parts.digest):
+        if parts.digest is not None and not np.array_equal((call.start or {}).get(_FILES, parts.digest), parts.digest):
             raise ValueError("checkpoint= is of a fit with pairs of other files; name another one, or remove it.")
         engine = VariationalBayes(parts, points=(points[0], points[1]), **engine_options)
         return _fitted(call, settings, engine, first, parts, files)
@@ -243,7 +243,7 @@ def _checkpointed(state: State) -> dict[str, np.ndarray]:
 def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
     rows = [_rows(state, name) for name, _ in zip(_SIDES, form.form.sides)]
-    symbols, popularities = zip(rows[0], rows[-1])
+    users, items = rows[0], rows[-1]
     gammas: list[GammaFactor] = []
     while f"precision_{len(gammas)}_shape" in state:
         k = len(gammas)
@@ -252,8 +252,8 @@ def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> Pai
     return PairedSymbolsPosterior(
         form,
         state["theta"],
-        symbols,
-        popularities,
+        (users.symbols, items.symbols),
+        (users.popularity, items.popularity),
         tuple(gammas),
         float(state["xi"]),
         bool(state[_CONSTANT]),
