@@ -66,19 +66,24 @@ def packed_links(name: str, observed: Any, n: int | None) -> np.ndarray:
     require_others(name, rows)
     if rows.shape[1] == 2:
         return rows
-    if (rows[:, 0] > rows[:, 1]).all():
-        rows = rows[:, [1, 0, 2]]
-    above, below = rows[rows[:, 0] < rows[:, 1]], rows[rows[:, 0] > rows[:, 1]]
-    if not len(below):
-        return above[np.lexsort((above[:, 1], above[:, 0]))]
-    table = {(i, j): count for i, j, count in rows.tolist()}
-    for (i, j), count in table.items():
-        if count != (other := table.get((j, i), 0)):
-            raise InvalidDataError(
-                f"{name!r} has the count {count} at row {i} and column {j}, but {other} at row {j} and column {i}, and "
-                f"its pairs have no order; give symmetric counts, or each pair once, above the diagonal."
-            )
-    return above
+    above = rows[:, 0] < rows[:, 1]
+    if not above.any():
+        rows, above = rows[:, [1, 0, 2]], ~above
+    elif not above.all():
+        _require_symmetric(name, rows, observed.shape)
+    return rows[above]
+
+
+def _require_symmetric(name: str, rows: np.ndarray, shape: tuple[int, int]) -> None:
+    table = sparse.csr_array((rows[:, 2], (rows[:, 0], rows[:, 1])), shape=shape)
+    difference = (table - table.T).tocoo()
+    uneven = np.flatnonzero(difference.data)
+    if uneven.size:
+        i, j = sorted(int(index[uneven[0]]) for index in (difference.row, difference.col))
+        raise InvalidDataError(
+            f"{name!r} has the count {table[i, j]} at row {i} and column {j}, but {table[j, i]} at row {j} and column "
+            f"{i}, and its pairs have no order; give symmetric counts, or each pair once, above the diagonal."
+        )
 
 
 def require_others(name: str, rows: np.ndarray) -> None:

@@ -221,6 +221,8 @@ def test_links_are_stored_once():
     point = {"U": W, "b": F, "links_popularity_simplex__": np.array([0.3, -0.2])}
     densities = [model.compile_logp()(point) for model in models]
     np.testing.assert_allclose(densities, densities[0], rtol=1e-12)
+    adjacent = link_model(sparse.csr_matrix(LINK_COUNTS > 0)).rvs_to_values
+    assert [value.eval()[:, 2].tolist() for rv, value in adjacent.items() if rv.name == "links"] == [[1, 1, 1]]
     prior = group(pm.sample_prior_predictive(4, model=models[0], random_seed=1), "prior_predictive")["links"]
     assert prior.shape == (1, 4, N_LINKS, 2) and (prior[..., 0] != prior[..., 1]).all()
 

@@ -63,7 +63,8 @@ class PairPredictions:
             out[here] = posterior.log_probabilities(0, own)[place[here] - begin, items[here]]
         dim = f"{name}_pair"
         coords = {f"{name}_user": (dim, users), f"{name}_item": (dim, items)}
-        return xr.Dataset({name: ((dim,), out)}, coords=coords, attrs={"log_predictive_is": "log p(item | user)"})
+        what = "log p(second | first)" if alike else "log p(item | user)"
+        return xr.Dataset({name: ((dim,), out)}, coords=coords, attrs={"log_predictive_is": what})
 
     @staticmethod
     def transforms(model: pm.Model, posterior: PairedSymbolsPosterior, data: Mapping[str, Any]) -> xr.Dataset:
