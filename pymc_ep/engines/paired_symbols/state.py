@@ -29,6 +29,7 @@ class State(NamedTuple):
     users : Rows or Handles
         Of all users; within the engine, of the users of each part.
     items : Rows
+        The same object as the users where both sides are the same symbols.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
     theta : ndarray, (p,)
@@ -37,8 +38,8 @@ class State(NamedTuple):
         xi* of the cells without observed pairs.
     user_total : float
         Sum of the concentrations of all users.
-    sums : Handles
-        `pair_sums` of the users of each part.
+    sums : Handles or ndarray, (I, 4)
+        `pair_sums` of the users of each part, or of the symbols where both sides are the same.
     log_bound : float
         Lower bound on the log density of the pairs.
     objective : float
