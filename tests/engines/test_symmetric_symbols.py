@@ -95,7 +95,7 @@ def test_extrapolated_sweeps_raise_the_bound(gammas):
     counts += counts.T
     sweeps, bounds = {}, {}
     for extrapolate in (False, True):
-        engine = SymmetricBayes(cells_of(counts), extrapolate=extrapolate, tol=1e-8)
+        engine = SymmetricBayes(cells_of(counts), extrapolate=extrapolate, tol=1e-8, backend="numba")
         problem, state = started(engine, prior_of(40, 3, 1.0, gammas), 0)
         while engine.finished(state) is None:
             before, state = state, engine.step(problem, state)
