@@ -6,6 +6,8 @@ from pymc_ep import plots as plots
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
 from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
 from pymc_ep.distributions.paired_symbols import PairedSymbols
+from pymc_ep.distributions.pairwise import PairwiseLogit, PairwiseProbit
+from pymc_ep.distributions.preference_utility import PreferenceUtility
 from pymc_ep.distributions.rectified_poisson import RectifiedPoisson
 from pymc_ep.distributions.softplus_poisson import SoftplusPoisson
 from pymc_ep.distributions.sparse_field import SparseField
@@ -16,7 +18,7 @@ from pymc_ep.forms import register_form, register_method
 from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
-from pymc_ep.predict import fold_in, log_predictive, predict, rank_items, recommend, similar, start_point
+from pymc_ep.predict import fold_in, log_predictive, next_pairs, predict, rank_items, recommend, similar, start_point
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
@@ -27,6 +29,9 @@ __all__ = [
     "InvalidDataError",
     "NumericalError",
     "PairedSymbols",
+    "PairwiseLogit",
+    "PairwiseProbit",
+    "PreferenceUtility",
     "RectifiedPoisson",
     "SoftplusPoisson",
     "SparseField",
@@ -43,6 +48,7 @@ __all__ = [
     "loo",
     "loo_pit",
     "marginalize",
+    "next_pairs",
     "operators",
     "plots",
     "predict",

@@ -52,6 +52,7 @@ __all__ = [
     "quick_mode",
     "random_draw",
     "restore_observed",
+    "solve_triangular",
     "to_dataset",
 ]
 
@@ -65,9 +66,9 @@ PYMC_6: bool = int(pm.__version__.split(".")[0]) >= 6
 
 if PYMC_6:
     from pytensor.compile.rewriting import inline_ofg_node
-    from pytensor.tensor.linalg import Cholesky
+    from pytensor.tensor.linalg import Cholesky, solve_triangular
 else:
-    from pytensor.tensor.slinalg import Cholesky
+    from pytensor.tensor.slinalg import Cholesky, solve_triangular
 
 
 # PyMC

@@ -92,7 +92,7 @@ def fit(
         model may have other rows, which are known by their labels, and other pairs.
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
-        exists.
+        exists. ``n_iter`` and traces count from there.
     blas_cores : int, "auto" or None
         Threads of BLAS. ``"auto"`` is one, unless matrices have about 2000 rows, since threads that wait for each other
         on a busy machine make small algebra many times slower; None leaves them as they are. With ``hyper="sample"`` it
@@ -108,6 +108,8 @@ def fit(
         ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
+        EP for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a share of comparisons,
+        ``evidence_tol=1e-5`` nats a comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.

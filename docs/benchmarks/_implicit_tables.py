@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +10,15 @@ import numpy as np
 from docs.benchmarks._common import markdown_table
 from docs.benchmarks._pairs import BINS, DATA
 
-__all__ = ["Table", "values_of"]
+__all__ = ["Table", "stated", "validation_key", "values_of"]
 
 SCORES = {"rank": 4, "warm_rank": 4, "recall": 4, "ndcg": 4, "log_p": 3, "warm_log_p": 3}
 """Columns of the main table, and their digits."""
 HEAD = ["method", "mean rank", "rank, warm", "Recall@20", "NDCG@20", "log p", "log p, warm", "seconds", "splits"]
+Grids = dict[str, dict[str, tuple[Any, ...]]]
+"""Values of each setting, by method."""
+FACTOR_SCORES = ("warm_rank", "recall", "log_p")
+"""Columns of the table of numbers of factors."""
 WORDS = {
     "points": {True: "items as points", False: "full posterior"},
     "constant": {True: "constant messages", False: "all messages"},
@@ -106,24 +111,45 @@ class Table(NamedTuple):
                     lines.append([f"{data}: {method}", *cells])
         return markdown_table(["", *edges], lines)
 
-    def effects(self, around: dict[str, Any], grids: dict[str, dict[str, tuple[Any, ...]]], data: Sequence[str]) -> str:
+    def effects(self, around: dict[str, Any], grids: Grids, data: Sequence[str]) -> str:
         """Return the table of one setting after the other, on the validation split."""
         lines = []
         for method, grid in grids.items():
-            base = {name: around[name] if around[name] in values else values[0] for name, values in grid.items()}
+            base = stated(around, grid)
             changes = [{name: value} for name, values in grid.items() for value in values if value != base[name]]
             for change in ({}, *changes):
-                keys = [f"{one}/validation/{method}/{json.dumps(base | change)}" for one in data]
+                keys = [validation_key(one, method, base | change) for one in data]
                 cells = [text for key in keys for text in effect(self.rows.get(key))]
                 lines.append([method, " ".join(words(change)) or "as stated", *cells])
         head = [f"{one}: {what}" for one in data for what in ("mean rank", "log p", "size", "seconds")]
         return markdown_table(["posterior", "change", *head], lines)
+
+    def factors(self, around: dict[str, Any], grids: Grids, numbers: Sequence[int]) -> str:
+        """Return the table of numbers of factors, on the validation split."""
+        lines = []
+        for data, (method, grid), number in product(DATA, grids.items(), numbers):
+            row = self.rows.get(validation_key(data, method, stated(around, grid) | {"factors": number}))
+            if row is not None:
+                cells = [f"{row[name]:.{SCORES[name]}f}" for name in FACTOR_SCORES]
+                lines.append([data, method, str(number), *cells, f"{row['seconds']:.3g}", str(row["sweeps"])])
+        head = [HEAD[1 + list(SCORES).index(name)] for name in FACTOR_SCORES]
+        return markdown_table(["data", "posterior", "factors", *head, "seconds", "sweeps"], lines)
 
     def unconverged(self) -> str:
         """Say how many fits of ours ended at the greatest number of sweeps."""
         found = [one for data in DATA for method in self.ours for one in self.seeds(data, method)]
         stopped = sum(not one["converged"] for one in found)
         return f"Of {len(found)} fits of paired symbols {stopped} ended at 100 sweeps before they had converged.\n"
+
+
+def validation_key(data: str, method: str, settings: dict[str, Any]) -> str:
+    """Return the key of a row of the validation split."""
+    return f"{data}/validation/{method}/{json.dumps(settings)}"
+
+
+def stated(around: dict[str, Any], grid: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the settings that are varied one at a time, as far as a posterior has them in its grid."""
+    return {name: around[name] if around[name] in values else values[0] for name, values in grid.items()}
 
 
 def effect(row: dict[str, Any] | None) -> list[str]:

@@ -4,6 +4,7 @@
 
 Needs the data sets under ``PYMC_EP_DATA``, and for implicit and cornac an interpreter that has both. Rows that are done
 are kept in ``docs/benchmarks/rows``; with ``--page`` docs/benchmarks/implicit_feedback.md is written from them alone.
+``--preferences`` draws its picture of preferences, from four fits.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from scipy.special import log_expit, logsumexp
 import pymc_ep as pmep
 from docs.benchmarks._common import header, write_page
 from docs.benchmarks._images import Store
-from docs.benchmarks._implicit_tables import Table, values_of
+from docs.benchmarks._implicit_figures import LEAST_USERS, draw_activity, draw_preferences
+from docs.benchmarks._implicit_tables import Table, stated, validation_key, values_of
 from docs.benchmarks._pairs import BINS, DATA, Scores, Split, pairs_of, scored, split_of
 from docs.benchmarks._rankers import Ranker, ease, elsewhere, exponents, ials, popularity, tempered
 
@@ -27,9 +29,15 @@ NAME = "docs/benchmarks/implicit_feedback.py"
 VALIDATION = 100
 """Seed of the split of the learned pairs of seed 0, on which settings are chosen."""
 LARGE = ("ML-1M", "Gowalla")
-FULL, POINTS = "full posterior", "items as points"
+FULL, POINTS = OURS = "full posterior", "items as points"
 AROUND = {"points": True, "ratio": 4.0, "factors": 20, "constant": True, "learned": False}
 """Settings of paired symbols that are varied one at a time."""
+FACTORS = (10, 20, 50, 128)
+"""Numbers of factors that are compared, on the validation split."""
+PAIRS = "pairs"
+"""Name of the observed pairs."""
+PREFERENCES, RATIOS = "ML-1M", (0.5, 1.0, 2.0, 4.0)
+"""Data set and censored ratios of the picture of preferences."""
 
 
 class Method(NamedTuple):
@@ -113,7 +121,7 @@ def rankers(idata: Any, seconds: float) -> dict[str, Ranker]:
     variance = {name: values.to_numpy() ** 2 for name, values in idata["posterior_sd"].data_vars.items()}
     U, V, b, c = (mean[name] for name in ("U", "V", "bu", "bi"))
     U_variance, V_variance, b_variance, c_variance = (variance[name] for name in ("U", "V", "bu", "bi"))
-    popularities, fit = np.log(mean["pairs_item_popularity"]), idata["fit"]
+    popularities, fit = np.log(mean[f"{PAIRS}_item_popularity"]), idata["fit"]
     names = ("popularity_smoothing", "popularity_exponent", "preference_exponent")
     smoothing, popularity_power, preference_power = (float(fit[name]) for name in names)
     concentration = idata["fit_state"]["item_concentration"].to_numpy()
@@ -136,12 +144,12 @@ def rankers(idata: Any, seconds: float) -> dict[str, Ranker]:
     return {name: Ranker(one, seconds) for name, one in scores.items()}
 
 
-def fit_of(split: Split, settings: dict[str, Any]) -> Any:
-    """Fit paired symbols; return the result and seconds."""
+def fit_of(split: Split, settings: dict[str, Any]) -> tuple[pm.Model, Any, float]:
+    """Fit paired symbols; return the model, the result and seconds."""
     n_users, n_items = split.learned.shape
     ratio, learned = settings["ratio"], settings["learned"]
     coords = {"user": range(n_users), "item": range(n_items), "factor": range(settings["factors"])}
-    with pm.Model(coords=coords), warnings.catch_warnings():
+    with pm.Model(coords=coords) as model, warnings.catch_warnings():
         # Rows say what did not converge.
         warnings.simplefilter("ignore", pmep.ConvergenceWarning)
 
@@ -151,7 +159,7 @@ def fit_of(split: Split, settings: dict[str, Any]) -> Any:
         U, V = normal("U", 0, ("user", "factor")), normal("V", 0, ("item", "factor"))
         level = -np.log(ratio) / 2.0
         bu, bi = normal("bu", level, "user"), normal("bi", level, "item")
-        pmep.PairedSymbols("pairs", U, V, bu, bi, censored_ratio=ratio, observed=split.learned)
+        pmep.PairedSymbols(PAIRS, U, V, bu, bi, censored_ratio=ratio, observed=split.learned)
         began = time.perf_counter()
         idata = pmep.fit(
             draws=0,
@@ -161,12 +169,12 @@ def fit_of(split: Split, settings: dict[str, Any]) -> Any:
             constant_messages=settings["constant"],
             estimate=["V", "bi"] if settings["points"] else (),
         )
-    return idata, time.perf_counter() - began
+    return model, idata, time.perf_counter() - began
 
 
 def ours(split: Split, settings: dict[str, Any]) -> dict[str, Any]:
     """Return a row of paired symbols, ranked by calibrated probability, by that of the model and by mean preference."""
-    idata, seconds = fit_of(split, settings)
+    _, idata, seconds = fit_of(split, settings)
     fit, by = idata["fit"], rankers(idata, seconds)
     squares = [float((idata["posterior_mean"][name] ** 2).mean()) for name in "UV"]
     more = {
@@ -229,13 +237,9 @@ class Bench(NamedTuple):
             return row(scored(split, ranker.scores, log_probabilities=True), split, 0.0)
         smoothing = self.chosen("popularity")[0]["smoothing"]
         powers = tuple(chosen["powers"]) if chosen and "powers" in chosen else None
-        if method in (FULL, POINTS):
+        if method in OURS:
             return ours(split, settings)
         return peer(ranker_of(method, split, settings, seed, self.python), split, smoothing, powers)
-
-    def key(self, method: str, settings: dict[str, Any]) -> str:
-        """Return the key of a row of the validation split."""
-        return f"{self.name}/validation/{method}/{json.dumps(settings)}"
 
     def chosen(self, method: str, split: Split | None = None) -> tuple[dict[str, Any], Any]:
         """Return the best settings on the validation split, and their row; fill in what is missing if it is given."""
@@ -246,7 +250,7 @@ class Bench(NamedTuple):
         for name, values in grid.items():
             for value in values:
                 tried = best | {name: value}
-                key = self.key(method, tried)
+                key = validation_key(self.name, method, tried)
                 if split is not None:
                     self.store.get(key, lambda tried=tried: self.row(method, split, tried, 0, None))
                 one = self.store.rows.get(key)
@@ -255,13 +259,15 @@ class Bench(NamedTuple):
         return best, found
 
     def vary(self, split: Split) -> None:
-        """Fill in rows of paired symbols with one setting other than in `AROUND`."""
-        for method in (POINTS, FULL):
-            around = AROUND | {"points": method == POINTS}
-            for name, values in METHODS[method].grid.items():
+        """Fill in rows of paired symbols with one setting other than in `AROUND`; on large data only other factors."""
+        for method in OURS:
+            grid = METHODS[method].grid
+            around, factors = stated(AROUND, grid), {"factors": FACTORS}
+            for name, values in (factors if self.name in LARGE else grid | factors).items():
                 for value in values:
                     tried = around | {name: value}
-                    self.store.get(self.key(method, tried), lambda how=(method, split, tried, 0, None): self.row(*how))
+                    key = validation_key(self.name, method, tried)
+                    self.store.get(key, lambda how=(method, split, tried, 0, None): self.row(*how))
 
 
 def measure(bench: Bench, methods: list[str], seeds: int) -> None:
@@ -274,8 +280,18 @@ def measure(bench: Bench, methods: list[str], seeds: int) -> None:
             split = split_of(pairs, seed)
             key = f"{bench.name}/{seed}/{method}/{json.dumps(settings)}"
             bench.store.get(key, lambda how=(method, split, settings, seed, chosen): bench.row(*how))
-    if bench.name not in LARGE and POINTS in methods:
+    if POINTS in methods:
         bench.vary(validation)
+
+
+def preferences() -> None:
+    """Draw preferences by activity for several ratios."""
+    split = split_of(pairs_of(PREFERENCES), 0)
+    fits = []
+    for ratio in RATIOS:
+        model, idata, _ = fit_of(split, AROUND | {"points": False, "ratio": ratio})
+        fits.append((f"r = {ratio:g}", model, idata))
+    draw_preferences(fits, PAIRS)
 
 
 def grids() -> str:
@@ -293,8 +309,8 @@ def page(store: Store) -> list[str]:
     for data in DATA:
         found = {method: Bench(store, data, None).chosen(method) for method in METHODS}
         chosen[data] = {method: settings for method, (settings, row) in found.items() if row}
-    peers = tuple(name for name in METHODS if name not in (FULL, POINTS))
-    table = Table(store.rows, (FULL, POINTS), peers, chosen)
+    peers = tuple(name for name in METHODS if name not in OURS)
+    table = Table(store.rows, OURS, peers, chosen)
     parts = [header("Implicit feedback", NAME, "numba"), INTRODUCTION]
     for data in DATA:
         if table.seeds(data, "popularity"):
@@ -309,9 +325,15 @@ def page(store: Store) -> list[str]:
         "## Effect of each choice\n",
         EFFECTS,
         table.effects(AROUND, {name: METHODS[name].grid for name in (POINTS, FULL)}, small),
+        "## Number of factors\n",
+        NUMBERS,
+        table.factors(AROUND, {name: METHODS[name].grid for name in OURS}, FACTORS),
         "## Active and less active users\n",
         ACTIVITY,
         table.activity(),
+        draw_activity(table),
+        "## Preferences\n",
+        DENSITIES,
         "## Settings\n",
         SETTINGS,
         grids(),
@@ -364,17 +386,32 @@ SHORT = """\
   points with as many factors.
 - With constant messages the bound turns, and the fit counts as converged there: some end after 18 sweeps, others not by
   100.
-- More factors are slow: a sweep takes K^2 operations a pair and K^3 a row. Fits with 128 were not run, while peers have
-  64 or 128; 50 was best in most cases.
+- More factors are slow: a sweep takes K^2 operations a pair and K^3 a row. Peers have 64 or 128, and 128 would be
+  better here too, by 0.02 to 0.16 nats at 10 to 16 times the seconds; settings were chosen among up to 50.
 - Settings with the best log p are not those with the best rank. Some peers are best at the end of their grid.
 """
 EFFECTS = f"""\
 Paired symbols on the validation split, with r = {AROUND["ratio"]:g}, {AROUND["factors"]} factors and constant messages
 unless stated. Size is the root mean square of inner products of posterior means: factors without effect have 0.
 """
-ACTIVITY = """\
+NUMBERS = f"""\
+Paired symbols with r = {AROUND["ratio"]:g} and constant messages, on the validation split of each data set. Fits with
+{FACTORS[-1]} factors, most of which take over five minutes, were run on that split alone, and their seconds are those
+of the processor.
+"""
+ACTIVITY = f"""\
 Mean ranks by the number of learned pairs of a user, with the numbers of users. The peer is that with the best mean
-rank.
+rank. The picture has the best peers of all data sets, and two standard errors over the splits; it leaves out bins with
+fewer than {LEAST_USERS} users. Its axis is logistic: equal steps are equal ratios of items above and below.
+"""
+DENSITIES = f"""\
+![Densities of preferences by activity, for r = 1/2, 1, 2 and 4](implicit_feedback_preferences.png)
+
+{PREFERENCES}, full posterior, {AROUND["factors"]} factors, constant messages: the density over all films of the
+posterior mean of P(seen | i, j), by the number of learned pairs of a user. With a few pairs it is narrow, at or below
+the prior's 1 / (1 + r); more pairs tell films apart and widen it. A larger r moves it to the left, where a preference
+can lift an item further above its popularity, by 1 + r at most. Users with a thousand pairs have seen most of what they
+prefer, and lie to the right.
 """
 SETTINGS = f"""\
 The learned pairs of the first split are split once more, with seed {VALIDATION}. On these, one setting after the other
@@ -390,11 +427,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has implicit and cornac")
+    parser.add_argument("--preferences", action="store_true", help="draw preferences anew, which takes four fits")
     parser.add_argument("--page", action="store_true", help="write the page from the rows that there are")
     options = parser.parse_args()
     store = Store("implicit_feedback")
-    for name in () if options.page else options.data:
+    for name in () if options.page or options.preferences else options.data:
         measure(Bench(store, name, options.peers), options.methods, options.seeds)
+    if options.preferences:
+        preferences()
     if options.page:
         print(write_page("implicit_feedback", page(store)))
 

@@ -5,9 +5,11 @@ from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pe
 from pymc_ep.datasets.long_tables import load_foursquare, load_movielens, load_nips_coauthors
 from pymc_ep.datasets.pairs import PairTable, from_pairs, read_inter
 from pymc_ep.datasets.split import split_pairs
+from pymc_ep.datasets.sushi import SushiRankings, load_sushi, pairs_from_rankings
 
 __all__ = [
     "PairTable",
+    "SushiRankings",
     "from_pairs",
     "load_coal",
     "load_foursquare",
@@ -16,6 +18,8 @@ __all__ = [
     "load_melbourne_pedestrians",
     "load_movielens",
     "load_nips_coauthors",
+    "load_sushi",
+    "pairs_from_rankings",
     "read_inter",
     "split_pairs",
 ]

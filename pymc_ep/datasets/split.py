@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pymc_ep.datasets.parquet import opened_parquet, parquet_files, require_pyarrow
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 
 __all__ = ["split_pairs"]
@@ -29,8 +30,9 @@ def split_pairs(
 
     Parameters
     ----------
-    source : pandas.DataFrame, or path or paths of Parquet files
-        Files are read in pieces, so that they may be larger than memory.
+    source : pandas.DataFrame, or Parquet files
+        Files are named as in ``fit(partitions=)``: by a pattern such as ``"views/*.parquet"``, a folder, a path, or a
+        sequence of paths. They are read in pieces, so that they may be larger than memory.
     folder : path-like
         Where the files are written; a new folder, or one without Parquet files.
     n : int
@@ -46,7 +48,8 @@ def split_pairs(
     Raises
     ------
     InvalidDataError
-        For unknown columns, users that are missing, tables of other columns, and a folder with Parquet files.
+        For unknown columns, users that are missing, tables of other columns, a folder with Parquet files, and a source
+        without files or with other ones.
     ImportError
         Without PyArrow, which the extra ``dask`` installs.
 
@@ -57,11 +60,11 @@ def split_pairs(
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise InvalidDataError(f"n={n!r} must be a whole number of files, at least 1.")
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError("split_pairs writes Parquet files by PyArrow: pip install 'pymc-ep[dask]'") from error
+    require_pyarrow("split_pairs writes")
+    import pyarrow
+    from pyarrow import parquet
+
+    pieces = _pieces(source)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("*.parquet")):
@@ -72,7 +75,7 @@ def split_pairs(
     try:
         with ExitStack() as opened:
             writers: list[Any] = []
-            for piece in _pieces(source):
+            for piece in pieces:
                 _require_users(piece, user)
                 rows = pyarrow.Table.from_pandas(piece, schema=schema, preserve_index=False)
                 if schema is None:
@@ -94,15 +97,15 @@ def split_pairs(
 
 
 def _pieces(source: Any) -> Iterator[pd.DataFrame]:
-    """Yield tables of some rows each."""
+    """Return tables of some rows each."""
     if isinstance(source, pd.DataFrame):
-        if len(source):
-            yield source
-        return
-    from pyarrow import parquet
+        return iter([source] if len(source) else [])
+    return _pieces_of(parquet_files(source, "source"))
 
-    for file in [source] if isinstance(source, str | os.PathLike) else source:
-        with parquet.ParquetFile(file) as opened:
+
+def _pieces_of(files: Sequence[str]) -> Iterator[pd.DataFrame]:
+    for file in files:
+        with opened_parquet(file, "source") as opened:
             for batch in opened.iter_batches(batch_size=_ROWS):
                 yield batch.to_pandas()
 

@@ -13,6 +13,7 @@ from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import Method
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.rows import RowPredictions
+from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 
 __all__ = [
@@ -93,6 +94,8 @@ class FormEntry:
         Predictions and diagnostics of any other form.
     row_predictions : pymc_ep.contracts.rows.RowPredictions, optional
         Rankings and new rows of a form with two matrices, for `pymc_ep.recommend` and its siblings.
+    utility_predictions : pymc_ep.contracts.utilities.UtilityPredictions, optional
+        Rankings by utilities of items, for `pymc_ep.rank_items` and `pymc_ep.next_pairs`.
     """
 
     form: type
@@ -103,6 +106,7 @@ class FormEntry:
     gaussian: bool = False
     predictions: Predictions[Any, Any] | None = None
     row_predictions: RowPredictions | None = None
+    utility_predictions: UtilityPredictions | None = None
 
 
 _FORMS: dict[type, FormEntry] = {}

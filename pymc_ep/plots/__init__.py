@@ -8,7 +8,7 @@ from pymc_ep.plots.forest import plot_forest
 from pymc_ep.plots.hyper import plot_hyper
 from pymc_ep.plots.image import plot_coverage, plot_image
 from pymc_ep.plots.latent import plot_latent
-from pymc_ep.plots.pairs import plot_popularity, plot_rank_by_activity
+from pymc_ep.plots.pairs import plot_popularity, plot_preference, plot_rank_by_activity
 from pymc_ep.plots.relevance import plot_relevance
 from pymc_ep.plots.wavelets import plot_coefficients, plot_states
 
@@ -24,6 +24,7 @@ __all__ = [
     "plot_image",
     "plot_latent",
     "plot_popularity",
+    "plot_preference",
     "plot_rank_by_activity",
     "plot_relevance",
     "plot_states",

@@ -1,20 +1,31 @@
-"""Popularities of paired symbols, and ranks of held-out pairs."""
+"""Popularities and preferences of paired symbols, and ranks of held-out pairs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_ep.compat import Container
+from pymc_ep.engines.options import check_whole
+from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 from pymc_ep.plots.axes import axes_for
+from pymc_ep.predict.rows import recommend
 from pymc_ep.results import fit_group, posterior_moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_popularity", "plot_rank_by_activity"]
+__all__ = ["plot_popularity", "plot_preference", "plot_rank_by_activity"]
+
+_NUMBERS = 2**21
+"""Largest number of pairs behind a density, which take less than 200 MiB."""
+_PAIRS = "_pairs"
+"""Ending of the names of numbers of observed pairs in the group ``fit``."""
+_EDGES = np.linspace(0.0, 1.0, 51)
+"""Of the cells of a density."""
 
 
 def plot_popularity(
@@ -49,10 +60,7 @@ def plot_popularity(
         Where the fit has no such popularities.
     """
     fit, means = fit_group(idata), posterior_moments(idata, "mean")
-    if f"{var_name}_pairs" not in fit:
-        known = [repr(str(name).removesuffix("_pairs")) for name in fit if str(name).endswith("_popularity_pairs")]
-        raise ValueError(f"The fit has no popularities {var_name!r}; it has {', '.join(known) or 'none'}.")
-    pairs = fit[f"{var_name}_pairs"].to_numpy()
+    pairs = _pairs(fit, var_name).to_numpy()
     (panel,) = axes_for(1, ax, figsize)
     seen = pairs > 0
     for values, label in (
@@ -64,6 +72,82 @@ def plot_popularity(
     panel.loglog(ends, ends / pairs.sum(), color="black", linewidth=0.8, label="frequency")
     panel.set(xlabel="observed pairs", ylabel="probability", title=var_name)
     panel.legend(frameon=False)
+    return panel
+
+
+def plot_preference(
+    idata: Container,
+    var_name: str,
+    model: pm.Model | None = None,
+    *,
+    n: int = 200,
+    title: str | None = None,
+    ax: "Axes | None" = None,
+    figsize: Sequence[float] | None = None,
+) -> "Axes":
+    """Plot how the preferences of users spread over items, by the numbers of pairs that users were observed with.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit`.
+    var_name : str
+        Popularities of users, such as ``"views_user_popularity"``, or of items: then preferences spread over users, by
+        the numbers of pairs of items.
+    model : pymc.Model, optional
+        The fitted model; by default that of the context.
+    n : int
+        Largest number of users behind a line, drawn with a fixed seed from all with so many pairs. Fewer are drawn
+        where these would have more than 2 million pairs with the items, so that memory is bounded.
+    title : str, optional
+        Such as the censored ratio, for several fits side by side; by default `var_name`.
+    ax : matplotlib.axes.Axes, optional
+    figsize : (float, float), optional
+        Of a new figure, in inches.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        A density for each number of pairs, in groups that quadruple. It is that of the posterior mean of
+        P(seen | i, j) = sigmoid(a_ij) over all items, and over the users of the group [1]_. It is narrow where little
+        is known of preferences, and wide where they tell items apart. Users without pairs are left out.
+
+    Raises
+    ------
+    ValueError
+        Where the fit has no such popularities, or these no dim.
+
+    References
+    ----------
+    .. [1] U. Paquet, N. Koenigstein and O. Winther (2014), Scalable Bayesian modelling of paired symbols,
+       arXiv:1409.2824.
+    """
+    check_whole("n", n)
+    model = pm.modelcontext(model)
+    fit = fit_group(idata)
+    pairs = _pairs(fit, var_name)
+    (dim,), counts = pairs.dims, pairs.to_numpy()
+    n_others = next(other.size for other in _all_pairs(fit) if other.name != pairs.name)
+    if var_name not in model.named_vars_to_dims:
+        raise ValueError(
+            f"{var_name!r} has no dim, by which its rows are named; give the matrix of its side dims=, such as "
+            f"dims=('user', 'factor'), and fit anew."
+        )
+    (panel,) = axes_for(1, ax, figsize)
+    from matplotlib import colormaps
+
+    rng, groups = np.random.default_rng(0), np.where(counts > 0, _doublings(counts) // 2, -1)
+    shown = np.unique(groups[groups >= 0])
+    for group, shade in zip(shown, np.linspace(0.0, 0.85, len(shown))):
+        some = rng.permutation(np.flatnonzero(groups == group))[: min(n, max(1, _NUMBERS // n_others))]
+        rows = {str(dim): pairs[dim].to_numpy()[some]}
+        known = recommend(idata, model, n=n_others, by="predictor_mean", exclude_observed=False, **rows)
+        preferences = np.exp(log_mean_sigmoid(known["predictor_mean"].to_numpy(), known["predictor_sd"].to_numpy()))
+        density, _ = np.histogram(preferences, _EDGES, density=True)
+        colour = colormaps["viridis"](shade)
+        panel.stairs(density, _EDGES, color=colour, label=f"{4**group} to {4 ** (group + 1) - 1}")
+    panel.set(xlabel="preference probability", ylabel="density", title=title or var_name)
+    panel.legend(title="observed pairs", frameon=False)
     return panel
 
 
@@ -103,7 +187,7 @@ def plot_rank_by_activity(
     if counts.shape != rank.shape:
         raise ValueError(f"pairs= has the shape {counts.shape}, and there are {len(rank)} ranks; give one for each.")
     (panel,) = axes_for(1, ax, figsize)
-    bins = np.floor(np.log2(np.maximum(counts, 1))).astype(int)
+    bins = _doublings(counts)
     groups = [rank[bins == k] for k in np.unique(bins)]
     means = [float(group.mean()) for group in groups]
     errors = [2.0 * float(group.std() / np.sqrt(len(group))) for group in groups]
@@ -112,3 +196,21 @@ def plot_rank_by_activity(
     if label is not None:
         panel.legend(frameon=False)
     return panel
+
+
+def _all_pairs(fit: xr.Dataset) -> list[xr.DataArray]:
+    """Return the numbers of observed pairs of the users and of the items."""
+    return [fit[name] for name in fit if str(name).endswith(f"_popularity{_PAIRS}")]
+
+
+def _pairs(fit: xr.Dataset, var_name: str) -> xr.DataArray:
+    """Return the numbers of observed pairs of the symbols with these popularities."""
+    if f"{var_name}{_PAIRS}" not in fit:
+        known = [repr(str(one.name).removesuffix(_PAIRS)) for one in _all_pairs(fit)]
+        raise ValueError(f"The fit has no popularities {var_name!r}; it has {', '.join(known) or 'none'}.")
+    return fit[f"{var_name}{_PAIRS}"]
+
+
+def _doublings(counts: np.ndarray) -> np.ndarray:
+    """Return how often 1 doubles, at most, before it exceeds each count."""
+    return np.floor(np.log2(np.maximum(counts, 1))).astype(int)

@@ -13,6 +13,7 @@ from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of
 from pymc_ep.forms.registry import solved_by
+from pymc_ep.predict.utilities import fitted_utilities, ranked_users
 from pymc_ep.results import fit_group, settings
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
 
@@ -126,19 +127,24 @@ def rank_items(
 ) -> xr.Dataset:
     """Return how high given pairs rank among all that their rows have not been observed with, such as held-out items.
 
+    For utilities of items it returns the distribution of the ranks of all items for given users.
+
     Parameters
     ----------
     idata, model, by, exclude_observed, cells
-        As in `recommend`.
+        As in `recommend`; for utilities there are no other than the defaults.
     **pairs
         Both dims or names of matrices, with as many labels or positions, as in ``user=["ann"], item=["heat"]``. The
-        first is ranked for.
+        first is ranked for. Of a model with a `PreferenceUtility` users alone, as in ``user=["ann"]``, and none if
+        there is one user.
 
     Returns
     -------
     xarray.Dataset
-        ``rank``, the share of the other candidates that a pair ranks above, those of equal score counted half: 1 for
-        the best, 1/2 on average by chance [1]_. ``position``, from 1, the mean of those it could have among equals.
+        For utilities, by user and item: ``rank_probability`` of each rank, ``mean_rank``, and ``probability_best``, by
+        4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``, the share of the other
+        candidates that a pair ranks above, those of equal score counted half: 1 for the best, 1/2 on average by chance
+        [1]_. ``position``, from 1, is the mean of those it could have among equals.
 
     Raises
     ------
@@ -153,6 +159,11 @@ def rank_items(
        arXiv:1409.2824, equation 12.
     """
     check_flag("exclude_observed", exclude_observed)
+    model = pm.modelcontext(model)
+    if (utilities := fitted_utilities(idata, model)) is not None:
+        if by is not None or not exclude_observed or cells is not None:
+            raise ValueError("rank_items of utilities takes none of by=, exclude_observed= and cells=.")
+        return ranked_users(model, utilities, pairs)
     model, fitted = _fitted(idata, model, "rank_items")
     if len(pairs) != 2:
         raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")

@@ -49,6 +49,26 @@ def test_files_are_split_in_pieces_as_a_table_is(tmp_path, monkeypatch):
     assert len(pd.read_parquet(single)) == 200
 
 
+def test_files_are_named_as_partitions_of_a_fit_are(tmp_path):
+    (tmp_path / "in").mkdir()
+    for k, rows in enumerate((FRAME[:200], FRAME[200:])):
+        rows.to_parquet(tmp_path / "in" / f"{k}.parquet")
+    (tmp_path / "in" / "notes.txt").write_text("no pairs")
+    whole = [pd.read_parquet(path) for path in split_pairs(FRAME, tmp_path / "table", n=3)]
+    for k, source in enumerate((tmp_path / "in", str(tmp_path / "in"), str(tmp_path / "in" / "*.parquet"))):
+        for path, expected in zip(split_pairs(source, tmp_path / f"out {k}", n=3), whole, strict=True):
+            pd.testing.assert_frame_equal(pd.read_parquet(path), expected)
+    for source, message in (
+        (tmp_path / "table" / "*.csv", "source=.* names no file"),
+        ([tmp_path / "none.parquet"], "source= names .*none.parquet', which is no file"),
+        ([tmp_path / "in" / "0.parquet"] * 2, "source= names .* twice"),
+        (tmp_path / "in" / "notes.txt", "notes.txt' of source= can't be read as Parquet"),
+    ):
+        with pytest.raises(pmep.InvalidDataError, match=message):
+            split_pairs(source, tmp_path / "bad", n=2)
+        assert not list(tmp_path.glob("bad/*"))
+
+
 def test_a_run_that_fails_leaves_no_file(tmp_path):
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     FRAME.to_parquet(good)

@@ -1,7 +1,6 @@
 """Rankers of the benchmark of implicit feedback: peers by their definitions, paired symbols by `rank_items`."""
 
 import numpy as np
-import pymc as pm
 import pytest
 from scipy import sparse
 
@@ -51,12 +50,10 @@ def test_exponents_are_the_best(split):
 
 
 @pytest.mark.parametrize("points", [True, False])
-def test_paired_symbols_rank_as_rank_items(split, points, monkeypatch):
-    models, fit = [], pmep.fit
-    monkeypatch.setattr(pmep, "fit", lambda **options: models.append(pm.modelcontext(None)) or fit(**options))
-    idata, seconds = implicit_feedback.fit_of(split, implicit_feedback.AROUND | {"points": points, "factors": 2})
+def test_paired_symbols_rank_as_rank_items(split, points):
+    model, idata, seconds = implicit_feedback.fit_of(split, implicit_feedback.AROUND | {"points": points, "factors": 2})
     for by, ranker in implicit_feedback.rankers(idata, seconds).items():
-        wanted = pmep.rank_items(idata, models[0], by=by, user=split.users, item=split.items)
+        wanted = pmep.rank_items(idata, model, by=by, user=split.users, item=split.items)
         found = scored(split, ranker.scores)
         np.testing.assert_allclose(found.rank, wanted["rank"])
         np.testing.assert_allclose(found.position, wanted["position"] - 1.0)

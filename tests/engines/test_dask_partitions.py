@@ -1,9 +1,11 @@
 """Partitions on a cluster of processes: the same results as in one, also where workers are killed."""
 
+import gc
 import os
 import signal
 import sys
 import time
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -96,12 +98,21 @@ def test_terms_of_different_sizes_add_up(dask_client, monkeypatch):
         np.testing.assert_array_equal(total, np.full(2**18, 7.0))
 
 
+def held():
+    """Number of values on this worker."""
+    from pymc_ep.engines.partitions import dask
+
+    return sum(len(part.values) for part in dask._PARTS.values())
+
+
+def n_parts():
+    """Number of parts on this worker."""
+    from pymc_ep.engines.partitions import dask
+
+    return len(dask._PARTS)
+
+
 def test_released_values_leave_the_workers(dask_client):
-    def held():
-        from pymc_ep.engines.partitions import dask
-
-        return sum(len(part.values) for part in dask._PARTS.values())
-
     with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         rows = parts.place([np.zeros(ROWS) for _ in range(N_PARTS)])
         for _ in range(10):
@@ -112,14 +123,86 @@ def test_released_values_leave_the_workers(dask_client):
 
 
 def kill_one(dask_client):
-    pid = next(iter(dask_client.run(os.getpid).values()))
-    os.kill(pid, signal.SIGKILL)
+    """Kill the older worker: a nanny does not start another while the one before is starting."""
+    os.kill(min(dask_client.run(os.getpid).values()), signal.SIGKILL)
 
 
-def test_killed_workers_change_nothing(dask_client):
-    """A worker is killed before every step; its nanny starts another."""
+def test_killed_workers_change_nothing(dask_client, monkeypatch):
+    """A worker is killed before every step, which does not wait until its nanny has started another."""
+    monkeypatch.setattr(on_dask, "_RETURN", 0.0)
     with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
         assert_expected(power_method(parts, before=lambda step: kill_one(dask_client)))
+
+
+@pytest.mark.parametrize("wait", [0.0, 60.0], ids=["at once", "waiting"])
+def test_parts_are_spread_again_after_a_loss(dask_client, wait, monkeypatch):
+    """By the next step once the worker is back, or by the same one if that waits for it."""
+    monkeypatch.setattr(on_dask, "_RETURN", wait)
+    dask_client.wait_for_workers(2, timeout=60)
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
+        rows, shares = parts.place([np.full(ROWS, float(k)) for k in range(N_PARTS)]), []
+        kill_one(dask_client)
+        for _ in range(2):
+            _, total = parts.attempt(lambda: parts.run(lambda data, rows: (None, rows), rows))
+            np.testing.assert_array_equal(total, np.full(ROWS, 10.0))
+            shares.append(sorted(len(own) for own in parts._by_worker().values()))
+            dask_client.wait_for_workers(2, timeout=60)
+        assert shares == [[2, 3] if wait else [5], [2, 3]]
+        assert sorted(dask_client.run(n_parts).values()) == [2, 3]
+
+
+def test_spread_keeps_parts_where_they_are():
+    assert on_dask._spread(5, {"a": [], "b": []}) == {0: "a", 1: "a", 2: "a", 3: "b", 4: "b"}
+    assert on_dask._spread(5, {"a": [0, 3], "b": [1, 2, 4]}) == {0: "a", 1: "b", 2: "b", 3: "a", 4: "b"}
+    assert on_dask._spread(5, {"a": [], "b": [0, 1, 2, 3, 4]}) == {0: "b", 1: "b", 2: "b", 3: "a", 4: "a"}
+    assert on_dask._spread(2, {"a": [], "b": [1], "c": []}) == {0: "a", 1: "b"}
+
+
+def test_values_that_are_gone_are_told_from_lost_workers(dask_client):
+    ones = (np.ones(WIDTH),)
+    with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
+        placed = parts.place([np.zeros(ROWS)] * N_PARTS)
+        released = copy(placed)
+        rows, _ = parts.run(multiply, placed, shared=ones)
+        del placed
+        parts.run(multiply, rows, shared=ones)
+        with pytest.raises(RuntimeError, match="handles were released"):
+            parts.attempt(lambda: parts.run(multiply, released, shared=ones))
+        kill_one(dask_client)
+        with pytest.raises(RuntimeError, match=r"worker was lost.*by keep\(\)"):
+            parts.attempt(lambda: parts.run(multiply, rows, shared=ones))
+
+
+def test_handles_of_other_partitions_are_refused(dask_client):
+    with DaskPartitions(dask_client, load, range(2)) as parts, DaskPartitions(dask_client, load, range(2)) as others:
+        rows = others.place([np.zeros(ROWS)] * 2)
+        with pytest.raises(ValueError, match="handles are of other partitions"):
+            parts.run(multiply, rows, shared=(np.ones(WIDTH),))
+        for handles in (rows, (np.zeros(ROWS),) * 2):
+            with pytest.raises(ValueError, match="handles are of other partitions"):
+                parts.collect(handles)
+
+
+def test_a_part_that_is_added_takes_part(dask_client):
+    with DaskPartitions(dask_client, load, range(N_PARTS - 1)) as parts:
+        parts.place([np.zeros(ROWS)] * (N_PARTS - 1))
+        parts.add(N_PARTS - 1)
+        assert_expected(power_method(parts))
+
+
+def test_parts_that_nobody_refers_to_leave_the_workers(dask_client):
+    def broken(source):
+        return load(source) if source < N_PARTS - 1 else {}[source]
+
+    parts = DaskPartitions(dask_client, load, range(N_PARTS))
+    assert sum(dask_client.run(n_parts).values()) == N_PARTS
+    del parts
+    with pytest.raises(KeyError):
+        DaskPartitions(dask_client, broken, range(N_PARTS))
+    gc.collect()
+    end = time.monotonic() + 10.0
+    while any(dask_client.run(n_parts).values()):
+        assert time.monotonic() < end
 
 
 def test_a_worker_killed_within_a_call_changes_nothing(dask_client, tmp_path):
@@ -191,6 +274,7 @@ def test_workers_that_die_again_and_again_end_the_fit(dask_client, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(on_dask, "_MOST_LOSSES", 1)
+    monkeypatch.setattr(on_dask, "_RETURN", 0.0)
     with (
         DaskPartitions(dask_client, load, range(2)) as parts,
         pytest.raises(ClusterError, match="run out of memory"),

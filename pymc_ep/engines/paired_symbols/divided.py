@@ -44,7 +44,7 @@ class DividedPairs(NamedTuple):
     def whole(cls, pairs: PairCounts) -> "DividedPairs":
         """Return pairs as one part."""
         cells = len(pairs.by_user.others)
-        return cls(LocalPartitions([pairs]), (slice(None),), pairs.users, pairs.items, cells)
+        return cls(LocalPartitions([pairs]), (pairs.rows,), pairs.users, pairs.items, cells)
 
     def split(self, values: Any) -> list[Any]:
         """Return the users' values of each part: an array of rows, or nested tuples of these."""

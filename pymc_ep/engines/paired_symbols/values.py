@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
 
-from pymc_ep.kernels.inner_products import Pairs
 from pymc_ep.kernels.paired_symbols import Cells, Priors, Symbols
 
 __all__ = [
@@ -35,12 +35,15 @@ class PairCounts(NamedTuple):
         The same cells, in the order of users and of items.
     users, items : ndarray, (I,) and (J,)
         Number of pairs of each user and of each item.
+    rows : ndarray or slice
+        The users among those of all parts.
     """
 
     by_user: Cells
     by_item: Cells
     users: np.ndarray
     items: np.ndarray
+    rows: Any = slice(None)
 
     @property
     def total(self) -> float:
@@ -50,19 +53,14 @@ class PairCounts(NamedTuple):
     @classmethod
     def of(cls, users: np.ndarray, items: np.ndarray, counts: np.ndarray, shape: tuple[int, int]) -> "PairCounts":
         """Return the cells of users, items and counts, (n,) each; cells that are listed twice are added up."""
-        key = users.astype(np.int64) * shape[1] + items
-        if len(key) and not (np.diff(key) > 0).all():
-            key, place = np.unique(key, return_inverse=True)
-            counts = np.bincount(place, counts)
-            users, items = np.divmod(key, shape[1])
-        some = counts > 0
-        users, items, counts = users[some], items[some], counts[some].astype(float)
-        sides = []
-        for own, others, n in ((users, items, shape[0]), (items, users, shape[1])):
-            pairs = Pairs.of(own, others, n)
-            sides.append(Cells(pairs.ends, pairs.others.astype(np.int32), counts[pairs.order]))
-        n_user_pairs, n_item_pairs = (np.bincount(own, counts, minlength=n) for own, n in zip((users, items), shape))
-        return cls(sides[0], sides[1], n_user_pairs, n_item_pairs)
+        table = coo_array((counts.astype(float, copy=False), (users, items)), shape=shape).tocsr()
+        table.eliminate_zeros()
+        # Of either order rows are the own symbols, and the others ascend within a row.
+        by_user, by_item = (
+            Cells(one.indptr.astype(np.int64), one.indices.astype(np.int32, copy=False), one.data)
+            for one in (table, table.tocsc())
+        )
+        return cls(by_user, by_item, table.sum(axis=1), table.sum(axis=0))
 
 
 class GammaFactor(NamedTuple):

@@ -1,10 +1,13 @@
 """Partitions on the workers of a Dask cluster.
 
 A part stays with one worker: its data and values lie in a dictionary of that process. A call is one task a worker,
-pinned to it, and no task depends on another. Where a worker is lost its parts are loaded anew by others, and values
-that were kept are put back from here.
+pinned to it, and no task depends on another. Where a worker is lost its parts are loaded anew, together with values
+that were kept, which are sent from here. Parts are spread evenly over the workers, and again when others come.
 """
 
+import os
+import signal
+import socket
 import threading
 import time
 import uuid
@@ -13,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import reduce
+from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 
 import distributed
@@ -36,6 +40,9 @@ _POLL = 0.5
 """Time between two looks at whether all workers are still there, s."""
 _PATIENCE = 60.0
 """Longest wait for a worker, s: a nanny takes some seconds to start one again."""
+_RETURN = 5.0
+"""Longest wait for as many workers as there were before one was lost, s. Those that come later get parts back at the
+next step."""
 _MOST_LOSSES = 10
 """Largest number of losses within one step, after which something else is wrong than a worker."""
 
@@ -63,10 +70,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 class Placed:
-    """Handles: the key under which each part holds its value, and the values where these are kept here too."""
+    """Handles: the fit, the key under which each part holds its value, and the values where these are kept here too."""
 
-    def __init__(self, key: int, copy: list[Any] | None):
-        self.key, self.copy = key, copy
+    def __init__(self, fit: str, key: int, copy: list[Any] | None):
+        self.fit, self.key, self.copy = fit, key, copy
 
 
 class DaskPartitions:
@@ -89,14 +96,19 @@ class DaskPartitions:
     -----
     Terms of up to 1 MiB are added up in the order of the parts, whatever worker has them. Larger ones are added up by
     each worker first, so that their rounding depends on which parts it has.
+
+    Workers free the parts when this is closed or no longer referenced. Those that share the terminal of this process
+    ignore Ctrl-C from then on, which would end them with it: an interrupted fit still asks them for its summary.
     """
 
     def __init__(self, client: Any, load: Callable[[Any], Any], sources: Sequence[Any]):
         self._client, self._load, self._sources = client, load, list(sources)
         self._fit, self._next = uuid.uuid4().hex, 0
         self._at: dict[int, str] = {}
+        self._known: set[str] = set()
         self._placed: weakref.WeakSet[Placed] = weakref.WeakSet()
         self._released: list[int] = []
+        self._freed = weakref.finalize(self, _free, client, self._fit)
         self._restored()
 
     @property
@@ -109,12 +121,19 @@ class DaskPartitions:
         """Size of terms that suits, B."""
         return _TERM_BYTES
 
+    def add(self, source: Any) -> None:
+        """Load a further part, of which earlier handles know nothing."""
+        self._sources.append(source)
+        self._placed.clear()
+        self._restored()
+
     def place(self, values: Sequence[Any]) -> Placed:
         """Return handles of values that are brought to the parts, and kept here."""
         if len(values) != self.n:
             raise ValueError(f"{self.n} parts need as many values, and got {len(values)}.")
         handles = self._handles(list(values))
-        self._put(handles, range(self.n))
+        tasks = self._by_worker().items()
+        self._on_workers({at: (_store, parts, handles.key, [values[k] for k in parts]) for at, parts in tasks})
         return handles
 
     def run(
@@ -128,7 +147,7 @@ class DaskPartitions:
         handles, combine = self._handles(None), combine or added
         released = list(self._released)
         told = self._brought(tuple(shared), broadcast=True)
-        keys = [one.key for one in own]
+        keys = [self._key(one) for one in own]
         arguments = (function, keys, handles.key, combine, released)
         found = self._on_workers({at: (_call, parts, told, *arguments) for at, parts in self._by_worker().items()})
         # Those of a call that fails are released by the next.
@@ -138,9 +157,10 @@ class DaskPartitions:
 
     def collect(self, handles: Placed) -> list[Any]:
         """Return the values of all parts, in their order."""
+        key = self._key(handles)
         if handles.copy is not None:
             return handles.copy
-        found = self._on_workers({at: (_values, parts, handles.key) for at, parts in self._by_worker().items()})
+        found = self._on_workers({at: (_values, parts, key) for at, parts in self._by_worker().items()})
         values = dict(pair for pairs in found.values() for pair in pairs)
         return [values[part] for part in range(self.n)]
 
@@ -153,6 +173,8 @@ class DaskPartitions:
         """Return the result of a step, which is repeated from what was kept where workers are lost."""
         for _ in range(_MOST_LOSSES):
             try:
+                if not self._known.issuperset(self._workers()):
+                    self._restored()
                 return step()
             except _Lost:
                 self._restored()
@@ -160,8 +182,8 @@ class DaskPartitions:
 
     def close(self) -> None:
         """Free what the workers hold."""
-        alive = self._workers()
-        self._on_workers({at: (_drop, []) for at in set(self._at.values()) & set(alive)})
+        self._on_workers({at: (_retained, []) for at in set(self._at.values()) & set(self._workers())})
+        self._freed.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -173,26 +195,25 @@ class DaskPartitions:
 
     def _handles(self, copy: list[Any] | None) -> Placed:
         self._next += 1
-        handles = Placed(self._next, copy)
+        handles = Placed(self._fit, self._next, copy)
         self._placed.add(handles)
         weakref.finalize(handles, _release, weakref.ref(self), handles.key)
         return handles
 
-    def _by_worker(self) -> dict[str, list[int]]:
-        """Return the parts of each worker."""
-        out: dict[str, list[int]] = {}
-        for part in range(self.n):
-            out.setdefault(self._at[part], []).append(part)
-        return out
+    def _key(self, handles: Placed) -> int:
+        """Return the key of handles, which must be of these partitions."""
+        if not isinstance(handles, Placed) or handles.fit != self._fit:
+            raise ValueError(
+                "The handles are of other partitions; pass those that place() or run() of the same ones returned."
+            )
+        return handles.key
 
-    def _put(self, handles: Placed, parts: Sequence[int]) -> None:
-        """Bring kept values to some parts."""
-        copy = handles.copy or []
-        tasks = {}
-        for at, held in self._by_worker().items():
-            if here := [part for part in held if part in parts]:
-                tasks[at] = (_store, here, handles.key, [copy[part] for part in here])
-        self._on_workers(tasks)
+    def _by_worker(self) -> dict[str, list[int]]:
+        """Return the parts of each worker that has any."""
+        out: dict[str, list[int]] = {}
+        for part, at in self._at.items():
+            out.setdefault(at, []).append(part)
+        return out
 
     def _workers(self) -> list[str]:
         """Return the addresses of the workers that there are."""
@@ -228,43 +249,38 @@ class DaskPartitions:
             raise
 
     def _restored(self) -> None:
-        """Assign parts that no worker has to those that there are, load them and put back what was kept."""
+        """Spread the parts evenly over the workers, and load those that are missing where they are to be."""
         for _ in range(_MOST_LOSSES):
             try:
-                self._at, missing = self._assigned()
-                tasks: dict[str, list[int]] = {}
-                for part in missing:
-                    tasks.setdefault(self._at[part], []).append(part)
-                sources = {at: [self._sources[part] for part in parts] for at, parts in tasks.items()}
-                self._on_workers({at: (_load, parts, self._load, sources[at]) for at, parts in tasks.items()})
-                for handles in list(self._placed):
-                    if handles.copy is not None:
-                        self._put(handles, missing)
+                alive = self._waited_for()
+                if fresh := [at for at in alive if at not in self._known]:
+                    self._client.run(_ignore_interrupts, *_terminal(), workers=fresh, on_error="ignore")
+                before = self._by_worker()
+                held = self._on_workers({at: (_retained, before.get(at, [])) for at in alive})
+                self._at = _spread(self.n, held)
+                parts = self._by_worker()
+                self._on_workers({at: (_retained, parts.get(at, [])) for at in alive})
+                missing = {at: [part for part in own if part not in held[at]] for at, own in parts.items()}
+                self._on_workers({at: self._loading(own) for at, own in missing.items() if own})
+                self._known = set(alive)
                 return
             except _Lost:
                 continue
         raise ClusterError(_LOSSES)
 
-    def _assigned(self) -> tuple[dict[int, str], list[int]]:
-        """Return the worker of each part, and the parts that it has to load."""
-        alive = self._waited_for()
-        found = self._on_workers({at: (_parts, range(self.n)) for at in alive})
-        at = {part: worker for worker, parts in found.items() for part in parts}
-        missing = [part for part in range(self.n) if part not in at]
-        load = {worker: len(parts) for worker, parts in found.items()}
-        # Even shares, of successive parts at the start.
-        share = -(-self.n // len(alive))
-        for part in missing:
-            worker = next((one for one in alive if load[one] < share), min(load, key=lambda one: load[one]))
-            at[part] = worker
-            load[worker] += 1
-        return at, missing
+    def _loading(self, parts: list[int]) -> tuple[Any, ...]:
+        """Return the task that loads parts, with the values that were kept."""
+        kept = [(one.key, [one.copy[part] for part in parts]) for one in list(self._placed) if one.copy is not None]
+        return _load, parts, self._load, [self._sources[part] for part in parts], kept
 
     def _waited_for(self) -> list[str]:
-        """Return the workers, once there is one."""
-        end = time.monotonic() + _PATIENCE
-        while not (alive := self._workers()):
-            if time.monotonic() > end:
+        """Return the workers, once there is one, and after a moment for those to come back that are lost."""
+        began = time.monotonic()
+        while len(alive := self._workers()) < max(1, len(self._known)):
+            waited = time.monotonic() - began
+            if alive and waited > _RETURN:
+                break
+            if waited > _PATIENCE:
                 raise ClusterError(
                     "The cluster of client= has no workers, nor had any for a minute; start some, such as with "
                     "cluster.scale(2)."
@@ -290,10 +306,40 @@ def _finished(futures: list[Any]) -> bool:
     return True
 
 
+def _spread(n: int, held: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """Return the worker of each of n parts, as many for each worker up to one, given those that each has."""
+    order = sorted(held, key=lambda at: -len(held[at]))
+    share, more = divmod(n, len(order))
+    room = {at: share + (k < more) for k, at in enumerate(order)}
+    kept = {at: held[at][: room[at]] for at in order}
+    out = {part: at for at, parts in kept.items() for part in parts}
+    left = iter([part for part in range(n) if part not in out])
+    for at, parts in kept.items():
+        out.update((part, at) for part in islice(left, room[at] - len(parts)))
+    return dict(sorted(out.items()))
+
+
 def _release(partitions: "weakref.ref[DaskPartitions]", key: int) -> None:
     """Let the workers drop values at the next call."""
     if (owner := partitions()) is not None:
         owner._released.append(key)
+
+
+def _free(client: Any, fit: str) -> None:
+    """Let the workers drop the parts of a fit, without waiting: the collector of garbage runs in any thread."""
+    if client.status == "running":
+        client.loop.add_callback(client.run, _retained, fit, [], on_error="ignore")
+
+
+def _terminal() -> tuple[str, int]:
+    """Return what tells processes apart to which a terminal sends Ctrl-C: the machine and the group of the process."""
+    return socket.gethostname(), os.getpgid(0) if hasattr(os, "getpgid") else -1
+
+
+def _ignore_interrupts(*terminal: Any) -> None:
+    """Ignore Ctrl-C in a worker process of the given terminal; run by its main thread."""
+    if _terminal() == terminal and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _held(fit: str, part: int) -> _Part:
@@ -303,13 +349,22 @@ def _held(fit: str, part: int) -> _Part:
     return _PARTS[fit, part]
 
 
-def _load(fit: str, parts: Sequence[int], load: Callable[[Any], Any], sources: Sequence[Any]) -> None:
-    for part, source in zip(parts, sources):
-        _PARTS[fit, part] = _Part(load(source), {})
+def _load(
+    fit: str,
+    parts: Sequence[int],
+    load: Callable[[Any], Any],
+    sources: Sequence[Any],
+    kept: Sequence[tuple[int, Sequence[Any]]],
+) -> None:
+    """Load parts together with kept values, each a key and its values of these parts."""
+    for k, (part, source) in enumerate(zip(parts, sources)):
+        _PARTS[fit, part] = _Part(load(source), {key: _owned(values[k]) for key, values in kept})
 
 
-def _parts(fit: str, parts: Sequence[int]) -> list[int]:
-    """Return those parts that this worker has."""
+def _retained(fit: str, parts: Sequence[int]) -> list[int]:
+    """Drop other parts of the fit; return those of the given ones that this worker has."""
+    for one in [one for one in list(_PARTS) if one[0] == fit and one[1] not in parts]:
+        del _PARTS[one]
     return [part for part in parts if (fit, part) in _PARTS]
 
 
@@ -325,14 +380,11 @@ def _values(fit: str, parts: Sequence[int], key: int) -> list[tuple[int, Any]]:
 
 def _value(part: _Part, key: int) -> Any:
     if key not in part.values:
-        raise _Lost
+        raise RuntimeError(
+            "A value is no longer with its part: its worker was lost, or its handles were released. Keep what outlasts "
+            "a step by keep(), and hold the handles themselves."
+        )
     return part.values[key]
-
-
-def _drop(fit: str, parts: Sequence[int]) -> None:
-    """Drop all parts of a fit."""
-    for one in [one for one in _PARTS if one[0] == fit]:
-        del _PARTS[one]
 
 
 def _call(

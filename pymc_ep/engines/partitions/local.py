@@ -37,6 +37,10 @@ class LocalPartitions:
         """Size of terms that suits, B."""
         return _TERM_BYTES
 
+    def add(self, data: Any) -> None:
+        """Add a part, of which earlier handles know nothing."""
+        self.data = *self.data, data
+
     def place(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values themselves."""
         if len(values) != self.n:

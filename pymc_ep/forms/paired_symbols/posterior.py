@@ -12,6 +12,7 @@ from pymc_ep.distributions.pair_data import as_counts
 from pymc_ep.engines.paired_symbols.values import GammaFactor, PairedPrior, Popularity
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.kernels.paired_symbols import Symbols
+from pymc_ep.numerics.quadrature.logistic import log_mean_sigmoid
 
 __all__ = ["PairedSymbolsPosterior"]
 
@@ -95,8 +96,8 @@ class PairedSymbolsPosterior:
         return self.log_probabilities_of(side, which, *self.preferences(side, which))
 
     def log_probabilities_of(self, side: int, which: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of preferences with these moments, (k, J); E sig(a) is MacKay's (1992)."""
-        log_p = log_expit(mean / np.sqrt(1.0 + np.pi / 8.0 * sd**2))
+        """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
+        log_p = log_mean_sigmoid(mean, sd)
         log_p += np.log(self.popularities[1 - side].concentration)
         self.leave_out_own(which, log_p)
         largest = log_p.max(axis=1, keepdims=True)

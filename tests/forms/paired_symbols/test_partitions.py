@@ -5,15 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
+from threading import Timer
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from scipy.sparse import csr_array
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.datasets import from_pairs, split_pairs
+from pymc_ep.engines.paired_symbols import user_steps
+from pymc_ep.forms.paired_symbols import files
+from pymc_ep.forms.paired_symbols.files import Side, pairs_in_files
 
 pytest.importorskip("pyarrow", reason="needs PyArrow")
 K = 2
@@ -84,6 +90,45 @@ def parts_of_worker():
     return list(dask._PARTS)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_client, monkeypatch):
+    """Interrupted while the workers are in the middle of a sweep, as a terminal does: these are sent the signal too."""
+    from pymc_ep.engines.partitions.dask import DaskPartitions
+
+    run, updates = DaskPartitions.run, []
+
+    def slowed(*arguments):
+        time.sleep(0.5)
+        return user_steps.update(*arguments)
+
+    processes = [*dask_client.run(os.getpid).values(), os.getpid()]
+
+    def interrupt_all():
+        for pid in processes:
+            os.kill(pid, signal.SIGINT)
+
+    def interrupting(parts, function, *own, **options):
+        if function.__name__ == "update":
+            updates.append(function)
+            if len(updates) == 4:
+                function = slowed
+                Timer(0.3, interrupt_all).start()
+        return run(parts, function, *own, **options)
+
+    monkeypatch.setattr(DaskPartitions, "run", interrupting)
+    endless = QUIET | {"max_iter": 10_000, "tol": 1e-300}
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 4 iterations"):
+        found = pmep.fit(model=model_of([]), partitions=folder, client=dask_client, **endless)
+    assert "interrupted after 4 iterations" in found["fit"].attrs["status"]
+    monkeypatch.undo()
+    with pytest.warns(pmep.ConvergenceWarning, match="3 sweeps|max_iter"):
+        expected = pmep.fit(model=model_of(COUNTS), **QUIET | {"max_iter": 3})
+    assert np.isfinite(float(found["fit"]["log_evidence"]))
+    assert_same(found, expected)
+    assert sorted(dask_client.run(os.getpid).values()) == sorted(processes[:-1])
+    assert not any(dask_client.run(parts_of_worker).values())
+
+
 def test_predictions_of_pairs_in_files(folder):
     model, whole = model_of([]), model_of(COUNTS)
     found = pmep.fit(model=model, partitions=folder, **QUIET)
@@ -118,6 +163,56 @@ def test_an_earlier_fit_starts_one_of_files(folder):
     found = pmep.fit(model=model, partitions=folder, start=first, **QUIET)
     assert int(found["fit"]["n_iter"]) < 10
     assert float(found["fit"]["log_evidence"]) > float(first["fit"]["log_evidence"]) - 1e-6
+
+
+LABELS = {
+    "positions": lambda codes, n: (codes, None),
+    "numbers": lambda codes, n: (7 * codes - 5, 7 * np.arange(n) - 5),
+    "strings": lambda codes, n: (np.array([f"row {k}" for k in codes]), np.array([f"row {k}" for k in range(n)])),
+    "categories": lambda codes, n: (pd.Categorical.from_codes(codes, list("cadbfegh")[:n]), np.array(list("cadbfegh"))),
+    "dates": lambda codes, n: (pd.to_datetime(codes, unit="D"), np.arange(n).astype("datetime64[D]")),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_parts_hold_the_pairs_of_the_table(labels, tmp_path):
+    """Repeated pairs, counts of zero, a user with nothing else, users without rows, and categories of other files."""
+    rng, shape = np.random.default_rng(0), (8, 6)
+    users, items, counts = rng.choice([0, 1, 3, 4, 6], 60), rng.integers(0, 6, 60), rng.integers(0, 3, 60)
+    counts[users == 4] = 0
+    expected = np.zeros(shape)
+    np.add.at(expected, (users, items), counts)
+    own, known = LABELS[labels](users, 8)
+    frame = pd.DataFrame({"user": own, "item": items.astype(np.int16), "count": counts})
+    for k, here in enumerate((users < 3, users >= 3)):
+        frame[here].to_parquet(tmp_path / f"{k}.parquet")
+    sides = Side("user", 8, None if known is None else pd.Index(known)), Side("item", 6)
+    with pairs_in_files(tmp_path, sides) as pairs:
+        found = np.zeros(shape)
+        for data, rows in zip(pairs.parts.data, pairs.rows):
+            ends, others, times = data.by_user
+            np.add.at(found, (rows.repeat(np.diff(ends)), others), times)
+            assert all((np.diff(others[a:b]) > 0).all() for a, b in pairwise(ends))
+            turned = csr_array((data.by_item.counts, data.by_item.others, data.by_item.ends), (6, len(rows))).toarray()
+            np.testing.assert_array_equal(turned.T, expected[rows])
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.sort(np.concatenate(pairs.rows)), np.arange(8))
+        np.testing.assert_array_equal(pairs.users, expected.sum(axis=1))
+        np.testing.assert_array_equal(pairs.items, expected.sum(axis=0))
+        assert pairs.n_cells == (expected > 0).sum()
+
+
+def test_each_file_is_read_once(folder, monkeypatch):
+    seen = []
+
+    def counted(file, columns):
+        seen.append(file)
+        return table(file, columns)
+
+    table = files._table
+    monkeypatch.setattr(files, "_table", counted)
+    pmep.fit(model=model_of([]), partitions=folder, **QUIET)
+    assert seen == sorted(map(str, folder.iterdir()))
 
 
 def broken(frame, tmp_path, name="a.parquet"):

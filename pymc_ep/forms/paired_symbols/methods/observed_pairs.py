@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pandas as pd
+
 from pymc_ep.contracts.method import Call
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
 from pymc_ep.exceptions import InvalidDataError
@@ -49,6 +51,7 @@ def observed_pairs(call: Call[CompiledPairedSymbols], partitions: Any, client: A
     sides = []
     for one, column, n in zip(form.form.sides, _COLUMNS, form.shapes):
         dim, labels = call.row_labels(one.factors.name)
-        sides.append(Side(column if dim == one.factors.name else dim, n, labels))
+        index = None if labels is None else pd.Index(labels)
+        sides.append(Side(column if dim == one.factors.name else dim, n, index))
     with pairs_in_files(partitions, (sides[0], sides[1]), client) as pairs:
         yield pairs

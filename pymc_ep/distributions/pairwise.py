@@ -1,0 +1,128 @@
+"""Comparisons of two items: a Bernoulli variable of the difference of their utilities."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["PairwiseLogit", "PairwiseProbit"]
+
+
+def PairwiseProbit(name: str, f: Any, *, users: Any = None, winners: Any, losers: Any) -> Any:
+    r"""Comparisons of pairs of items by a probit of the difference of their utilities (Thurstone 1927, case V).
+
+    .. math:: P(\text{i beats j} \mid u) = \Phi(f_{ui} - f_{uj})
+
+    It is short for ``pm.Bernoulli(name, pm.math.invprobit(f[users, winners] - f[users, losers]), observed=1)`` with
+    labels in place of positions, and draws from it say whether the winner wins again.
+
+    Parameters
+    ----------
+    name : str
+    f : tensor_like, (users, items) or (items,)
+        Utilities, such as those of `PreferenceUtility`, or a Gaussian process.
+    users : array_like, (P,), optional
+        Who compared; leave it out for utilities of one user.
+    winners, losers : array_like, (P,)
+        Items. Labels where the dims of `f` have coordinates, or positions where they have none or these are no numbers.
+
+    Returns
+    -------
+    TensorVariable
+        The observed variable, (P,).
+
+    Raises
+    ------
+    InvalidDataError
+        For unknown labels, an item compared with itself, and arrays of different lengths.
+    """
+    return _compared(name, f, users, winners, losers, lambda d: {"p": pm.math.invprobit(d)})
+
+
+def PairwiseLogit(name: str, f: Any, *, users: Any = None, winners: Any, losers: Any) -> Any:
+    r"""Comparisons of pairs of items by a logit of the difference of their utilities (Bradley and Terry 1952).
+
+    .. math:: P(\text{i beats j} \mid u) = \frac{1}{1 + e^{-(f_{ui} - f_{uj})}}
+
+    Parameters, results and exceptions are those of `PairwiseProbit`.
+    """
+    return _compared(name, f, users, winners, losers, lambda d: {"logit_p": d})
+
+
+def _compared(name: str, f: Any, users: Any, winners: Any, losers: Any, link: Callable[[Any], dict[str, Any]]) -> Any:
+    """Add the observed variable to the model."""
+    f = pt.as_tensor_variable(f)
+    if f.ndim != (1 if users is None else 2):
+        raise InvalidDataError(
+            f"{name!r} compares by {f.name or 'utilities'!r} of {f.ndim} dimensions: utilities (users, items) need "
+            f"users=, and those of one user, (items,), have none."
+        )
+    model = pm.modelcontext(None)
+    dims = model.named_vars_to_dims.get(f.name) or (None,) * f.ndim
+    wanted = [("winners", winners, -1), ("losers", losers, -1)]
+    wanted += [] if users is None else [("users", users, 0)]
+    found = {
+        key: positions(f"{name!r}: {key}=", values, model.coords.get(dims[axis]), f.type.shape[axis])
+        for key, values, axis in wanted
+    }
+    lengths = {key: len(values) for key, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidDataError(f"{name!r} has {', '.join(f'{n} {key}' for key, n in lengths.items())}; give as many.")
+    if (same := found["winners"] == found["losers"]).any():
+        k = int(np.argmax(same))
+        raise InvalidDataError(
+            f"{name!r} compares the item {np.asarray(winners)[k]!r} with itself at index {k}; leave that pair out."
+        )
+    who = () if users is None else (found["users"],)
+    difference = f[(*who, found["winners"])] - f[(*who, found["losers"])]
+    return pm.Bernoulli(name, **link(difference), observed=np.ones(lengths["winners"], dtype=np.int8))
+
+
+def positions(what: str, given: Any, labels: Any, size: int | None) -> np.ndarray:
+    """Return the positions of rows, (n,), that are given by label, or by position.
+
+    Parameters
+    ----------
+    what : str
+        Names the argument in messages.
+    given : array_like, (n,)
+        Labels, or positions where there are no labels or these are no numbers.
+    labels : sequence, optional
+    size : int, optional
+        Number of rows, where known.
+
+    Raises
+    ------
+    InvalidDataError
+        For unknown rows, and arrays that are no vectors or symbolic.
+    """
+    if isinstance(given, Variable):
+        raise InvalidDataError(f"{what} is symbolic; give arrays, or write pm.Bernoulli of a difference of utilities.")
+    values = np.asarray(given)
+    if values.ndim != 1:
+        raise InvalidDataError(f"{what} has the shape {values.shape}; give a vector, one entry for each comparison.")
+    names = None if labels is None else pd.Index(labels)
+    integers = np.issubdtype(values.dtype, np.integer)
+    if names is None or (integers and not pd.api.types.is_numeric_dtype(names.dtype)):
+        n = len(names) if names is not None else size
+        kind = f"positions are 0 to {n - 1}" if n is not None else "positions are whole numbers from 0"
+        if not (integers or np.issubdtype(values.dtype, np.floating)):
+            raise InvalidDataError(f"{what} has {values.tolist()[0]!r}, but its dim has no labels: {kind}.")
+        bad = (values < 0) | (values != np.round(values)) | (values >= (np.inf if n is None else n))
+        found = values
+    else:
+        if not names.is_unique:
+            twice = names[names.duplicated()][0]
+            raise InvalidDataError(f"{what} needs labels that differ, and {twice!r} is that of several rows.")
+        found, kind = names.get_indexer(values), f"labels are {names[0]!r} to {names[-1]!r}"
+        bad = found < 0
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise InvalidDataError(f"{what} has {values.tolist()[k]!r} at index {k}, but there is no such row: {kind}.")
+    return found.astype(np.int64)

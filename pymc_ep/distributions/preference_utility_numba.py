@@ -1,0 +1,30 @@
+"""Numba body of the draws of `PreferenceUtility`: one row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+
+from pymc_ep.distributions.preference_utility import PreferenceUtilityRV
+
+
+@numba_core_rv_funcify.register(PreferenceUtilityRV)
+def preference_utility(op: PreferenceUtilityRV, node: Apply) -> Callable[..., Any]:
+    """Return the function of generator and parameters that draws the utilities of one user."""
+
+    @numba_njit
+    def random(rng: Any, b: Any, V: Any, K: Any, sigma: Any) -> Any:
+        shared, own = rng.standard_normal(V.shape[1]), rng.standard_normal(K.shape[0])
+        root = np.linalg.cholesky(K)
+        out = b.copy()
+        for i in range(len(out)):
+            for d in range(V.shape[1]):
+                out[i] += V[i, d] * shared[d]
+            for j in range(i + 1):
+                out[i] += sigma * root[i, j] * own[j]
+        return out
+
+    return random

@@ -1,0 +1,224 @@
+"""Evidence of comparisons at hyperparameters, its gradient, and the search for its maximum.
+
+At a fixed point of EP the log evidence is stationary in the factors, so that its gradient is that at fixed factors:
+
+    d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import scipy.optimize
+
+from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.interrupt import INTERRUPTS, reached
+from pymc_ep.engines.loop import Run
+from pymc_ep.engines.partitions import Partitions
+from pymc_ep.engines.preferences.users import Effort, Totals, expect
+from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
+from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.sites.base import Site
+
+__all__ = ["ComparisonEvidence", "PreferenceProblem", "State", "maximise"]
+
+_FAILED = 1e30
+"""Objective to be minimised where there is no evidence: far above any, so that the line search turns back."""
+_PATIENCE = 10
+"""Number of evaluations without a higher score on held-out comparisons that end a search: scores of single steps go up
+and down by less."""
+_MEMORY = 20
+"""Number of steps that L-BFGS remembers: more than its usual ten pays where an evaluation is dear."""
+
+
+class PreferenceProblem(Protocol):
+    """Model of the engine: its prior at hyperparameters, and derivatives."""
+
+    def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
+        """Return the prior of utilities at theta, (p,)."""
+
+    def log_prior(self, theta: np.ndarray) -> float:
+        """Return the log prior of the hyperparameters."""
+
+    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
+
+    def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
+        """Return theta with the parameters of the prior set to given ones."""
+
+
+class State(NamedTuple):
+    """The factors of all users at hyperparameters.
+
+    Attributes
+    ----------
+    theta : ndarray, (p,)
+    users : Handles
+        `UserFactors` of each part.
+    totals : Totals
+    objective : float
+        EP's log evidence and the log prior of the hyperparameters.
+    score : float
+        By which states compare: the log probability of comparisons that are held out, or `objective` without any.
+    change : float
+        Rise of the objective in the last iteration, per comparison.
+    loop : int
+        Number of evaluations of the evidence.
+    best : State, optional
+        The earlier state of the highest score; None if that is this one.
+    stale : int
+        Number of evaluations since then.
+    """
+
+    theta: np.ndarray
+    users: Any
+    totals: Totals
+    objective: float
+    score: float
+    change: float = np.inf
+    loop: int = 0
+    best: "State | None" = None
+    stale: int = 0
+
+    @property
+    def chosen(self) -> "State":
+        """The state of the highest score so far."""
+        return self if self.best is None else self.best
+
+    def after(self, before: "State", n_pairs: int) -> "State":
+        """Return this state as the one that follows another."""
+        change, best = (self.objective - before.objective) / n_pairs, before.chosen
+        found = self._replace(change=change, loop=before.loop + 1)
+        if self.score > best.score:
+            return found
+        return found._replace(best=best, stale=before.stale + 1)
+
+
+class ComparisonEvidence:
+    """Evidence of all comparisons.
+
+    Parameters
+    ----------
+    parts : Partitions
+        Whose data are the `ObservedComparisons` of users.
+    n_users, n_pairs : int
+        In all parts.
+    site : Site
+        Of a comparison.
+    effort : Effort
+    holds_out : bool
+        Whether some comparisons are held out.
+    """
+
+    def __init__(
+        self, parts: Partitions, n_users: int, n_pairs: int, site: Site, effort: Effort, *, holds_out: bool = False
+    ):
+        self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
+        self.holds_out = holds_out
+
+    def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Any) -> State:
+        """Settle the factors of all users, from given ones.
+
+        Raises
+        ------
+        NumericalError
+            If the prior covariance of the items of a user is not positive definite.
+        """
+        prior, kernel = problem.prior(theta)
+        shared = prior, kernel.matrix, self.site, self.effort
+        users, totals = self.parts.run(expect, users, shared=shared)
+        objective = totals.log_z + problem.log_prior(theta)
+        return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
+
+    def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
+        """Return the gradient of the objective, (p,)."""
+        return problem.gradient(state.theta, UtilityGradient(state.totals.slope, -0.5 * state.totals.curvature))
+
+    def may_stop(self, state: State) -> Status | None:
+        """Return the status of a search whose score on comparisons that are held out rises no more."""
+        if not self.holds_out or state.stale < _PATIENCE:
+            return None
+        return Status(
+            True,
+            f"stopped after {state.chosen.loop} evaluations of the evidence, as further ones make comparisons that are "
+            f"held out less probable",
+        )
+
+
+class _Enough(Exception):
+    """Ends a search whose score rises no more."""
+
+    def __init__(self, status: Status):
+        super().__init__(status.sentence)
+        self.status = status
+
+
+def maximise(
+    evidence: ComparisonEvidence,
+    problem: PreferenceProblem,
+    first: State,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Report,
+) -> Run[State]:
+    """Maximise evidence and log prior by L-BFGS, up to the highest score.
+
+    Parameters
+    ----------
+    evidence : ComparisonEvidence
+    problem : PreferenceProblem
+    first : State
+        Where to start.
+    tol : float
+        Rise in an iteration, per comparison, at which the search ends.
+    max_iter : int
+        Most evaluations.
+    report : Report
+
+    Returns
+    -------
+    Run
+        Of the last state, which knows the best one.
+    """
+    latest = first
+    objective, change = [first.objective], [np.inf]
+
+    def function(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal latest
+        if not np.array_equal(theta, latest.theta):
+            if (ended := evidence.may_stop(latest)) is not None:
+                raise _Enough(ended)
+            try:
+                found = evidence.at(problem, theta, latest.users)
+            except (NumericalError, InvalidDataError):
+                return _FAILED, np.zeros_like(theta)
+            latest = found.after(latest, evidence.n_pairs)
+            objective.append(latest.objective)
+            change.append(latest.change)
+            report(latest.objective, latest.change)
+        return -latest.objective, -evidence.gradient(problem, latest)
+
+    try:
+        found = scipy.optimize.minimize(
+            function,
+            first.theta,
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxfun": max_iter,
+                "maxiter": max_iter,
+                "maxcor": _MEMORY,
+                "ftol": tol * evidence.n_pairs / max(1.0, abs(first.objective)),
+                "gtol": 0.0,
+            },
+        )
+        status = Status(True, f"converged after {latest.loop} evaluations of the evidence")
+        if found.status == 1:
+            sentence = f"stopped after {latest.loop} evaluations of the evidence, which still rises"
+            status = Status(False, f"{sentence}; raise max_iter, or evidence_tol={tol:g} nats a comparison")
+    except _Enough as enough:
+        status = enough.status
+    except INTERRUPTS as stop:
+        latest = reached(stop, latest)
+        status = Status(False, f"interrupted after {len(objective)} evaluations of the evidence", interrupted=True)
+    return Run(latest, status, np.array(objective), np.array(change[: len(objective)]))

@@ -1,0 +1,26 @@
+"""Preferences: pairwise comparisons by users whose utilities share a Gaussian prior."""
+
+from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.forms.preferences.methods.ep import PREFERENCE_EP
+from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
+from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
+from pymc_ep.forms.preferences.recognise import recognise_preferences
+from pymc_ep.forms.registry import FormEntry, register_form, register_method
+
+
+def _rows() -> list[tuple]:
+    return [("comparisons by PreferenceUtility", link, link, None) for link in ("probit", "logit")]
+
+
+register_form(
+    FormEntry(
+        Preferences,
+        CompiledPreferences,
+        recognise_preferences,
+        rows=_rows,
+        predictions=ComparisonPredictions(),
+        utility_predictions=UtilityRankings(),
+    )
+)
+register_method(PREFERENCE_EP)

@@ -1,0 +1,232 @@
+"""The form of preferences as functions of arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_ep.compat import numpy_mode
+from pymc_ep.engines.checkpoint import digest
+from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityGradient, UtilityPrior
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
+from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.graphs.queries import depends_on
+
+__all__ = ["CompiledPreferences"]
+
+
+class CompiledPreferences(HyperFunctions):
+    """Compiled functions of a `Preferences`.
+
+    Parameters
+    ----------
+    form : Preferences
+    hyper_start : sequence of ndarray
+        Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
+    compile_kwargs : dict, optional
+        Keywords of `pytensor.function`; by default functions run on NumPy.
+    """
+
+    form: Preferences
+    most_draws = 1000
+    """Default number of draws in a chain: trades off Monte Carlo error against memory for all utilities."""
+
+    def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
+        self.form = form
+        self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self._kernel: Kernel | None = None
+        self.restart(hyper_start)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the observations as they are now."""
+        return [np.asarray(self._data()[0])]
+
+    @property
+    def backend(self) -> str:
+        """Bodies of the Gaussian algebra of users, chosen by their number."""
+        return "auto"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the utilities, (U, I) or (I,)."""
+        return tuple(int(n) for n in self._shape())
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return self.shape[0] if len(self.shape) > 1 else 1
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return self.shape[-1]
+
+    @property
+    def work(self) -> float:
+        """Multiplications of a product with the covariance of all items."""
+        return float(self.n_items) ** 2
+
+    def compared(self) -> ComparedUsers:
+        """Return the comparisons as they are now.
+
+        Raises
+        ------
+        InvalidDataError
+            For positions out of range, observations other than zero and one, and if there are no comparisons.
+        """
+        y, *indices = (np.asarray(part) for part in self._data())
+        return self.ordered(y, *indices)
+
+    def ordered(self, y: np.ndarray, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> ComparedUsers:
+        """Return given comparisons, (P,), by user; `y` is one where the first item won."""
+        name = self.form.comparisons.name
+        self.form.comparisons.site.validate(y, name)
+        if not len(y):
+            raise InvalidDataError(f"{name!r} has no comparisons; observe at least one.")
+        if y.shape != firsts.shape:
+            raise InvalidDataError(
+                f"{name!r} has {y.size} observations of {firsts.size} comparisons; give one of each."
+            )
+        for what, values, n in (
+            ("user", users, self.n_users),
+            ("item", firsts, self.n_items),
+            ("item", seconds, self.n_items),
+        ):
+            bad = (values < 0) | (values >= n)
+            if bad.any():
+                k = int(np.argmax(bad))
+                raise InvalidDataError(
+                    f"{name!r} has the {what} {values[k]} at index {k}, but {self.form.utilities!r} has {n} of these, "
+                    f"counted from 0; correct it."
+                )
+        if (same := firsts == seconds).any():
+            k = int(np.argmax(same))
+            raise InvalidDataError(
+                f"{name!r} compares the item {firsts[k]} with itself at index {k}; leave that pair out."
+            )
+        won = np.asarray(y, dtype=bool)
+        winners, losers = np.where(won, firsts, seconds), np.where(won, seconds, firsts)
+        return ComparedUsers.of(users.astype(np.int64), winners.astype(np.int64), losers.astype(np.int64), self.n_items)
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        """Parameters of the prior that depend on hyperparameters."""
+        graphs = self.form.prior._asdict()
+        return frozenset(key for key, graph in graphs.items() if depends_on([graph], self.form.hyper_values))
+
+    @property
+    def learned(self) -> Learned | None:
+        """What an update of the prior in closed form learns; None where it would not maximise the evidence.
+
+        It is for flat priors, and constants: other priors, kernels with hyperparameters, and functions of
+        hyperparameters have none. The scale beside constant factors has none either.
+        """
+        form, free = self.form, self.free
+        if "kernel" in free or free != form.flat:
+            return None
+        n_factors = self.prior(self.start)[0].factors.shape[1]
+        if "sigma" in free and n_factors and "factors" not in free:
+            return None
+        return Learned("mean" in free, "factors" in free, "sigma" in free)
+
+    def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
+        """Return the prior of utilities at unconstrained hyperparameters `theta`, (p,)."""
+        mean, factors, sigma = self._parameters(*self.unpack(theta))
+        scale = float(sigma) ** 2
+        if not scale > 0:
+            raise InvalidDataError(
+                f"{self.form.utilities!r} has sigma={float(sigma)!r}, which must be positive; correct it."
+            )
+        if self._kernel is None or "kernel" in self.free:
+            self._kernel = Kernel(self._matrix(*self.unpack(theta)))
+        return UtilityPrior(mean, factors, scale), self._kernel
+
+    def log_prior(self, theta: np.ndarray) -> float:
+        """Return the log prior of the hyperparameters, without Jacobian terms."""
+        return float(self._log_prior(*self.unpack(theta)))
+
+    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
+        found = self._gradient(*self.unpack(theta), *of_prior)
+        values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
+        return self.pull(theta[None], values[None])[0]
+
+    def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
+        """Return theta with those of its parts that are parameters of the prior set to given ones."""
+        values = self.unpack(theta)
+        own = {"mean": prior.mean, "factors": prior.factors, "sigma": np.sqrt(prior.scale)}
+        for key, name in self.form.variables.items():
+            place = self.form.hyper_names.index(name)
+            values[place] = np.log(own[key]) if self.form.hyper_transformed[place] else own[key]
+        return self.from_values(np.concatenate([np.ravel(part) for part in values])[None])[0]
+
+    def fingerprint(self) -> dict[str, np.ndarray]:
+        """Return a fingerprint of the data, by which a result is checked to belong to the model."""
+        y, users, firsts, seconds = (np.asarray(part).astype(np.int64) for part in self._data())
+        return {"comparisons": digest(y, users, firsts, seconds)}
+
+    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and utilities."""
+        found = self._deterministics(*self.unpack_rows(theta), values[self.form.utilities])
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+
+    def describe(self) -> str:
+        """Return a description of the form, one line per part."""
+        form, prior, group = self.form, self.prior(self.start)[0], self.form.comparisons
+        lines = ["form             pairwise comparisons by users whose utilities share a Gaussian prior"]
+        lines.append(f"latent           {form.utilities}: {' x '.join(map(str, self.shape))} utilities, Gaussian")
+        lines.append(f"prior            b + V V^T + sigma^2 K, with {prior.factors.shape[1]} factors")
+        lines.append(f"observed         {group.name}: {self.observed()[0].size} comparisons, {group.site.name}")
+        lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
+        lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
+        return "\n".join(lines)
+
+    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """Compile a function of the model's own variables."""
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    @cached_property
+    def _data(self) -> Callable[..., Any]:
+        group = self.form.comparisons
+        users = pt.zeros_like(group.firsts) if group.users is None else group.users
+        return self.function([], [group.observed, users, group.firsts, group.seconds])
+
+    @cached_property
+    def _shape(self) -> Callable[..., Any]:
+        return self.function([], list(map(pt.as_tensor, self.form.shape)))
+
+    @cached_property
+    def _parameters(self) -> Callable[..., Any]:
+        prior = self.form.prior
+        return self.function(
+            self.form.hyper_values, [p.astype("float64") for p in (prior.mean, prior.factors, prior.sigma)]
+        )
+
+    @cached_property
+    def _matrix(self) -> Callable[..., Any]:
+        return self.function(self.form.hyper_values, self.form.prior.kernel.astype("float64"))
+
+    @cached_property
+    def _log_prior(self) -> Callable[..., Any]:
+        return self.function(self.form.hyper_values, self.form.log_prior)
+
+    @cached_property
+    def _gradient(self) -> Callable[..., Any]:
+        prior, values = self.form.prior, list(self.form.hyper_values)
+        mean, covariance = pt.vector("d_mean", dtype="float64"), pt.matrix("d_covariance", dtype="float64")
+        # The products with V and K alone, so that no graph has the covariance of all items.
+        total = self.form.log_prior + (mean * prior.mean).sum()
+        total += ((covariance @ prior.factors) * prior.factors).sum()
+        total += prior.sigma**2 * (covariance * prior.kernel).sum()
+        gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
+        return self.function([*values, mean, covariance], gradient)
+
+    @cached_property
+    def _deterministics(self) -> Callable[..., Any]:
+        rows = row_variables([*self.form.hyper_values, self.form.stand_in])
+        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])

@@ -1,0 +1,105 @@
+"""The form "pairwise comparisons by users whose utilities share a Gaussian prior" (Khan, Ko and Seeger 2014).
+
+f_u ~ N(b, V V^T + sigma^2 K),        P(i beats j | u) = t(f_ui - f_uj).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.hyper_functions import Hyperparameters
+from pymc_ep.sites.base import Site
+
+__all__ = ["ComparisonGroup", "Preferences", "PriorGraphs"]
+
+
+class PriorGraphs(NamedTuple):
+    """Parameters of the prior of utilities, as functions of hyperparameters.
+
+    Attributes
+    ----------
+    mean : TensorVariable, (I,)
+    factors : TensorVariable, (I, D)
+    kernel : TensorVariable, (I, I)
+    sigma : TensorVariable, ()
+    """
+
+    mean: TensorVariable
+    factors: TensorVariable
+    kernel: TensorVariable
+    sigma: TensorVariable
+
+
+class ComparisonGroup(NamedTuple):
+    """The observed comparisons.
+
+    Attributes
+    ----------
+    name : str
+        The observed variable.
+    site : Site
+    observed : TensorVariable, (P,)
+        One where the first item won, zero where the second did.
+    users : TensorVariable, (P,), optional
+        None for utilities of one user.
+    firsts, seconds : TensorVariable, (P,)
+        Items.
+    """
+
+    name: str
+    site: Site
+    observed: TensorVariable
+    users: TensorVariable | None
+    firsts: TensorVariable
+    seconds: TensorVariable
+
+
+@dataclass(frozen=True)
+class Preferences(Hyperparameters):
+    """Utilities of users, and the comparisons made by them.
+
+    Attributes
+    ----------
+    utilities : str
+        The random variable of the utilities.
+    stand_in : TensorVariable, (U, I) or (I,)
+        Placeholder of its values in `deterministics`.
+    shape : tuple of TensorVariable
+        Numbers of users, unless there is one, and of items.
+    prior : PriorGraphs
+    variables : dict of str to str
+        By parameter of the prior ("mean", "factors", "sigma") the hyperparameter that it is, if it is one by itself.
+    flat : frozenset of str
+        Those of these parameters that have a flat prior.
+    comparisons : ComparisonGroup
+    deterministics : dict of str to TensorVariable
+        Functions of hyperparameters and utilities.
+    ignored : tuple of str
+        Random variables of the model that no observed variable depends on.
+    """
+
+    utilities: str
+    stand_in: TensorVariable
+    shape: tuple[TensorVariable, ...]
+    prior: PriorGraphs
+    variables: dict[str, str]
+    flat: frozenset[str]
+    comparisons: ComparisonGroup
+    deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Name of the utilities, which have a Gaussian posterior."""
+        return (self.utilities,)
+
+    @property
+    def groups(self) -> tuple[ComparisonGroup]:
+        """The observed variables."""
+        return (self.comparisons,)
+
+    @property
+    def factors(self) -> tuple[ComparisonGroup]:
+        """The factors of the model, which are the comparisons."""
+        return self.groups

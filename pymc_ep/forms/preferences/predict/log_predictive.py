@@ -1,0 +1,98 @@
+"""Predictive probabilities of new comparisons."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.distributions.pairwise import positions
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.forms.preferences.predict.rebuild import preference_posterior
+from pymc_ep.sites.compiled import compile_site
+
+__all__ = ["ComparisonPredictions"]
+
+
+class ComparisonPredictions:
+    """Predictive probabilities of comparisons; see `pymc_ep.forms.registry.Predictions`."""
+
+    @staticmethod
+    def rebuild(idata: Container, model: pm.Model) -> PreferencePosterior:
+        """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
+        return preference_posterior(idata, model)
+
+    @staticmethod
+    def log_predictive(model: pm.Model, posterior: PreferencePosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return log P(the first item wins), (n,), of new comparisons.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        posterior : PreferencePosterior
+        data : mapping of str to tuple of array_like, (n,)
+            By the name of the observed variable: users, winners and losers; of one user winners and losers.
+
+        Raises
+        ------
+        InvalidDataError
+            For unknown labels, an item compared with itself, and arrays of different lengths.
+        """
+        group = posterior.form.form.comparisons
+        if list(data) != [group.name]:
+            raise UnsupportedModelError(
+                f"The model's comparisons are those of {group.name!r}; give these, not {', '.join(data)}."
+            )
+        users, firsts, seconds = compared_rows(model, posterior, group.name, data[group.name])
+        mean, sd = posterior.differences(users, firsts, seconds)
+        log_p = compile_site(group.site).moments(np.ones_like(mean), mean, sd**2).log_z
+        dim = f"{group.name}_comparison"
+        return xr.Dataset({group.name: (dim, np.asarray(log_p))}, attrs={"log_predictive_is": "log P(winner wins)"})
+
+    @staticmethod
+    def transforms(model: pm.Model, posterior: PreferencePosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Refuse: binary outcomes have no informative probability integral transform."""
+        raise UnsupportedModelError(
+            f"Comparisons such as {posterior.form.form.comparisons.name!r} are binary, and have no informative "
+            f"probability integral transform; compare log_predictive of held-out comparisons."
+        )
+
+    @staticmethod
+    def no_cumulants(form: Preferences) -> str:
+        """Return the reason why tilted distributions have no cumulants here."""
+        return f"the comparisons of {form.comparisons.name!r} are probits or logits, for which EP is nearly exact"
+
+    @staticmethod
+    def remark(form: Preferences) -> str:
+        """Return the reason why there are no predictions of each observation, and the alternatives."""
+        return (
+            f"{form.comparisons.name!r} are comparisons of items; use log_predictive of new comparisons, rank_items, "
+            f"or the moments in the group 'posterior_mean'."
+        )
+
+
+def compared_rows(
+    model: pm.Model, posterior: PreferencePosterior, name: str, given: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the positions of users, winners and losers, (n,) each, of comparisons by labels or positions."""
+    form = posterior.form
+    single = len(form.shape) == 1
+    words = ("winners", "losers") if single else ("users", "winners", "losers")
+    if not isinstance(given, tuple | list) or len(given) != len(words):
+        raise InvalidDataError(f"{name!r} takes comparisons as ({', '.join(words)}), with one entry of each.")
+    dims = model.named_vars_to_dims.get(form.form.utilities) or (None,) * len(form.shape)
+    axes = {"users": 0, "winners": -1, "losers": -1}
+    found = {
+        word: positions(f"{name!r}: {word}", values, model.coords.get(dims[axes[word]]), form.shape[axes[word]])
+        for word, values in zip(words, given)
+    }
+    if len({len(values) for values in found.values()}) > 1:
+        said = ", ".join(f"{len(values)} {word}" for word, values in found.items())
+        raise InvalidDataError(f"{name!r} has {said}; give as many of each.")
+    if (same := found["winners"] == found["losers"]).any():
+        raise InvalidDataError(f"{name!r} compares an item with itself at index {int(np.argmax(same))}; leave it out.")
+    return found.get("users", np.zeros(len(found["winners"]), dtype=np.int64)), found["winners"], found["losers"]

@@ -1,0 +1,220 @@
+"""Gaussian utilities of many users, each compared in pairs of a few items, NumPy bodies.
+
+The utilities f of a user's n items are N(m, S), S = V V^T + s2 K at these items, and P differences f_i - f_j have
+Gaussian factors exp(b d - p d^2 / 2). With S = L L^T, D the (P, n) matrix of rows e_i - e_j and H = D^T diag(p) D,
+
+    A = I + L^T H L = R R^T,    W = R^{-1} L^T,    cov(f | factors) = W^T W,
+
+so that no comparison is divided by, and repeated or contradictory ones are nothing special. All costs are those of the
+items, O(n^3 + P n), not of the comparisons (Khan, Ko and Seeger 2014 take O(P^3)).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+__all__ = [
+    "Comparisons",
+    "Differences",
+    "difference_means",
+    "difference_moments",
+    "precision_losses",
+    "prior_factors",
+]
+
+
+class Comparisons(NamedTuple):
+    """Pairs of items that users compared.
+
+    Attributes
+    ----------
+    item_ends, pair_ends : ndarray of int64, (U + 1,)
+        User u has the items ``items[item_ends[u]:item_ends[u + 1]]``, all different, and likewise comparisons.
+    items : ndarray of int32, (N,)
+    firsts, seconds : ndarray of int32, (P,)
+        The two items of a comparison, as positions among those of its user.
+    """
+
+    item_ends: np.ndarray
+    items: np.ndarray
+    pair_ends: np.ndarray
+    firsts: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def n_users(self) -> int:
+        """Number of users U."""
+        return len(self.item_ends) - 1
+
+    @property
+    def square_ends(self) -> np.ndarray:
+        """Ends of the users' n x n matrices where these are laid out one after the other, (U + 1,)."""
+        return np.concatenate([[0], np.cumsum(np.diff(self.item_ends) ** 2)])
+
+    @property
+    def square_places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the users' n x n matrices as places of items, (sum of n^2,) each."""
+        counts = np.diff(self.item_ends)
+        rows = np.repeat(np.arange(len(self.items)), np.repeat(counts, counts))
+        begin = np.repeat(self.item_ends[:-1], counts**2)
+        return rows, begin + (np.arange(len(rows)) - np.repeat(self.square_ends[:-1], counts**2)) % np.repeat(
+            counts, counts**2
+        )
+
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places of both items of each comparison among those of all users, (P,) each."""
+        begin = np.repeat(self.item_ends[:-1], np.diff(self.pair_ends))
+        return begin + self.firsts, begin + self.seconds
+
+    def n_items(self, u: int) -> int:
+        """Return the number n of items of a user."""
+        return int(self.item_ends[u + 1] - self.item_ends[u])
+
+    def some(self, users: np.ndarray) -> tuple["Comparisons", np.ndarray, np.ndarray, np.ndarray]:
+        """Return the comparisons of some users, (k,), and the places of their items, comparisons and n x n matrices."""
+        ends = self.item_ends, self.pair_ends, self.square_ends
+        counts = [np.diff(each)[users] for each in ends]
+        own = [np.concatenate([[0], np.cumsum(count)]) for count in counts]
+        items, pairs, squares = (
+            np.arange(mine[-1]) + np.repeat(each[:-1][users] - mine[:-1], count)
+            for each, mine, count in zip(ends, own, counts)
+        )
+        found = Comparisons(own[0], self.items[items], own[1], self.firsts[pairs], self.seconds[pairs])
+        return found, items, pairs, squares
+
+    def of_user(self, u: int) -> tuple[slice, slice]:
+        """Return the places of the items and of the comparisons of a user."""
+        return slice(*self.item_ends[u : u + 2]), slice(*self.pair_ends[u : u + 2])
+
+
+class Differences(NamedTuple):
+    """Posterior of the differences that were compared.
+
+    Attributes
+    ----------
+    mean, variance : ndarray, (P,)
+    log_det : ndarray, (U,)
+        log |A| of each user.
+    whitened : ndarray, (sum of n^2,)
+        W^T of each user, (n, n), one after the other.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    log_det: np.ndarray
+    whitened: np.ndarray
+
+    @classmethod
+    def empty(cls, comparisons: Comparisons) -> "Differences":
+        """Return zeros to be overwritten."""
+        n_pairs = len(comparisons.firsts)
+        sizes = n_pairs, n_pairs, comparisons.n_users, comparisons.square_ends[-1]
+        return cls(*map(np.zeros, sizes))
+
+
+def prior_factors(
+    comparisons: Comparisons, factors: np.ndarray, kernel: np.ndarray, scale: float
+) -> tuple[np.ndarray, int]:
+    """Return the Cholesky factors L of the prior covariances of the users' items, one after the other.
+
+    Parameters
+    ----------
+    comparisons : Comparisons
+    factors : ndarray, (I, D)
+        V.
+    kernel : ndarray, (I, I)
+        K.
+    scale : float
+        s2.
+
+    Returns
+    -------
+    ndarray, (sum of n^2,)
+    int
+        The first user whose covariance is not positive definite, or -1.
+    """
+    ends = comparisons.square_ends
+    out = np.zeros(ends[-1])
+    for u in range(comparisons.n_users):
+        own = comparisons.items[comparisons.of_user(u)[0]]
+        covariance = factors[own] @ factors[own].T + scale * kernel[np.ix_(own, own)]
+        try:
+            out[ends[u] : ends[u + 1]] = np.linalg.cholesky(covariance).ravel()
+        except np.linalg.LinAlgError:
+            return out, u
+    return out, -1
+
+
+def difference_moments(
+    comparisons: Comparisons,
+    lower: np.ndarray,
+    mean: np.ndarray,
+    shift: np.ndarray,
+    precision: np.ndarray,
+) -> Differences:
+    """Return the posterior of the differences of utilities that were compared.
+
+    Parameters
+    ----------
+    comparisons : Comparisons
+    lower : ndarray, (sum of n^2,)
+        The factors L.
+    mean : ndarray, (P,)
+        Prior means of the differences.
+    shift, precision : ndarray, (P,)
+        b and p.
+    """
+    squares, out = comparisons.square_ends, Differences.empty(comparisons)
+    for u in range(comparisons.n_users):
+        here, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        factor, own = lower[here].reshape(comparisons.n_items(u), -1), precision[pairs]
+        rows = _rows(comparisons, u, factor)
+        root = np.linalg.cholesky(np.eye(len(factor)) + rows.T @ (own[:, None] * rows))
+        white = scipy.linalg.solve_triangular(root, factor.T, lower=True, check_finite=False).T
+        out.whitened[here] = white.ravel()
+        out.variance[pairs] = (_rows(comparisons, u, white) ** 2).sum(axis=1)
+        out.log_det[u] = 2.0 * np.log(np.diag(root)).sum()
+    mean = difference_means(comparisons, out.whitened, mean, shift, precision)
+    return out._replace(mean=mean)
+
+
+def difference_means(
+    comparisons: Comparisons,
+    whitened: np.ndarray,
+    mean: np.ndarray,
+    shift: np.ndarray,
+    precision: np.ndarray,
+) -> np.ndarray:
+    """Return the posterior means, (P,), for other shifts, given `Differences.whitened` at these precisions."""
+    squares, out = comparisons.square_ends, np.zeros(len(mean))
+    for u in range(comparisons.n_users):
+        _, pairs = comparisons.of_user(u)
+        rows = _rows(comparisons, u, whitened[squares[u] : squares[u + 1]].reshape(comparisons.n_items(u), -1))
+        out[pairs] = mean[pairs] + rows @ (rows.T @ (shift[pairs] - precision[pairs] * mean[pairs]))
+    return out
+
+
+def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Return H - H cov(f | factors) H of each user, one after the other, (sum of n^2,).
+
+    That is (H^{-1} + S)^{-1} where H has an inverse. With it the covariance is S - S (...) S at all items, compared or
+    not.
+    """
+    squares = comparisons.square_ends
+    out = np.zeros(squares[-1])
+    for u in range(comparisons.n_users):
+        here, (_, pairs) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        white = whitened[here].reshape(comparisons.n_items(u), -1)
+        design = _rows(comparisons, u, np.eye(len(white)))
+        through = design.T @ (precision[pairs, None] * _rows(comparisons, u, white))
+        laplacian = design.T @ (precision[pairs, None] * design)
+        out[here] = (laplacian - through @ through.T).ravel()
+    return out
+
+
+def _rows(comparisons: Comparisons, u: int, values: np.ndarray) -> np.ndarray:
+    """Return the differences of rows of a user's items, (P, n), for values of them, (n, n)."""
+    _, pairs = comparisons.of_user(u)
+    return values[comparisons.firsts[pairs]] - values[comparisons.seconds[pairs]]

@@ -1,0 +1,94 @@
+"""Dispatch of the posteriors of compared utilities: NumPy's bodies for few users, Numba's for many."""
+
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+
+from pymc_ep.kernels.comparisons.body import Comparisons, Differences
+
+__all__ = ["comparison_backend", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
+
+_FEW = 30
+"""Largest number of users for NumPy, which takes some 50 microseconds for each; Numba's bodies take some seconds to
+compile on a new machine."""
+
+
+def comparison_backend(backend: str, comparisons: Comparisons) -> str:
+    """Return the bodies that suit so many users, or those asked for."""
+    if backend != "auto":
+        return backend
+    return "numpy" if comparisons.n_users <= _FEW else "numba"
+
+
+def prior_factors(
+    comparisons: Comparisons, factors: np.ndarray, kernel: np.ndarray, scale: float, *, backend: str = "auto"
+) -> tuple[np.ndarray, int]:
+    """Return the Cholesky factors of the users' prior covariances; see the NumPy body."""
+    chosen = comparison_backend(backend, comparisons)
+    if chosen != "numba":
+        return _body(chosen).prior_factors(comparisons, factors, kernel, scale)
+    squares = comparisons.square_ends
+    out, failed = np.empty(squares[-1]), np.zeros(comparisons.n_users, dtype=bool)
+    ends, items = comparisons.item_ends, comparisons.items
+    _body(chosen).prior_factors(ends, items, squares, factors, kernel, float(scale), out, failed)
+    return out, int(np.argmax(failed)) if failed.any() else -1
+
+
+def difference_moments(
+    comparisons: Comparisons,
+    lower: np.ndarray,
+    mean: np.ndarray,
+    shift: np.ndarray,
+    precision: np.ndarray,
+    *,
+    backend: str = "auto",
+) -> Differences:
+    """Return the posterior of the differences; see the NumPy body."""
+    chosen = comparison_backend(backend, comparisons)
+    if chosen != "numba":
+        return _body(chosen).difference_moments(comparisons, lower, mean, shift, precision)
+    out = Differences.empty(comparisons)
+    arrays = comparisons.square_ends, lower, mean, shift, precision
+    _body(chosen).difference_moments(*_ends(comparisons), *arrays, *out)
+    return out
+
+
+def difference_means(
+    comparisons: Comparisons,
+    whitened: np.ndarray,
+    mean: np.ndarray,
+    shift: np.ndarray,
+    precision: np.ndarray,
+    *,
+    backend: str = "auto",
+) -> np.ndarray:
+    """Return the posterior means of the differences for other shifts; see the NumPy body."""
+    chosen = comparison_backend(backend, comparisons)
+    if chosen != "numba":
+        return _body(chosen).difference_means(comparisons, whitened, mean, shift, precision)
+    out = np.zeros(len(mean))
+    arrays = comparisons.square_ends, whitened, mean, shift, precision
+    _body(chosen).difference_means(*_ends(comparisons), *arrays, out)
+    return out
+
+
+def precision_losses(
+    comparisons: Comparisons, whitened: np.ndarray, precision: np.ndarray, *, backend: str = "auto"
+) -> np.ndarray:
+    """Return H - H cov(f | factors) H of each user; see the NumPy body."""
+    chosen = comparison_backend(backend, comparisons)
+    if chosen != "numba":
+        return _body(chosen).precision_losses(comparisons, whitened, precision)
+    squares = comparisons.square_ends
+    out = np.empty(squares[-1])
+    _body(chosen).precision_losses(*_ends(comparisons), squares, whitened, precision, out)
+    return out
+
+
+def _ends(comparisons: Comparisons) -> tuple[np.ndarray, ...]:
+    return comparisons.item_ends, comparisons.pair_ends, comparisons.firsts, comparisons.seconds
+
+
+def _body(chosen: str) -> ModuleType:
+    return import_module(f"pymc_ep.kernels.comparisons.{'body' if chosen == 'numpy' else chosen}")

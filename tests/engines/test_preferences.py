@@ -1,0 +1,215 @@
+"""Engine of preferences: against dense EP, importance sampling, finite differences and numerical maximisation."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.optimize
+from scipy.stats import norm
+
+from pymc_ep.engines.base import Report
+from pymc_ep.engines.loop import run
+from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.em import PreferenceEM
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
+from pymc_ep.engines.preferences.maximisation import Statistics, maximised
+from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
+from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityPrior
+from pymc_ep.sites.base import get_site
+
+from .preference_dense import contrasts, dense_ep, simulated
+
+EVERY = Learned(mean=True, factors=True, scale=True)
+
+
+class Problem:
+    """Parameters of the prior as hyperparameters: b, V and log s, with a flat prior."""
+
+    def __init__(self, prior, kernel):
+        self.shape, self.kernel = prior.factors.shape, Kernel(kernel)
+
+    def prior(self, theta):
+        n, d = self.shape
+        return UtilityPrior(theta[:n], theta[n:-1].reshape(n, d), float(np.exp(2.0 * theta[-1]))), self.kernel
+
+    def log_prior(self, theta):
+        return 0.0
+
+    def gradient(self, theta, of_prior):
+        prior, kernel = self.prior(theta)
+        in_factors = 2.0 * of_prior.covariance @ prior.factors
+        in_scale = 2.0 * prior.scale * (of_prior.covariance * kernel.matrix).sum()
+        return np.concatenate([of_prior.mean, in_factors.ravel(), [in_scale]])
+
+    def theta_of(self, theta, prior):
+        return np.concatenate([prior.mean, prior.factors.ravel(), [0.5 * np.log(prior.scale)]])
+
+
+def problem(seed=0, parts=1, held=None, tol=1e-11, **sizes):
+    (mean, factors, scale, kernel), rows = simulated(seed=seed, **sizes)
+    prior = UtilityPrior(mean, factors, scale)
+    compared = ComparedUsers.of(*rows, len(mean))
+    n_pairs = len(compared.order)
+    observed = np.ones(n_pairs) if held is None else 1.0 - held
+    own = Problem(prior, kernel)
+    cuts = np.linspace(0, len(compared.users), parts + 1).astype(int)
+    some = [compared.comparisons.some(np.arange(a, b)) for a, b in pairwise(cuts)]
+    data = [ObservedComparisons(one, observed[pairs]) for one, _, pairs, _ in some]
+    partitions = LocalPartitions(data)
+    evidence = ComparisonEvidence(
+        partitions,
+        len(compared.users),
+        int(observed.sum()),
+        get_site("probit"),
+        Effort(tol, 500),
+        holds_out=held is not None,
+    )
+    first = evidence.at(
+        own,
+        own.theta_of(None, prior),
+        partitions.place([UserFactors.first(one.comparisons) for one in data]),
+    )
+    return own, evidence, first, compared, rows, prior
+
+
+def test_factors_equal_dense_ep():
+    own, _, first, compared, (users, winners, losers), prior = problem(n_users=6)
+    covariance = prior.factors @ prior.factors.T + prior.scale * own.kernel.matrix
+    (factors,) = first.users
+    for place, u in enumerate(compared.users):
+        mine = users == u
+        precision, shift, at, _, log_z = dense_ep(prior.mean, covariance, winners[mine], losers[mine])
+        items, pairs = compared.comparisons.of_user(place)
+        given = np.flatnonzero(mine)
+        order = np.searchsorted(given, compared.order[pairs])
+        np.testing.assert_allclose(factors.sites.precision[pairs], precision[order], atol=1e-8)
+        np.testing.assert_allclose(factors.sites.shift[pairs], shift[order], atol=1e-8)
+        assert factors.log_z[place] == pytest.approx(log_z, abs=1e-8)
+        found = prior.mean + covariance[:, compared.comparisons.items[items]] @ factors.weights[items]
+        np.testing.assert_allclose(found, at, atol=1e-7)
+
+
+def test_repeated_and_contradictory_comparisons_settle_under_a_wide_prior():
+    winners, losers = np.array([0, 0, 0, 1, 1, 2, 0]), np.array([1, 1, 1, 0, 2, 0, 2])
+    compared = ComparedUsers.of(np.zeros(7, dtype=int), winners, losers, 3)
+    prior, kernel = UtilityPrior(np.zeros(3), np.zeros((3, 0)), 100.0), np.eye(3)
+    own = Problem(prior, kernel)
+    parts = LocalPartitions([ObservedComparisons(compared.comparisons, np.ones(7))])
+    evidence = ComparisonEvidence(parts, 1, 7, get_site("probit"), Effort(1e-10, 500))
+    first = evidence.at(own, own.theta_of(None, prior), parts.place([UserFactors.first(compared.comparisons)]))
+    assert first.users[0].change.max() <= 1e-10
+    *_, log_z = dense_ep(np.zeros(3), 100.0 * np.eye(3), winners, losers, rounds=400)
+    assert first.objective == pytest.approx(log_z, abs=1e-7)
+
+
+def test_evidence_agrees_with_importance_sampling():
+    own, _, first, compared, (users, winners, losers), prior = problem(n_users=3, seed=4)
+    covariance = prior.factors @ prior.factors.T + prior.scale * own.kernel.matrix
+    rng = np.random.default_rng(0)
+    for place, u in enumerate(compared.users):
+        mine = users == u
+        draws = rng.multivariate_normal(prior.mean, covariance, size=400_000)
+        log_p = norm.logcdf(draws @ contrasts(winners[mine], losers[mine], len(prior.mean)).T).sum(axis=1)
+        weights = np.exp(log_p)
+        error = weights.std() / weights.mean() / np.sqrt(len(weights))
+        # EP's own error is below 0.02 nats for each of these users.
+        assert first.users[0].log_z[place] == pytest.approx(np.log(weights.mean()), abs=0.02 + 3.0 * error)
+
+
+def test_gradient_equals_finite_differences():
+    own, evidence, first, *_ = problem(n_users=10)
+    gradient = evidence.gradient(own, first)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        direction = rng.normal(size=first.theta.size)
+        ends = [evidence.at(own, first.theta + h * direction, first.users).objective for h in (1e-4, -1e-4)]
+        assert gradient @ direction == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-6)
+
+
+def expected_log_density(prior, kernel, moments):
+    """Return the expected log density of utilities with these posterior moments, per user."""
+    covariance = prior.factors @ prior.factors.T + prior.scale * kernel
+    inverse, log_det = np.linalg.inv(covariance), np.linalg.slogdet(covariance)[1]
+    terms = [np.trace(inverse @ (xi + np.outer(m - prior.mean, m - prior.mean))) for m, xi in moments]
+    return -0.5 * (log_det + np.mean(terms))
+
+
+@pytest.mark.parametrize(
+    "learned",
+    [EVERY, Learned(False, True, True), Learned(True, True, False), Learned(True, False, False)],
+    ids=["all", "without mean", "without scale", "mean"],
+)
+def test_update_of_the_prior_is_the_numerical_maximum(learned):
+    own, evidence, first, compared, (users, winners, losers), prior = problem(n_users=15, n_items=8)
+    kernel = own.kernel.matrix
+    covariance = prior.factors @ prior.factors.T + prior.scale * kernel
+    moments = []
+    for u in compared.users:
+        mine = users == u
+        _, _, at, posterior, _ = dense_ep(prior.mean, covariance, winners[mine], losers[mine])
+        moments.append((at, posterior))
+    totals, n = first.totals, evidence.n_users
+    found = maximised(prior, own.kernel, Statistics(totals.slope / n, totals.curvature / n), learned)
+
+    def placed(x):
+        theta = own.theta_of(None, prior)
+        theta[: len(prior.mean)] = x[: len(prior.mean)] if learned.mean else prior.mean
+        if learned.factors:
+            theta[len(prior.mean) : -1] = x[len(prior.mean) : -1]
+        if learned.scale:
+            theta[-1] = x[-1]
+        return own.prior(theta)[0]
+
+    best = scipy.optimize.minimize(
+        lambda x: -expected_log_density(placed(x), kernel, moments), own.theta_of(None, prior), options={"gtol": 1e-9}
+    )
+    assert expected_log_density(found, kernel, moments) == pytest.approx(-best.fun, abs=1e-7)
+    assert -best.fun > expected_log_density(prior, kernel, moments) + 1e-3
+
+
+def test_em_raises_the_evidence_and_lbfgs_finds_more():
+    own, evidence, first, *_ = problem(n_users=40, tol=1e-8)
+    em = run(PreferenceEM(evidence, EVERY, tol=1e-9), own, first, max_iter=16)
+    assert (np.diff(em.objective) > 0).all()
+    search = maximise(evidence, own, first, tol=1e-9, max_iter=15, report=Report())
+    assert search.state.chosen.objective > em.state.objective
+    assert np.linalg.norm(evidence.gradient(own, search.state.chosen)) < np.linalg.norm(evidence.gradient(own, first))
+
+
+def test_parts_add_up_to_the_whole():
+    whole, parts = problem(n_users=11)[2], problem(n_users=11, parts=3)[2]
+    assert parts.objective == pytest.approx(whole.objective, rel=1e-12)
+    np.testing.assert_allclose(parts.totals.curvature, whole.totals.curvature, atol=1e-12)
+    np.testing.assert_allclose(parts.totals.slope, whole.totals.slope, atol=1e-12)
+
+
+def test_held_out_comparisons_are_predicted_and_not_learned_from():
+    rows = simulated(n_users=9)[1]
+    n_pairs = len(rows[0])
+    compared = ComparedUsers.of(*rows, 12)
+    held = np.zeros(n_pairs, dtype=bool)
+    held[compared.comparisons.pair_ends[1:] - 1] = True
+    own, _, first, _, (users, winners, losers), prior = problem(n_users=9, held=held)
+    covariance = prior.factors @ prior.factors.T + prior.scale * own.kernel.matrix
+    log_z, log_p = 0.0, 0.0
+    for place, u in enumerate(compared.users):
+        pairs = compared.comparisons.of_user(place)[1]
+        *kept, out = compared.order[pairs]
+        assert (users[kept] == u).all()
+        _, _, at, posterior, own_log_z = dense_ep(prior.mean, covariance, winners[kept], losers[kept])
+        row = contrasts(winners[[out]], losers[[out]], len(prior.mean))[0]
+        log_z += own_log_z
+        log_p += norm.logcdf(row @ at / np.sqrt(1.0 + row @ posterior @ row))
+    assert first.totals.log_z == pytest.approx(log_z, abs=1e-7)
+    assert first.score == first.totals.held_log_p == pytest.approx(log_p, abs=1e-7)
+
+
+def test_search_returns_the_state_of_the_highest_score():
+    held = np.random.default_rng(0).random(20 * 7) < 0.3
+    own, evidence, first, *_ = problem(n_users=20, held=held, tol=1e-7)
+    found = maximise(evidence, own, first, tol=1e-12, max_iter=60, report=Report())
+    chosen = found.state.chosen
+    assert found.status.converged
+    assert chosen.score >= first.score
+    again = evidence.at(own, chosen.theta, chosen.users)
+    assert again.score == pytest.approx(chosen.score, abs=1e-5)

@@ -1,0 +1,90 @@
+"""Posteriors of compared utilities: all bodies against dense linear algebra."""
+
+import numpy as np
+import pytest
+
+from pymc_ep.kernels.comparisons import (
+    Comparisons,
+    difference_means,
+    difference_moments,
+    precision_losses,
+    prior_factors,
+)
+
+I, D, S2 = 15, 3, 0.7  # noqa: E741
+BACKENDS = ["numpy", "numba"]
+
+
+def problem(seed=0):
+    rng = np.random.default_rng(seed)
+    counts, pairs = rng.integers(2, 7, 6), rng.integers(1, 12, 6)
+    items = np.concatenate([np.sort(rng.choice(I, n, replace=False)) for n in counts])
+    first = np.concatenate([rng.integers(0, n, p) for n, p in zip(counts, pairs)])
+    second = (first + rng.integers(1, np.repeat(counts, pairs))) % np.repeat(counts, pairs)
+    ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int64) for n in (counts, pairs)]
+    comparisons = Comparisons(ends[0], items.astype(np.int32), ends[1], first.astype(np.int32), second.astype(np.int32))
+    root = rng.normal(size=(I, I))
+    kernel, factors = root @ root.T / I + 0.1 * np.eye(I), rng.normal(size=(I, D))
+    n = pairs.sum()
+    return comparisons, factors, kernel, rng.normal(size=n), rng.normal(size=n), rng.uniform(0.0, 2.0, n)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bodies_equal_dense_algebra(backend):
+    comparisons, factors, kernel, mean, shift, precision = problem()
+    precision[0] = 0.0
+    lower, failed = prior_factors(comparisons, factors, kernel, S2, backend=backend)
+    assert failed == -1
+    found = difference_moments(comparisons, lower, mean, shift, precision, backend=backend)
+    losses = precision_losses(comparisons, found.whitened, precision, backend=backend)
+    other = difference_means(comparisons, found.whitened, mean, shift + 1.0, precision, backend=backend)
+    squares = comparisons.square_ends
+    for u in range(comparisons.n_users):
+        items, pairs = comparisons.of_user(u)
+        own, here = comparisons.items[items], slice(squares[u], squares[u + 1])
+        prior = factors[own] @ factors[own].T + S2 * kernel[np.ix_(own, own)]
+        np.testing.assert_allclose(lower[here].reshape(prior.shape), np.linalg.cholesky(prior), atol=1e-12)
+        design = np.eye(len(own))[comparisons.firsts[pairs]] - np.eye(len(own))[comparisons.seconds[pairs]]
+        laplacian = design.T @ (precision[pairs, None] * design)
+        posterior = np.linalg.inv(np.linalg.inv(prior) + laplacian)
+        np.testing.assert_allclose(found.variance[pairs], np.diag(design @ posterior @ design.T), rtol=1e-10)
+        for values, means in ((shift, found.mean), (shift + 1.0, other)):
+            pull = design.T @ (values[pairs] - precision[pairs] * mean[pairs])
+            np.testing.assert_allclose(means[pairs], mean[pairs] + design @ posterior @ pull, atol=1e-10)
+        log_det = np.linalg.slogdet(np.eye(len(own)) + prior @ laplacian)[1]
+        assert found.log_det[u] == pytest.approx(log_det, abs=1e-10)
+        loss = laplacian - laplacian @ posterior @ laplacian
+        np.testing.assert_allclose(losses[here].reshape(prior.shape), loss, atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_covariances_that_are_not_positive_definite_are_named(backend):
+    comparisons, *_ = problem()
+    rank_one = np.ones((I, I))
+    _, failed = prior_factors(comparisons, np.zeros((I, 0)), rank_one, 1.0, backend=backend)
+    assert failed == 0
+
+
+def test_some_users_have_the_comparisons_of_the_whole():
+    comparisons, *_ = problem()
+    users = np.array([4, 1])
+    some, items, pairs, squares = comparisons.some(users)
+    assert some.n_users == 2
+    ends = comparisons.square_ends
+    assert squares.tolist() == [*range(ends[4], ends[5]), *range(ends[1], ends[2])]
+    for k, u in enumerate(users):
+        mine, own = some.of_user(k), comparisons.of_user(u)
+        np.testing.assert_array_equal(some.items[mine[0]], comparisons.items[own[0]])
+        np.testing.assert_array_equal(items[mine[0]], np.arange(own[0].start, own[0].stop))
+        np.testing.assert_array_equal(some.firsts[mine[1]], comparisons.firsts[own[1]])
+        np.testing.assert_array_equal(pairs[mine[1]], np.arange(own[1].start, own[1].stop))
+
+
+def test_places_in_matrices_are_those_of_rows_and_columns():
+    comparisons, *_ = problem()
+    rows, columns = comparisons.square_places
+    expected = []
+    for u in range(comparisons.n_users):
+        own = np.arange(comparisons.item_ends[u], comparisons.item_ends[u + 1])
+        expected += [(i, j) for i in own for j in own]
+    assert list(zip(rows.tolist(), columns.tolist())) == [tuple(map(int, one)) for one in expected]
