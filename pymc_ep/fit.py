@@ -115,7 +115,8 @@ def fit(
         ``max_iter=200``, ``seed=0``.
         Paired symbols: ``estimate``, names of matrices and biases that are points, ``constant_messages=False``,
         ``calibrate=True``, by pairs left out one at a time, ``partitions``, Parquet files of pairs such as
-        ``"pairs/*.parquet"``, ``client``, a `distributed.Client` whose workers hold these,
+        ``"pairs/*.parquet"``, ``client``, a `distributed.Client` whose workers hold these, none of the three where both
+        sides are the same symbols,
         ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
         ``max_iter=200``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,

@@ -11,18 +11,17 @@ from pymc.distributions.distribution import Discrete
 from pytensor.compile.builders import infer_shape
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
-from scipy import sparse
 from scipy.special import expit
 
-from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.distributions.pair_data import SIDES, packed_links, packed_pairs
+from pymc_ep.exceptions import InvalidDataError, NumericalError, UnsupportedModelError
 from pymc_ep.kernels import register_bodies
 
-__all__ = ["MOST_PROPOSALS", "PairedSymbols", "PairedSymbolsRV", "as_counts", "packed_pairs"]
+__all__ = ["MOST_PROPOSALS", "PairedSymbols", "PairedSymbolsRV", "SymmetricPairsRV"]
 
 MOST_PROPOSALS = 1_000
 """Largest number of proposals for a drawn pair: with one pair in a thousand accepted, draws take seconds for 1e5
 pairs."""
-_SIDES = ("user", "item")
 
 
 class PairedSymbolsRV(RandomVariable):
@@ -32,6 +31,8 @@ class PairedSymbolsRV(RandomVariable):
     signature = "(i),(j),(i,k),(j,k),(i),(j),(),()->(d,m)"
     dtype = "int64"
     _print_name = ("PairedSymbols", "\\operatorname{PairedSymbols}")
+    alike = False
+    """Whether both sides are the same symbols, of which none is paired with itself."""
 
     def _supp_shape_from_params(self, dist_params: Sequence[Any], param_shapes: Any = None) -> tuple[Any, ...]:
         return dist_params[6], pt.constant(2, dtype="int64")
@@ -44,14 +45,30 @@ class PairedSymbolsRV(RandomVariable):
         batches = [np.shape(p)[: np.ndim(p) - core] for p, core in zip(parameters, cores)]
         batch = np.broadcast_shapes(*batches) if size is None else tuple(size)
         if not batch:
-            return _drawn_pairs(rng, *parameters[:7])
+            return _drawn_pairs(rng, *parameters[:7], alike=cls.alike)
         each = [np.broadcast_to(p, (*batch, *np.shape(p)[np.ndim(p) - c :])) for p, c in zip(parameters, cores)]
-        draws = [_drawn_pairs(rng, *(p[index] for p in each[:7])) for index in np.ndindex(*batch)]
+        draws = [_drawn_pairs(rng, *(p[index] for p in each[:7]), alike=cls.alike) for index in np.ndindex(*batch)]
         return np.stack(draws).reshape(*batch, *draws[0].shape)
 
 
+class SymmetricPairsRV(PairedSymbolsRV):
+    """Op of `PairedSymbols` whose parameters are the same for both sides: pairs have no order."""
+
+    name = "symmetric_pairs"
+    alike = True
+
+
 def _drawn_pairs(
-    rng: np.random.Generator, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any
+    rng: np.random.Generator,
+    pi: Any,
+    psi: Any,
+    U: Any,
+    V: Any,
+    user_bias: Any,
+    item_bias: Any,
+    n_pairs: Any,
+    *,
+    alike: bool,
 ) -> np.ndarray:
     """Return accepted pairs, (D, 2)."""
     wanted, tried = int(n_pairs), 0
@@ -62,6 +79,8 @@ def _drawn_pairs(
         i, j = (rng.choice(len(p), size=block, p=p / np.sum(p)) for p in (pi, psi))
         a = np.einsum("nk,nk->n", U[i], V[j]) + user_bias[i] + item_bias[j]
         kept = rng.random(block) < expit(a)
+        if alike:
+            kept &= i != j
         found.append(np.stack([i[kept], j[kept]], axis=1)[:left])
         tried, left = tried + block, left - len(found[-1])
         if tried > MOST_PROPOSALS * max(wanted, 16) and left:
@@ -73,7 +92,7 @@ def _drawn_pairs(
     return np.concatenate(found)
 
 
-paired_symbols = PairedSymbolsRV()
+paired_symbols, symmetric_pairs = PairedSymbolsRV(), SymmetricPairsRV()
 register_bodies("numba", "pymc_ep.distributions.paired_symbols_numba")
 
 
@@ -91,6 +110,12 @@ class PairedSymbols(Discrete):
 
     Its second term takes I J operations; ``pymc_ep.fit(method="paired_vb")`` needs none of these.
 
+    Where `U` and `V` are one variable, symbols are paired with each other, as authors of a paper. Pairs have no order
+    then, one popularity and one bias stand for both sides, and a pair of a symbol with itself is always censored:
+
+    .. math:: \sum_d \log 2 \pi_{i_d} \pi_{j_d} \sigma(a_{i_d j_d})
+              + D' \log \Bigl(\sum_i \pi_i^2 + \sum_{i \ne j} \pi_i \pi_j \sigma(-a_{ij})\Bigr).
+
     Parameters
     ----------
     name : str
@@ -101,20 +126,24 @@ class PairedSymbols(Discrete):
         Number of censored pairs per observed one, D' / D.
     alpha0, beta0 : float or array_like
         Concentrations of the Dirichlet priors of the popularities of users and of items. In a model these become
-        variables, named ``<name>_user_popularity`` and ``<name>_item_popularity``.
+        variables, named ``<name>_user_popularity`` and ``<name>_item_popularity``, or ``<name>_popularity`` where both
+        sides are the same symbols, of concentration `alpha0`.
     user_popularity, item_popularity : tensor_like, (I,) and (J,), optional
         Popularities in place of these variables; needed outside of a model.
     n_pairs : int, optional
         Number of pairs D to draw, where nothing is observed.
     observed : array_like of int, (D, 2), or SciPy sparse array or matrix, (I, J)
         Pairs of a user and an item, counted from zero, or counts of pairs. Counts are stored in rows of user, item and
-        count, (n, 3). Draws are always pairs, (D, 2). An empty list stands for pairs in files, which
+        count, (n, 3). Draws are always pairs, (D, 2). Where both sides are the same symbols each pair is listed once,
+        in either order, or counts are symmetric. An empty list stands for pairs in files, which
         ``fit(partitions="pairs/*.parquet")`` reads.
 
     Raises
     ------
     InvalidDataError
         For indices out of range, counts that are negative or fractional, and shapes that differ.
+    UnsupportedModelError
+        If `U` and `V` are one variable, and biases or popularities are two.
 
     References
     ----------
@@ -148,12 +177,20 @@ class PairedSymbols(Discrete):
         **kwargs: Any,
     ) -> Any:
         """Add the popularities that are not given, then the pairs, to the model."""
-        matrices = [pt.as_tensor_variable(matrix) for matrix in (U, V)]
-        popularities = []
-        for side, matrix, given, concentration in zip(
-            _SIDES, matrices, (user_popularity, item_popularity), (alpha0, beta0)
-        ):
-            popularities.append(_popularity(name, side, matrix, concentration) if given is None else given)
+        matrices, given = [pt.as_tensor_variable(U), pt.as_tensor_variable(V)], (user_popularity, item_popularity)
+        if U is V:
+            matrices[1] = matrices[0]
+            if not np.array_equal(beta0, alpha0) and not np.array_equal(beta0, 1.0):
+                raise InvalidDataError(f"{name!r} has one popularity, of concentration alpha0; leave beta0 out.")
+        if U is V and all(one is None for one in given):
+            popularities = [_popularity(name, "popularity", matrices[0], "alpha0", alpha0)] * 2
+        else:
+            popularities = [
+                _popularity(name, f"{side}_popularity", matrix, which, concentration) if own is None else own
+                for side, matrix, own, which, concentration in zip(
+                    SIDES, matrices, given, ("alpha0", "beta0"), (alpha0, beta0)
+                )
+            ]
         if observed is not None:
             if n_pairs is not None:
                 raise InvalidDataError(f"{name!r} has observations and n_pairs={n_pairs}; leave the latter out.")
@@ -162,8 +199,8 @@ class PairedSymbols(Discrete):
         kwargs |= {"n_pairs": n_pairs, "censored_ratio": censored_ratio}
         try:
             return super().__new__(cls, name, *matrices, user_bias, item_bias, observed=observed, **kwargs)
-        except InvalidDataError as error:
-            raise InvalidDataError(f"{name!r}: {error}") from None
+        except (InvalidDataError, UnsupportedModelError) as error:
+            raise type(error)(f"{name!r}: {error}") from None
 
     @classmethod
     def dist(
@@ -188,6 +225,10 @@ class PairedSymbols(Discrete):
         if user_popularity is None or item_popularity is None:
             raise InvalidDataError("PairedSymbols outside of a model needs user_popularity= and item_popularity=.")
         _require_ratio(censored_ratio)
+        chosen: type[PairedSymbols] = _SymmetricPairs if U is V else cls
+        if U is V:
+            _require_one("bias", U, user_bias, item_bias)
+            _require_one("popularity", U, user_popularity, item_popularity)
         U, V = (pt.as_tensor_variable(matrix) for matrix in (U, V))
         widths = [matrix.type.shape[1] if matrix.ndim == 2 else None for matrix in (U, V)]
         if U.ndim != 2 or V.ndim != 2 or (None not in widths and widths[0] != widths[1]):
@@ -196,38 +237,79 @@ class PairedSymbols(Discrete):
                 f"{V.name or 'V'!r} have shapes {U.type.shape} and {V.type.shape}; give both as many columns."
             )
         n_pairs = pt.as_tensor_variable(n_pairs).astype("int64")
-        biases = [_of_symbols(side, b, m) for side, b, m in zip(_SIDES, (user_bias, item_bias), (U, V))]
+        biases = [_of_symbols(side, b, m) for side, b, m in zip(SIDES, (user_bias, item_bias), (U, V))]
         popularities = [pt.as_tensor_variable(p) for p in (user_popularity, item_popularity)]
         ratio = pt.as_tensor_variable(censored_ratio).astype("float64")
-        return super().dist([*popularities, U, V, *biases, n_pairs, ratio], **kwargs)
+        return super(PairedSymbols, chosen).dist([*popularities, U, V, *biases, n_pairs, ratio], **kwargs)
 
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value: the first user with the first item."""
         return pt.zeros(rv.shape, dtype="int64")
 
-    def logp(
-        value: Any, pi: Any, psi: Any, U: Any, V: Any, user_bias: Any, item_bias: Any, n_pairs: Any, censored_ratio: Any
-    ) -> Any:
+    def logp(value: Any, *parameters: Any) -> Any:
         """Return the graph of the log density of pairs, (D, 2), or of counts in rows, (n, 3)."""
-        i, j = value[:, 0], value[:, 1]
-        times = value[:, 2] if value.type.shape[1] == 3 else 1
-        a = (U[i] * V[j]).sum(axis=-1) + user_bias[i] + item_bias[j]
-        observed = times * (pt.log(pi[i]) + pt.log(psi[j]) - pt.softplus(-a))
-        every = U @ V.T + user_bias[:, None] + item_bias
-        censored = pt.logsumexp(pt.log(pi)[:, None] + pt.log(psi) - pt.softplus(every))
-        return observed.sum() + censored_ratio * n_pairs * censored
+        return _log_density(value, *parameters, alike=False)
 
 
-def _popularity(name: str, side: str, matrix: Any, concentration: Any) -> Any:
-    """Add the popularities of one side to the model, with the dim of the matrix's rows."""
+class _SymmetricPairs(PairedSymbols):
+    """`PairedSymbols` whose sides are the same symbols."""
+
+    rv_op = symmetric_pairs
+
+    def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
+        """Return the graph of the initial value: the first symbol with the second."""
+        return pt.zeros(rv.shape, dtype="int64") + pt.constant([0, 1])
+
+    def logp(value: Any, *parameters: Any) -> Any:
+        """Return the graph of the log density of pairs, (D, 2), or of counts in rows, (n, 3)."""
+        return _log_density(value, *parameters, alike=True)
+
+
+def _log_density(
+    value: Any,
+    pi: Any,
+    psi: Any,
+    U: Any,
+    V: Any,
+    user_bias: Any,
+    item_bias: Any,
+    n_pairs: Any,
+    censored_ratio: Any,
+    *,
+    alike: bool,
+) -> Any:
+    i, j = value[:, 0], value[:, 1]
+    times = value[:, 2] if value.type.shape[1] == 3 else 1
+    a = (U[i] * V[j]).sum(axis=-1) + user_bias[i] + item_bias[j]
+    observed = pt.log(pi[i]) + pt.log(psi[j]) - pt.softplus(-a)
+    log_not_kept = -pt.softplus(U @ V.T + user_bias[:, None] + item_bias)
+    if alike:
+        observed = pt.switch(pt.eq(i, j), -np.inf, np.log(2.0) + observed)
+        log_not_kept = log_not_kept * (1.0 - pt.eye(pi.shape[0]))
+    censored = pt.logsumexp(pt.log(pi)[:, None] + pt.log(psi) + log_not_kept)
+    return (times * observed).sum() + censored_ratio * n_pairs * censored
+
+
+def _require_one(what: str, matrix: Any, of_users: Any, of_items: Any) -> None:
+    """Raise unless biases or popularities are one for both sides, which are the rows of one matrix."""
+    constant = not isinstance(of_users, Variable) and not isinstance(of_items, Variable)
+    if of_users is not of_items and not (constant and np.array_equal(of_users, of_items)):
+        names = [getattr(one, "name", None) or one for one in (of_users, of_items)]
+        raise UnsupportedModelError(
+            f"both sides have the matrix {getattr(matrix, 'name', None) or 'U'}, whose pairs have no order, but the "
+            f"{what} of one is {names[0]} and of the other {names[1]}; give one {what} for both, or each side a matrix "
+            f"of its own."
+        )
+
+
+def _popularity(name: str, what: str, matrix: Any, which: str, concentration: Any) -> Any:
+    """Add the popularities of one side to the model, ``<name>_<what>``, with the dim of the matrix's rows."""
     values = np.asarray(concentration, dtype=float)
     if not (np.isfinite(values) & (values > 0)).all():
-        which = "alpha0" if side == "user" else "beta0"
         raise InvalidDataError(f"{name!r} has {which}={concentration!r}; concentrations are positive and finite.")
     dims = pm.modelcontext(None).named_vars_to_dims.get(matrix.name)
-    variable = f"{name}_{side}_popularity"
     return pm.Dirichlet(
-        variable, pt.ones(_n_rows(matrix)) * values, dims=None if not dims or dims[0] is None else dims[:1]
+        f"{name}_{what}", pt.ones(_n_rows(matrix)) * values, dims=None if not dims or dims[0] is None else dims[:1]
     )
 
 
@@ -266,88 +348,9 @@ def _observed(name: str, observed: Any, matrices: Sequence[Any]) -> tuple[Any, A
             raise InvalidDataError(f"{name!r} has data of shape {observed.type.shape}; give pairs, (D, 2).")
         times = observed[:, 2].sum() if observed.type.shape[1] == 3 else observed.shape[0]
         return observed, times
-    rows = packed_pairs(name, observed, tuple(matrix.type.shape[0] for matrix in matrices))
+    n_users, n_items = (matrix.type.shape[0] for matrix in matrices)
+    if matrices[0] is matrices[1]:
+        rows = packed_links(name, observed, n_users)
+    else:
+        rows = packed_pairs(name, observed, (n_users, n_items))
     return rows, int(rows[:, 2].sum() if rows.shape[1] == 3 else len(rows))
-
-
-def packed_pairs(name: str, observed: Any, shape: Sequence[int | None], sides: tuple[str, str] = _SIDES) -> np.ndarray:
-    """Return pairs, (D, 2), as they are given, or the counts of a sparse matrix in rows of user, item, count, (n, 3).
-
-    Parameters
-    ----------
-    name : str
-        The observed variable, for messages.
-    observed : array_like or SciPy sparse
-    shape : (int or None, int or None)
-        Numbers of users and items, where known.
-    sides : (str, str)
-        Words for users and items in messages.
-
-    Raises
-    ------
-    InvalidDataError
-        For indices out of range, counts that are negative or fractional, and shapes that differ.
-    """
-    if sparse.issparse(observed):
-        return _packed_counts(name, observed, shape, sides)
-    pairs = np.asarray(observed)
-    if pairs.shape == (0,):
-        pairs = np.zeros((0, 2), dtype=np.int64)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise InvalidDataError(
-            f"{name!r} has observations of shape {pairs.shape}; give pairs of user and item, (D, 2), or a SciPy sparse "
-            f"matrix of counts, (users, items)."
-        )
-    pairs = _whole(f"{name!r} has the index", pairs)
-    for column, (side, n) in enumerate(zip(sides, shape)):
-        _require_range(name, side, pairs[:, column], n)
-    return pairs
-
-
-def _packed_counts(name: str, observed: Any, shape: Sequence[int | None], sides: tuple[str, str]) -> np.ndarray:
-    if any(n not in (None, own) for n, own in zip(shape, observed.shape)):
-        raise InvalidDataError(
-            f"{name!r} has counts of shape {observed.shape}, but there are {shape[0]} {sides[0]}s and {shape[1]} "
-            f"{sides[1]}s; transpose the counts, or correct the matrices."
-        )
-    table = observed.tocoo(copy=True)
-    values = _whole(f"{name!r} has the count", table.data, (table.row, table.col))
-    if (values < 0).any():
-        k = int(np.argmax(values < 0))
-        raise InvalidDataError(
-            f"{name!r} has the count {values[k]} at row {table.row[k]} and column {table.col[k]}; counts are at "
-            f"least 0."
-        )
-    table.data = values
-    # Cells that are listed twice are added up, as SciPy does.
-    table.sum_duplicates()
-    some = table.data > 0
-    rows = np.stack([part[some].astype(np.int64) for part in (table.row, table.col, table.data)], axis=1)
-    return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-
-
-def _whole(what: str, values: np.ndarray, places: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
-    """Return values as integers; raise for the first that is no whole number."""
-    if values.dtype.kind not in "biuf":
-        raise InvalidDataError(f"{what}es of type {values.dtype}; give whole numbers.")
-    bad = values != np.floor(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
-    if bad.any():
-        k = np.unravel_index(int(np.argmax(bad)), values.shape)
-        where = f"at row {k[0]}" if places is None else f"at row {places[0][k]} and column {places[1][k]}"
-        raise InvalidDataError(f"{what} {values[k]} {where}, which is no whole number; correct it.")
-    return values.astype(np.int64)
-
-
-def _require_range(name: str, side: str, index: np.ndarray, n: int | None) -> None:
-    bad = (index < 0) | (index >= (np.inf if n is None else n))
-    if bad.any():
-        k = int(np.argmax(bad))
-        end = "" if n is None else f" and less than {n}, the number of rows of its matrix"
-        raise InvalidDataError(
-            f"{name!r} has the {side} {index[k]} at row {k}, but indices are at least 0{end}; correct it."
-        )
-
-
-def as_counts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return users, items and counts, (n,) each, of stored observations."""
-    return rows[:, 0], rows[:, 1], rows[:, 2] if rows.shape[1] == 3 else np.ones(len(rows))

@@ -17,6 +17,7 @@ _LEAST = 16
 @numba_core_rv_funcify.register(PairedSymbolsRV)
 def paired_symbols(op: PairedSymbolsRV, node: Apply) -> Callable[..., Any]:
     """Return the function of generator and parameters that draws one stream."""
+    alike = op.alike
 
     @numba_njit
     def random(
@@ -35,7 +36,7 @@ def paired_symbols(op: PairedSymbolsRV, node: Apply) -> Callable[..., Any]:
             a = user_bias[i] + item_bias[j]
             for k in range(U.shape[1]):
                 a += U[i, k] * V[j, k]
-            if rng.random() < 1.0 / (1.0 + np.exp(-a)):
+            if (i != j or not alike) and rng.random() < 1.0 / (1.0 + np.exp(-a)):
                 out[done, 0], out[done, 1] = i, j
                 done += 1
         return out

@@ -50,3 +50,4 @@ register_kernel(
 )
 for _backend in ("jax", "numba"):
     register_bodies(_backend, f"pymc_ep.kernels.paired_symbols.{_backend}")
+register_bodies("numba", "pymc_ep.kernels.paired_symbols.in_turn_numba")

@@ -85,7 +85,8 @@ def recommend(
     Returns
     -------
     xarray.Dataset
-        By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim;
+        By row and ``rank``, the best first: labels of the other matrix's rows, under the name of their dim, or of the
+        matrix where both sides have one dim;
         ``probability``, ``predictor_mean`` and ``predictor_sd``, and ``calibrated_probability`` if ranked by it, which
         sums to one over the rows that are left. Hyperparameters are at their mode. Probabilities of
         bilinear models are those of Gaussian predictors with these moments, which sums of products nearly are: off by
@@ -167,7 +168,8 @@ def rank_items(
     if len(pairs) != 2:
         raise ValueError(f"rank_items takes rows of both matrices, such as {fitted.dims[0]}=[0], {fitted.dims[1]}=[3].")
     (key, own), (other_key, others) = pairs.items()
-    if side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key):
+    same = side_named(model, fitted.names, key) == side_named(model, fitted.names, other_key)
+    if same and fitted.names[0] != fitted.names[1]:
         raise ValueError(f"{key!r} and {other_key!r} are rows of the same matrix; name both.")
     side, wanted = _wanted(model, fitted, {key: own}, "rank_items", cells)
     by = _score(fitted, side, by)

@@ -67,7 +67,7 @@ def side_named(model: pm.Model, names: Sequence[str], key: str) -> int:
     """Return the side, 0 or 1, of the matrix with the name `key`, or else with rows of the dim `key`."""
     dims = row_dims(model, names)
     sides = [k for k in range(2) if key == names[k]] or [k for k in range(2) if key == dims[k]]
-    if len(sides) == 1:
+    if len(sides) == 1 or (sides and names[0] == names[1]):
         return sides[0]
     if sides:
         raise ValueError(f"{key!r} are rows of both {names[0]!r} and {names[1]!r}; name one of these matrices instead.")

@@ -165,3 +165,96 @@ def test_shapes_that_differ_are_named():
         pmep.PairedSymbols.dist(U, V, C, n_pairs=3, user_popularity=PI, item_popularity=PSI)
     with pytest.raises(pmep.InvalidDataError, match="outside of a model needs user_popularity"):
         pmep.PairedSymbols.dist(U, V, n_pairs=3)
+
+
+N, N_LINKS = 3, 4
+LINKS = np.array([[0, 1], [2, 1], [0, 1], [2, 0]])
+W, F, RHO = RNG.normal(size=(N, K)), RNG.normal(size=N), RNG.dirichlet(np.ones(N))
+LINK_COUNTS = np.array([[0, 2, 1], [2, 0, 1], [1, 1, 0]])
+
+
+def links(n_pairs=N_LINKS, **kwargs):
+    popularity = {"user_popularity": RHO, "item_popularity": RHO}
+    return pmep.PairedSymbols.dist(W, W, F, F, n_pairs=n_pairs, **popularity, **kwargs)
+
+
+def link_cells():
+    """Probabilities of all ordered pairs that are kept, and of all that are censored."""
+    kept, censored = np.zeros((N, N)), 0.0
+    for i in range(N):
+        for j in range(N):
+            chance = 0.0 if i == j else expit(W[i] @ W[j] + F[i] + F[j])
+            kept[i, j], censored = RHO[i] * RHO[j] * chance, censored + RHO[i] * RHO[j] * (1 - chance)
+    return kept, censored
+
+
+def link_model(observed, **kwargs):
+    with pm.Model() as model:
+        U, b = pm.Normal("U", 0, 1, shape=(N, K)), pm.Normal("b", 0, 1, shape=N)
+        pmep.PairedSymbols("links", U, U, b, b, observed=observed, **kwargs)
+    return model
+
+
+@pytest.mark.parametrize("ratio", [0.5, 3.0])
+def test_the_density_of_links_is_that_of_both_orders(ratio):
+    kept, censored = link_cells()
+    assert kept.sum() + censored == pytest.approx(1.0)
+    expected = np.log((kept + kept.T)[tuple(LINKS.T)]).sum() + ratio * N_LINKS * np.log(censored)
+    assert pm.logp(links(censored_ratio=ratio), LINKS).eval() == pytest.approx(expected, rel=1e-12)
+    assert pm.logp(links(), np.array([[0, 1], [1, 1]])).eval() == -np.inf
+
+
+@pytest.mark.parametrize("mode", [None, "NUMBA"])
+def test_draws_of_links_have_the_frequencies_of_the_cells(mode):
+    pairs = pm.draw(links(n_pairs=20_000), random_seed=1, mode=mode)
+    kept = link_cells()[0]
+    found = np.zeros((N, N))
+    np.add.at(found, tuple(pairs.T), 1)
+    assert not np.diag(found).any()
+    off = ~np.eye(N, dtype=bool)
+    assert scipy.stats.chisquare(found[off], 20_000 * kept[off] / kept.sum()).pvalue > 1e-3
+
+
+def test_links_are_stored_once():
+    each = [LINKS, *(sparse.coo_array(c) for c in (LINK_COUNTS, np.triu(LINK_COUNTS), np.tril(LINK_COUNTS)))]
+    models = [link_model(observed) for observed in each]
+    point = {"U": W, "b": F, "links_popularity_simplex__": np.array([0.3, -0.2])}
+    densities = [model.compile_logp()(point) for model in models]
+    np.testing.assert_allclose(densities, densities[0], rtol=1e-12)
+    adjacent = link_model(sparse.csr_matrix(LINK_COUNTS > 0)).rvs_to_values
+    assert [value.eval()[:, 2].tolist() for rv, value in adjacent.items() if rv.name == "links"] == [[1, 1, 1]]
+    prior = group(pm.sample_prior_predictive(4, model=models[0], random_seed=1), "prior_predictive")["links"]
+    assert prior.shape == (1, 4, N_LINKS, 2) and (prior[..., 0] != prior[..., 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("observed", "message"),
+    [
+        (
+            sparse.coo_array(LINK_COUNTS + np.diag([0, 1, 0])),
+            "'links' has the symbol 1 with itself at row and column 1",
+        ),
+        ([[0, 1], [2, 2]], "'links' has the symbol 2 with itself at row 1, but such pairs are never observed; leave"),
+        (
+            sparse.coo_array(LINK_COUNTS + np.array([[0, 3, 0], [0, 0, 0], [0, 0, 0]])),
+            r"'links' has the count 5 at row 0 and column 1, but 2 at row 1 and column 0.* give symmetric counts",
+        ),
+        (sparse.coo_array(np.eye(2)), r"'links' has counts of shape \(2, 2\); give 3 rows and columns"),
+        ([[0, 3]], "'links' has the symbol 3 at row 0"),
+    ],
+)
+def test_bad_links_are_named(observed, message):
+    with pytest.raises(pmep.InvalidDataError, match=message):
+        link_model(observed)
+
+
+def test_both_sides_of_links_share_all_parameters():
+    with pm.Model():
+        U, b, c = pm.Normal("U", 0, 1, shape=(N, K)), pm.Normal("b", 0, 1, shape=N), pm.Normal("c", 0, 1, shape=N)
+        with pytest.raises(pmep.UnsupportedModelError, match="'y': both sides have the matrix U, whose"):
+            pmep.PairedSymbols("y", U, U, b, c, observed=LINKS)
+        pi = pm.Dirichlet("pi", np.ones(N))
+        with pytest.raises(pmep.UnsupportedModelError, match="the popularity of one is pi and of the other"):
+            pmep.PairedSymbols("x", U, U, b, b, user_popularity=pi, observed=LINKS)
+        with pytest.raises(pmep.InvalidDataError, match="'w' has one popularity, of concentration alpha0"):
+            pmep.PairedSymbols("w", U, U, alpha0=2.0, beta0=3.0, observed=LINKS)

@@ -7,9 +7,10 @@ from scipy.special import log_expit, logsumexp
 
 from pymc_ep.engines.paired_symbols import left_out
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
+from pymc_ep.engines.paired_symbols.state import first_state
 from pymc_ep.engines.paired_symbols.updates import background
 from pymc_ep.engines.paired_symbols.values import Block, PairCounts, PairedPrior, Points, Side, expected_priors
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes, first_state
+from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.engines.partitions import LocalPartitions
 from pymc_ep.kernels.paired_symbols import Censored, Priors, Symbols, update_rows
 

@@ -8,8 +8,9 @@ from scipy.special import expit, logsumexp
 
 from pymc_ep.engines.paired_symbols.bound import side_terms, updated_gammas
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
+from pymc_ep.engines.paired_symbols.state import first_state
 from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Points, Side
-from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes, first_state
+from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.engines.partitions import LocalPartitions, added
 
 from .paired_dense import Dense

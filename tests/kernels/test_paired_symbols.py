@@ -18,10 +18,11 @@ from pymc_ep.kernels.paired_symbols import (
     pair_sums,
     row_statistics,
     solve_rows,
+    update_in_turn,
     update_rows,
 )
 from pymc_ep.kernels.paired_symbols.body import NOTHING
-from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
+from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
 
 I, J = 40, 23  # noqa: E741
 BACKENDS = ["numba", "c", "jax"]
@@ -89,6 +90,83 @@ def test_sums_of_parts_update_a_row_as_all_of_its_cells_do(backend, sequential):
     found = solve_rows(total, users, priors, censored, sequential=sequential, backend=backend)
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+def symmetric_problem(width=4, dtype=float, held=False):
+    """Symbols that are paired with each other; one of them has no pair."""
+    rng = np.random.default_rng(width)
+    counts = np.triu(rng.poisson(0.2, (I, I)), 1).astype(float)
+    counts[7] = counts[:, 7] = 0.0
+    counts += counts.T
+    own, others = np.nonzero(counts)
+    ends = np.concatenate([[0], np.cumsum((counts > 0).sum(axis=1))])
+    _, symbols, _, priors, censored = problem(width, dtype, held)
+    s, m = censored.own, symbols.mean.astype(float)
+    moments = Background(
+        (s[:, None] * m).T @ m + np.diag(s @ symbols.variance.astype(float)),
+        s @ m,
+        (s * symbols.bias) @ m,
+        float(s @ symbols.bias),
+        float(s @ (symbols.bias**2 + symbols.bias_variance)),
+    )
+    cells = Cells(ends, others.astype(np.int32), counts[own, others])
+    return cells, symbols, priors, Censored(450.0, s, s, moments, 1.3)
+
+
+@pytest.mark.parametrize("sequential", [False, True], ids=["bulk", "sequential"])
+@pytest.mark.parametrize("points", [(False, False), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bodies_of_updates_in_turn_agree(backend, points, sequential):
+    arguments = symmetric_problem(held=points == (False, False))
+    expected = body.update_in_turn(*arguments, sequential, points)
+    found = update_in_turn(*arguments, sequential=sequential, points=points, backend=backend)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert found.variance.any() != points[0] and found.bias_variance.any() != points[1]
+
+
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_updates_in_turn_are_updates_of_one_row_after_the_other(backend):
+    """Each row against an update of all rows, from moments of all others that are summed anew."""
+    cells, symbols, priors, censored = symmetric_problem()
+    found = update_in_turn(cells, symbols, priors, censored, backend=backend)
+    own, s = Symbols(*(part.copy() for part in symbols)), censored.own
+    for i in range(I):
+        t = np.where(np.arange(I) == i, 0.0, s)
+        moments = Background(
+            (t[:, None] * own.mean).T @ own.mean + np.diag(t @ own.variance),
+            t @ own.mean,
+            (t * own.bias) @ own.mean,
+            float(t @ own.bias),
+            0.0,
+            t.sum(),
+        )
+        every = body.update_rows(cells, own, own, priors, censored._replace(background=moments))
+        for part, value in zip(own, every):
+            part[i] = value[i]
+    for one, other in zip(found, own):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", ["numpy", *BACKENDS])
+def test_updates_in_turn_of_single_precision(backend):
+    cells, symbols, priors, censored = symmetric_problem(dtype="float32")
+    exact = body.update_in_turn(cells, Symbols(*(part.astype(float) for part in symbols)), priors, censored)
+    found = update_in_turn(cells, symbols, priors, censored, backend=backend)
+    assert all(part.dtype == np.float32 for part in found)
+    for one, other in zip(found, exact):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_updates_in_turn_run_in_graphs(mode):
+    cells, symbols, priors, censored = symmetric_problem(width=3)
+    arrays = [*cells, *symbols, *priors, censored.own, *censored.background[:4], censored.number, censored.xi]
+    inputs = [pt.as_tensor(value).type() for value in arrays]
+    run = pytensor.function(inputs, UpdateInTurn(point_bias=True)(*inputs), mode=MODES[mode])
+    expected = body.update_in_turn(cells, symbols, priors, censored, points=(False, True))
+    for one, other in zip(run(*arrays), expected):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -84,8 +84,8 @@ def _block_terms(block: Block, mean: np.ndarray, variance: np.ndarray) -> BlockT
 def log_bound(
     prior: PairedPrior,
     gammas: tuple[GammaFactor, ...],
-    sides: tuple[SideTerms, SideTerms],
-    totals: tuple[float, float],
+    sides: tuple[SideTerms, ...],
+    totals: tuple[float, ...],
     number: float,
     cells: np.ndarray,
     pair: Crossed,
@@ -98,10 +98,10 @@ def log_bound(
     prior : PairedPrior
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
-    sides : pair of SideTerms
-        Of users and items.
-    totals : pair of float
-        Sums of the concentrations of users and of items.
+    sides : tuple of SideTerms
+        Of users and items, or of one where these are the same.
+    totals : tuple of float
+        Sums of their concentrations.
     number : float
         D'.
     cells : ndarray, (4,)
@@ -119,7 +119,7 @@ def log_bound(
     return total - sum(_gamma_divergence(own, other) for own, other in zip(gammas, prior.gammas))
 
 
-def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, SideTerms]) -> tuple[GammaFactor, ...]:
+def updated_gammas(prior: PairedPrior, sides: tuple[SideTerms, ...]) -> tuple[GammaFactor, ...]:
     """Return the posteriors of the precisions: conjugate, as all factors are Gaussian."""
     out = [[np.array(gamma.shape, dtype=float), np.array(gamma.rate, dtype=float)] for gamma in prior.gammas]
     for side, terms in zip((prior.users, prior.items), sides):

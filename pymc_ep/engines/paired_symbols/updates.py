@@ -13,6 +13,7 @@ from pymc_ep.kernels.paired_symbols import Background, Symbols, curvature
 
 __all__ = [
     "Crossed",
+    "Diagonal",
     "background",
     "background_terms",
     "best_xi",
@@ -36,7 +37,7 @@ def background(symbols: Symbols, weights: np.ndarray) -> Background:
     weighted = weights[:, None] * mean
     outer = (weighted.T @ mean).astype(float) + np.diag(weights @ symbols.variance)
     square = float(weights @ (bias.astype(float) ** 2 + symbols.bias_variance))
-    return Background(outer, weights @ mean, bias @ weighted, float(weights @ bias), square)
+    return Background(outer, weights @ mean, bias @ weighted, float(weights @ bias), square, float(weights.sum()))
 
 
 class Crossed(NamedTuple):
@@ -44,6 +45,24 @@ class Crossed(NamedTuple):
 
     mean: float
     square: float
+
+
+class Diagonal(NamedTuple):
+    """E a and E a^2, (I,) each, of each symbol with an independent one of the same posterior."""
+
+    mean: np.ndarray
+    square: np.ndarray
+
+    @classmethod
+    def of(cls, symbols: Symbols) -> "Diagonal":
+        """Return what `crossed` and `background_terms` count for pairs of a symbol with itself."""
+        m, a, bias, bias_variance = (part.astype(float) for part in symbols)
+        mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
+        return cls(mean, mean**2 + np.einsum("ik,ik->i", a, 2.0 * m**2 + a) + 2.0 * bias_variance)
+
+    def terms(self, xi: float) -> np.ndarray:
+        """Return Om*_ii, (I,), the expected bound of log sig(-a) at xi*."""
+        return _height(xi) - curvature(xi) * self.square - 0.5 * self.mean
 
 
 def crossed(users: Background, items: Background) -> Crossed:

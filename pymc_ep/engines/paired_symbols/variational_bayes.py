@@ -4,17 +4,18 @@ Users lie in parts, with the pairs that are theirs. A sweep asks these for four 
 normaliser of censored users, moments of the updated users, and statistics of blocks of items. Items are updated here.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.paired_symbols import user_steps
 from pymc_ep.engines.paired_symbols.bound import log_bound, side_terms, updated_gammas
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
 from pymc_ep.engines.paired_symbols.extrapolation import continued, squared_lengths, step_length, with_censored
-from pymc_ep.engines.paired_symbols.left_out import Calibration, calibrated
+from pymc_ep.engines.paired_symbols.left_out import calibrated
+from pymc_ep.engines.paired_symbols.state import PairedProblem, State, Summary
+from pymc_ep.engines.paired_symbols.sweeps import Sweeps
 from pymc_ep.engines.paired_symbols.updates import (
     background,
     best_xi,
@@ -24,14 +25,12 @@ from pymc_ep.engines.paired_symbols.updates import (
 )
 from pymc_ep.engines.paired_symbols.user_steps import Shared, UserTerms
 from pymc_ep.engines.paired_symbols.values import (
-    GammaFactor,
     PairedPrior,
     Points,
     Popularity,
     Rows,
     Side,
     expected_priors,
-    first_symbols,
     rows_of,
 )
 from pymc_ep.kernels.paired_symbols import (
@@ -44,115 +43,10 @@ from pymc_ep.kernels.paired_symbols import (
     solve_rows,
 )
 
-__all__ = ["PairedProblem", "State", "Summary", "VariationalBayes", "first_state"]
-
-_SWEEPS = 3
-"""Number of successive factors from which further ones are extrapolated."""
-_HYPER_STEPS = 5
-"""Number of L-BFGS steps in the hyperparameters after each sweep: a sweep moves the rows more than these."""
+__all__ = ["VariationalBayes"]
 
 
-class PairedProblem(Protocol):
-    """Model of the engine: its prior at hyperparameters, and the expected log prior."""
-
-    def prior(self, theta: np.ndarray) -> PairedPrior:
-        """Return the prior at theta, (p,)."""
-
-    def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
-        """Return the expected log density of factors and hyperparameters, and its gradient in theta, (p,)."""
-
-
-class State(NamedTuple):
-    """Posterior factors after a sweep.
-
-    Attributes
-    ----------
-    users : Rows or Handles
-        Of all users; within the engine, of the users of each part.
-    items : Rows
-    gammas : tuple of GammaFactor
-        Posteriors of the learned precisions.
-    theta : ndarray, (p,)
-        Unconstrained hyperparameters.
-    xi : float
-        xi* of the cells without observed pairs.
-    user_total : float
-        Sum of the concentrations of all users.
-    sums : Handles
-        `pair_sums` of the users of each part.
-    log_bound : float
-        Lower bound on the log density of the pairs.
-    objective : float
-        `log_bound` and the log prior of the hyperparameters.
-    change : float
-        Rise of the objective in the last sweep, per pair; in a sweep from extrapolated factors the mean of the last
-        three.
-    loop : int
-        Number of sweeps.
-    trail : tuple of State
-        States before the sweeps since the last extrapolation, two at most.
-    """
-
-    users: Any
-    items: Rows
-    gammas: tuple[GammaFactor, ...]
-    theta: np.ndarray
-    xi: float = 1.0
-    user_total: float = 0.0
-    sums: Any = None
-    log_bound: float = -np.inf
-    objective: float = -np.inf
-    change: float = np.inf
-    loop: int = 0
-    trail: tuple["State", ...] = ()
-
-
-class Summary(NamedTuple):
-    """Numbers for predictions, beside the factors.
-
-    Attributes
-    ----------
-    log_normalisers : pair of float
-        Log sums over users and over items, which normalise the posterior of a censored symbol.
-    calibration : Calibration, optional
-        None where it was not asked for, or too few users have two items.
-    """
-
-    log_normalisers: tuple[float, float]
-    calibration: Calibration | None
-
-
-def first_state(
-    prior: PairedPrior,
-    theta: np.ndarray,
-    seed: int,
-    dtype: str = "float64",
-    points: tuple[Points, Points] = (Points(), Points()),
-) -> State:
-    """Return factors with their priors' variances and small random means, and uniform censored symbols.
-
-    Parameters
-    ----------
-    prior : PairedPrior
-    theta : ndarray, (p,)
-        Unconstrained hyperparameters.
-    seed : int
-        Of the means.
-    dtype : str
-        Storage of factors and biases.
-    points : pair of Points
-        Which of the users and of the items are points.
-    """
-    rng = np.random.default_rng(seed)
-    sides = []
-    for side, which in zip((prior.users, prior.items), points):
-        symbols = which.of(Symbols(*(part.astype(dtype) for part in first_symbols(side, prior.gammas, rng))))
-        n = len(side.concentration)
-        sides.append(Rows(symbols, Popularity(side.concentration.astype(float), np.full(n, 1.0 / n))))
-    return State(sides[0], sides[1], prior.gammas, theta)
-
-
-class VariationalBayes(BoundAscent):
+class VariationalBayes(Sweeps):
     """Coordinate ascent of the bound.
 
     Parameters
@@ -186,10 +80,9 @@ class VariationalBayes(BoundAscent):
         tol: float = 1e-6,
         backend: str = "auto",
     ):
-        super().__init__(tol)
+        super().__init__(pairs.total, extrapolate=extrapolate, learn=learn, tol=tol)
         self.pairs, self.sequential, self.constant = pairs, sequential, constant_messages
         self.points, self.backend = points, backend
-        self.extrapolate, self.learn = extrapolate, learn
         self.parts = pairs.parts
         self._placed: tuple[np.ndarray, PairedPrior, Any] | None = None
 
@@ -213,26 +106,7 @@ class VariationalBayes(BoundAscent):
 
     def step(self, problem: PairedProblem, state: State) -> State:
         """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
-        return self.parts.attempt(lambda: self._kept(self._stepped(problem, state)))
-
-    def _stepped(self, problem: PairedProblem, state: State) -> State:
-        trail = (*state.trail, state)
-        if not self.extrapolate or len(trail) < _SWEEPS:
-            after = self._swept(problem, state)
-            rise = self._per_pair(after.objective - state.objective)
-            kept = tuple(one._replace(trail=()) for one in trail) if self.extrapolate else ()
-            return after._replace(change=rise, loop=state.loop + 1, trail=kept)
-        further = self._evaluated(problem, self._extrapolated(trail))
-        after = self._swept(problem, further)
-        if not after.objective >= state.objective:
-            after = self._swept(problem, state)
-        # Extrapolations differ in length, so that the mean rise of all three sweeps is what is compared with `tol`.
-        rise = self._per_pair(after.objective - trail[0].objective) / _SWEEPS
-        return after._replace(change=rise, loop=state.loop + 1, trail=())
-
-    def may_end(self, state: State) -> bool:
-        """Return whether a round of sweeps is complete."""
-        return state.loop > 0 and not state.trail
+        return self.parts.attempt(lambda: self._kept(super(VariationalBayes, self).step(problem, state)))
 
     def whole(self, state: State) -> State:
         """Return the state with the values of all users, in the place of handles."""
@@ -279,10 +153,7 @@ class VariationalBayes(BoundAscent):
 
     def _number(self, prior: PairedPrior) -> float:
         """Return the number D' of censored pairs."""
-        return prior.censored_ratio * self.pairs.total
-
-    def _per_pair(self, rise: float) -> float:
-        return rise / max(1.0, self.pairs.total)
+        return prior.censored_ratio * self.total
 
     def _shared(self, prior: PairedPrior, state: State, of_items: Background) -> Shared:
         return Shared(
@@ -310,17 +181,6 @@ class VariationalBayes(BoundAscent):
         rows, logits = continued(items, a)
         return last._replace(users=moved, items=with_censored(rows, logits, float(logsumexp(logits))))
 
-    def _swept(self, problem: PairedProblem, state: State) -> State:
-        """Return the state after a sweep, and updates of precisions and hyperparameters."""
-        state = self._sweep(problem, state)
-        if self.learn and state.theta.size:
-            users, items = self._all_users(state).symbols, state.items.symbols
-            theta, _ = lbfgs_steps(
-                lambda theta: problem.expected_log_prior(theta, users, items), state.theta, _HYPER_STEPS
-            )
-            state = state._replace(theta=theta)
-        return self._evaluated(problem, state, update=True)
-
     def _sweep(self, problem: PairedProblem, state: State) -> State:
         """Update the censored users and the users, then xi*, the censored items and the items.
 
@@ -332,7 +192,7 @@ class VariationalBayes(BoundAscent):
         if self.constant:
             found, normaliser = self.parts.place([None] * self.parts.n), 0.0
         else:
-            total = float(prior.users.concentration.sum()) + self.pairs.total + number
+            total = float(prior.users.concentration.sum()) + self.total + number
             state = state._replace(user_total=total)
             found, normaliser = self._user_logits(sides, state, of_items, number)
         shared = self._shared(prior, state, of_items)

@@ -13,7 +13,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.distributions.paired_symbols import as_counts
+from pymc_ep.distributions.pair_data import as_counts, require_others
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.exceptions import InvalidDataError
@@ -68,16 +68,17 @@ class CompiledPairedSymbols(HyperFunctions):
         return float(max(n_users, n_items)) * width**2
 
     def pairs(self) -> PairCounts:
-        """Return the pairs as they are now.
+        """Return the pairs as they are now, in both orders where both sides are the same symbols.
 
         Raises
         ------
         InvalidDataError
-            For indices out of range, and if there are no pairs.
+            For indices out of range, for symbols that are paired with themselves, and if there are no pairs.
         """
         users, items, counts = as_counts(self.observed()[0])
         name, shape = self.form.pairs.name, self.shapes[:2]
-        for what, index, side, n in zip(("user", "item"), (users, items), self.form.sides, shape):
+        whats = ("symbol", "symbol") if self.form.alike else ("user", "item")
+        for what, index, side, n in zip(whats, (users, items), (self.form.users, self.form.items), shape):
             bad = (index < 0) | (index >= n)
             if bad.any():
                 k = int(np.argmax(bad))
@@ -92,6 +93,9 @@ class CompiledPairedSymbols(HyperFunctions):
             raise InvalidDataError(
                 f"{name!r} has no pairs; observe at least one, or name the files that they are in by fit(partitions=)."
             )
+        if self.form.alike:
+            require_others(name, self.observed()[0])
+            users, items, counts = np.append(users, items), np.append(items, users), np.append(counts, counts)
         return PairCounts.of(users, items, counts, shape)
 
     def prior(self, theta: np.ndarray) -> PairedPrior:
@@ -105,15 +109,14 @@ class CompiledPairedSymbols(HyperFunctions):
         gammas = tuple(GammaFactor(next(left), next(left)) for _ in self.form.precisions)
         for one, block in zip(self.form.entries, [b for side in sides for b in side[:2]]):
             _require_prior(one, block)
-        return PairedPrior(sides[0], sides[1], gammas, float(ratio), float(log_prior))
+        return PairedPrior(sides[0], sides[-1], gammas, float(ratio), float(log_prior))
 
     def expected_log_prior(self, theta: np.ndarray, users: Symbols, items: Symbols) -> tuple[float, np.ndarray]:
         """Return the expected log density of factors, biases and hyperparameters, and its gradient in theta, (p,).
 
         Constants in theta are left out.
         """
-        moments = [users.mean, users.variance, users.bias, users.bias_variance]
-        moments += [items.mean, items.variance, items.bias, items.bias_variance]
+        moments = [part for symbols in (users, items)[: len(self.form.sides)] for part in symbols]
         value, *gradient = self._expected(*self.unpack(theta), *moments)
         return float(value), np.concatenate([np.zeros(0), *(np.ravel(g) for g in gradient)])
 
@@ -146,7 +149,8 @@ class CompiledPairedSymbols(HyperFunctions):
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
         form, (n_users, n_items, width) = self.form, self.shapes
-        lines = ["form             pairs drawn by popularity and censored by preference (paired symbols)"]
+        pairs = "unordered pairs of alike symbols" if form.alike else "pairs"
+        lines = [f"form             {pairs} drawn by popularity and censored by preference (paired symbols)"]
         for side, n in zip(form.sides, (n_users, n_items)):
             lines.append(f"latent           {side.factors.name}: {n} x {width} values, Gaussian")
             if side.bias.name:

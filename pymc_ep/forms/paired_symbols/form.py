@@ -3,7 +3,8 @@
     p(i, j observed) = pi_i psi_j sig(a_ij),        a_ij = u_i^T v_j + b_i + c_j,
 
 with independent Gaussian entries of U, (I, K), V, (J, K), and optional biases, Dirichlet popularities pi and psi, and
-precisions that are numbers, functions of hyperparameters, or have Gamma priors.
+precisions that are numbers, functions of hyperparameters, or have Gamma priors. Where both sides are the same symbols
+pairs have no order, and no symbol is paired with itself.
 """
 
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class PairedSymbolsForm(Hyperparameters):
     Attributes
     ----------
     users, items : SideOfPairs
+        The same object where both sides are the same symbols.
     precisions : tuple of GammaPrecision
     pairs : PairGroup
     deterministics : dict of str to TensorVariable
@@ -119,13 +121,18 @@ class PairedSymbolsForm(Hyperparameters):
     ignored: tuple[str, ...] = ()
 
     @property
-    def sides(self) -> tuple[SideOfPairs, SideOfPairs]:
-        """Users and items."""
-        return self.users, self.items
+    def alike(self) -> bool:
+        """Whether both sides are the same symbols."""
+        return self.users is self.items
+
+    @property
+    def sides(self) -> tuple[SideOfPairs, ...]:
+        """Users and items, once where they are the same."""
+        return (self.users,) if self.alike else (self.users, self.items)
 
     @property
     def entries(self) -> tuple[GaussianEntries, ...]:
-        """Matrices and biases of both sides, constant biases included."""
+        """Matrices and biases of all sides, constant biases included."""
         return tuple(one for side in self.sides for one in (side.factors, side.bias))
 
     @property

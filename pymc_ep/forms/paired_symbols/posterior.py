@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import expit, log_expit
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
-from pymc_ep.distributions.paired_symbols import as_counts
+from pymc_ep.distributions.pair_data import as_counts
 from pymc_ep.engines.paired_symbols.values import GammaFactor, PairedPrior, Popularity
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.kernels.paired_symbols import Symbols
@@ -30,7 +30,7 @@ class PairedSymbolsPosterior:
     theta : ndarray, (p,)
         Unconstrained hyperparameters.
     symbols, popularities : pair
-        Of users and items.
+        Of users and items, which may be the same.
     gammas : tuple of GammaFactor
         Posteriors of the learned precisions.
     xi : float
@@ -93,14 +93,20 @@ class PairedSymbolsPosterior:
 
     def log_probabilities(self, side: int, which: np.ndarray) -> np.ndarray:
         """Return log p(other symbol | own symbol), (k, J), of the next observed pair (Paquet et al. 2014, eq. 5)."""
-        return self.log_probabilities_of(side, *self.preferences(side, which))
+        return self.log_probabilities_of(side, which, *self.preferences(side, which))
 
-    def log_probabilities_of(self, side: int, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of preferences with these moments, (k, J)."""
+    def log_probabilities_of(self, side: int, which: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of k symbols' preferences with these moments, (k, J)."""
         log_p = log_mean_sigmoid(mean, sd)
         log_p += np.log(self.popularities[1 - side].concentration)
+        self.leave_out_own(which, log_p)
         largest = log_p.max(axis=1, keepdims=True)
         return log_p - largest - np.log(np.exp(log_p - largest).sum(axis=1, keepdims=True))
+
+    def leave_out_own(self, which: np.ndarray, scores: np.ndarray) -> None:
+        """Write -inf as the scores, (k, J), of k symbols with themselves, where both sides are the same symbols."""
+        if self.form.form.alike:
+            scores[np.arange(len(which)), which] = -np.inf
 
     def calibrated_scores(self, mean: np.ndarray) -> np.ndarray:
         """Return log probabilities of the items of a user's next pair up to a constant, (k, J), given mean preferences.
@@ -140,14 +146,18 @@ class PairedSymbolsPosterior:
     def _log_likelihood(self, values: Mapping[str, np.ndarray]) -> float:
         """Return the log density of the observed pairs, given all else."""
         i, j, counts = as_counts(self.form.observed()[0])
-        users, items = self.form.form.sides
+        form = self.form.form
+        users, items = form.users, form.items
         biases = [
             values[side.bias.name] if side.bias.name else own.bias for side, own in zip((users, items), self.symbols)
         ]
         a = values[users.factors.name] @ values[items.factors.name].T + biases[0][:, None] + biases[1]
         pi, psi = values[users.popularity], values[items.popularity]
-        observed = log_expit(a[i, j]) + np.log(pi[i]) + np.log(psi[j])
-        return float(counts @ observed + self.n_censored * np.log(pi @ expit(-a) @ psi))
+        observed, left_out = log_expit(a[i, j]) + np.log(pi[i]) + np.log(psi[j]), expit(-a)
+        if form.alike:
+            observed += np.log(2.0)
+            np.fill_diagonal(left_out, 1.0)
+        return float(counts @ observed + self.n_censored * np.log(pi @ left_out @ psi))
 
     def with_symbols(self, side: int, symbols: Symbols) -> "PairedSymbolsPosterior":
         """Return the posterior with other symbols on one side, whose popularities are not those of the fit."""

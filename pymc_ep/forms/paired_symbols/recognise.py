@@ -1,6 +1,6 @@
 """Recognise a model of paired symbols: one `PairedSymbols`, Gaussian matrices and biases, Dirichlet popularities."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytensor
@@ -71,13 +71,12 @@ def recognise_paired_symbols(
 
 def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
     pi, psi, U, V, user_bias, item_bias, _, censored_ratio = parameters_of(rv)
-    if U is V:
-        raise UnsupportedModelError(
-            f"{rv.name!r} has {U.name!r} for users and for items, and the updates of a fit hold for two matrices; give "
-            f"each side its own, with every pair in both orders, or use pm.sample."
-        )
     relevant = relevant_variables(model)
-    sides = ((U, user_bias, pi), (V, item_bias, psi))
+    sides = [(U, user_bias, pi), (V, item_bias, psi)]
+    if rv.owner.op.alike:
+        del sides[1]
+    else:
+        _require_two(model, rv, zip(("matrix", "bias", "popularity"), *sides))
     matrices = [_gaussian(model, rv, matrix, 2) for matrix, _, _ in sides]
     biases = [None if _constant(model, bias) else _gaussian(model, rv, bias, 1) for _, bias, _ in sides]
     popularities = [_dirichlet(model, rv, popularity) for _, _, popularity in sides]
@@ -104,12 +103,22 @@ def _build(model: Model, rv: TensorVariable) -> PairedSymbolsForm:
         **hyper_fields(model, [v for v in relevant if v not in latents]),
         hyper_coordinates=(),
         users=parts[0],
-        items=parts[1],
+        items=parts[-1],
         precisions=tuple(_gamma(one, stand_ins[one]) for one in gammas),
         pairs=PairGroup(rv.name, without_casts(model.rvs_to_values[rv]), censored_ratio),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
     )
+
+
+def _require_two(model: Model, rv: TensorVariable, parts: Iterable[tuple[str, TensorVariable, TensorVariable]]) -> None:
+    """Raise if a variable stands for both sides."""
+    for what, of_users, of_items in parts:
+        if of_users is of_items and not _constant(model, of_users):
+            raise UnsupportedModelError(
+                f"{rv.name!r} has the {what} {of_users.name or of_users} for users and for items, and the updates of a "
+                f"fit hold where each side has its own; give it two, or use pm.sample."
+            )
 
 
 def _constant(model: Model, bias: TensorVariable) -> bool:
@@ -208,9 +217,12 @@ def _require_apart(
     model: Model, rv: TensorVariable, latents: Sequence[TensorVariable], constants: Sequence[TensorVariable]
 ) -> None:
     """Raise if a latent variable enters elsewhere, or popularities or the number of censored pairs are not fixed."""
+    gammas = [v for v in latents if isinstance(v.owner.op, GammaRV | ExponentialRV)]
     others = [p for v in model.free_RVs if v not in latents for p in parameters_of(v)]
+    priors = [p for v in latents for p in parameters_of(v)]
     for v in latents:
-        if depends_on([*others, *model.potentials], [v]):
+        elsewhere = [*others, *model.potentials, *(() if v in gammas else priors)]
+        if depends_on(elsewhere, [v]):
             raise UnsupportedModelError(
                 f"{v.name!r} enters the model elsewhere than in {rv.name!r}, so that its updates have no closed form; "
                 f"use pm.sample."

@@ -10,7 +10,14 @@ from pymc_ep.kernels.paired_symbols.body import (
     Symbols,
     curvature,
 )
-from pymc_ep.kernels.paired_symbols.dispatch import pair_sums, row_backend, row_statistics, solve_rows, update_rows
+from pymc_ep.kernels.paired_symbols.dispatch import (
+    pair_sums,
+    row_backend,
+    row_statistics,
+    solve_rows,
+    update_in_turn,
+    update_rows,
+)
 
 __all__ = [
     "NOTHING",
@@ -25,5 +32,6 @@ __all__ = [
     "row_backend",
     "row_statistics",
     "solve_rows",
+    "update_in_turn",
     "update_rows",
 ]

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     const double *mean, *variance, *bias, *bias_variance;
@@ -128,10 +129,10 @@ static void pymc_ep_add_cells(npy_intp i, npy_intp width, const npy_int64 *ends,
     of_bias[1] = pull;
 }
 
-/* The moments of the other symbols, D' and lam(xi*). */
+/* The moments of the other symbols, the sum of their weights, D' and lam(xi*). */
 typedef struct {
     const double *outer, *mean, *mean_bias;
-    double bias, number, lam;
+    double bias, weight, number, lam;
 } pymc_ep_background;
 
 /* Write own symbol i, given the sums over its cells. */
@@ -147,8 +148,8 @@ static void pymc_ep_finish_row(npy_intp i, npy_intp width, const double *m, cons
         new_bias[i] = prior->bias[i];
         new_bias_variance[i] = 0.0;
     } else {
-        const double rho = of_bias[0] + scale + prior->bias_variance[i];
-        const double pull = of_bias[1] - censored * (0.5 + 2.0 * of->lam * (of->bias + along));
+        const double rho = of_bias[0] + scale * of->weight + prior->bias_variance[i];
+        const double pull = of_bias[1] - censored * (0.5 * of->weight + 2.0 * of->lam * (of->bias + along));
         new_bias[i] = (pull + prior->bias_variance[i] * prior->bias[i]) / rho;
         new_bias_variance[i] = 1.0 / rho;
     }
@@ -201,7 +202,7 @@ static int pymc_ep_solve_rows(npy_intp n_own, npy_intp width, const double *prec
                               const double *s, const double *outer, const double *of_mean, const double *of_mean_bias,
                               double bias, double number, double xi, int sequential, double *new_mean,
                               double *new_variance, double *new_bias, double *new_bias_variance) {
-    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, number, pymc_ep_curvature(xi)};
+    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, 1.0, number, pymc_ep_curvature(xi)};
     const npy_intp packed = width * (width + 1) / 2;
     int failed = 0;
 #pragma omp parallel
@@ -235,7 +236,7 @@ static int pymc_ep_update_rows(npy_intp n_own, npy_intp width, const npy_int64 *
                                const double *of_mean, const double *of_mean_bias, double bias, double number,
                                double xi, int sequential, double *new_mean, double *new_variance, double *new_bias,
                                double *new_bias_variance) {
-    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, number, pymc_ep_curvature(xi)};
+    const pymc_ep_background of = {outer, of_mean, of_mean_bias, bias, 1.0, number, pymc_ep_curvature(xi)};
     int failed = 0;
 #pragma omp parallel
     {
@@ -255,4 +256,58 @@ static int pymc_ep_update_rows(npy_intp n_own, npy_intp width, const npy_int64 *
         free(precision);
     }
     return failed;
+}
+
+/* Add a symbol to the moments of all with a weight. */
+static void pymc_ep_add_symbol(npy_intp width, const double *mean, const double *variance, double bias, double weight,
+                               double *outer, double *of_mean, double *of_mean_bias, pymc_ep_background *of) {
+    for (npy_intp k = 0; k < width; k++) {
+        const double weighted = weight * mean[k];
+        of_mean[k] += weighted;
+        of_mean_bias[k] += weighted * bias;
+        for (npy_intp d = 0; d <= k; d++)
+            outer[k * width + d] += weighted * mean[d];
+        outer[k * width + k] += weight * variance[k];
+    }
+    of->bias += weight * bias;
+    of->weight += weight;
+}
+
+/* Update symbols that are paired with each other one after the other, in the arrays of the result. */
+static int pymc_ep_update_in_turn(npy_intp n_own, npy_intp width, const npy_int64 *ends, const npy_int32 *others,
+                                  const double *counts, pymc_ep_symbols before, pymc_ep_symbols prior, const double *s,
+                                  const double *outer, const double *of_mean, const double *of_mean_bias, double bias,
+                                  double number, double xi, int sequential, int point_factors, int point_bias,
+                                  double *mean, double *variance, double *own_bias, double *bias_variance) {
+    const npy_intp square = width * width;
+    const size_t one = sizeof(double);
+    const pymc_ep_symbols own = {mean, variance, own_bias, bias_variance};
+    memcpy(mean, before.mean, n_own * width * one);
+    memcpy(variance, before.variance, n_own * width * one);
+    memcpy(own_bias, before.bias, n_own * one);
+    memcpy(bias_variance, before.bias_variance, n_own * one);
+    double *held = (double *)malloc((2 * square + 4 * width) * one);
+    if (held == NULL)
+        return 1;
+    double *precision = held, *rest = precision + square, *rest_mean = rest + square, *rest_mean_bias = rest_mean + width;
+    double *shift = rest_mean_bias + width, *slope = shift + width, of_bias[2];
+    memcpy(rest, outer, square * one);
+    memcpy(rest_mean, of_mean, width * one);
+    memcpy(rest_mean_bias, of_mean_bias, width * one);
+    pymc_ep_background of = {rest, rest_mean, rest_mean_bias, bias, 1.0, number, pymc_ep_curvature(xi)};
+    for (npy_intp i = 0; i < n_own; i++) {
+        double *m = mean + i * width, *a = variance + i * width;
+        pymc_ep_add_symbol(width, m, a, own_bias[i], -s[i], rest, rest_mean, rest_mean_bias, &of);
+        pymc_ep_add_cells(i, width, ends, others, counts, &own, &own, s, number * s[i], of.lam, precision, shift, slope,
+                          of_bias);
+        pymc_ep_finish_row(i, width, m, &prior, number * s[i], &of, sequential, precision, shift, slope, of_bias, mean,
+                           variance, own_bias, bias_variance);
+        if (point_factors)
+            memset(a, 0, width * one);
+        if (point_bias)
+            bias_variance[i] = 0.0;
+        pymc_ep_add_symbol(width, m, a, own_bias[i], s[i], rest, rest_mean, rest_mean_bias, &of);
+    }
+    free(held);
+    return 0;
 }

@@ -17,7 +17,7 @@ cell: xi_ij follows from the present moments wherever it is used.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,7 +36,9 @@ __all__ = [
     "pair_sums",
     "row_statistics",
     "solve_rows",
+    "update_in_turn",
     "update_rows",
+    "with_symbol",
 ]
 
 _CHUNK = 2**18
@@ -83,6 +85,8 @@ class Background(NamedTuple):
     outer : ndarray, (K, K)
     mean, mean_bias : ndarray, (K,)
     bias, bias_square : float
+    weight : float
+        Sum of the weights.
     """
 
     outer: np.ndarray
@@ -90,6 +94,7 @@ class Background(NamedTuple):
     mean_bias: np.ndarray
     bias: float
     bias_square: float
+    weight: float = 1.0
 
 
 NOTHING = Background(np.zeros((0, 0)), np.zeros(0), np.zeros(0), 0.0, 0.0)
@@ -239,8 +244,9 @@ def solve_rows(
     precision[:, columns, rows] = precision[:, rows, columns]
     shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
     slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
-    rho = statistics.of_bias[:, 0] + 2.0 * lam * number
-    pull = statistics.of_bias[:, 1] - number * (0.5 + 2.0 * lam * (background.bias + own.mean @ background.mean))
+    rho = statistics.of_bias[:, 0] + 2.0 * lam * number * background.weight
+    along = background.bias + own.mean @ background.mean
+    pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
     held = np.isinf(priors.bias_precision)
     known = np.where(held, 1.0, priors.bias_precision)
     rho += known
@@ -267,6 +273,60 @@ def update_rows(
     The arguments are those of `row_statistics` and `solve_rows`.
     """
     return solve_rows(row_statistics(cells, own, other, censored), own, priors, censored, sequential)
+
+
+def with_symbol(background: Background, symbol: Symbols, weight: Any) -> Background:
+    """Return a background with one symbol more, or with a negative weight one less. Arrays may be those of JAX."""
+    mean, variance, bias = symbol.mean[0], symbol.variance[0], symbol.bias[0]
+    return Background(
+        background.outer + weight * (mean[:, None] * mean + np.eye(len(mean)) * variance),
+        background.mean + weight * mean,
+        background.mean_bias + weight * bias * mean,
+        background.bias + weight * bias,
+        background.bias_square + weight * (bias**2 + symbol.bias_variance[0]),
+        background.weight + weight,
+    )
+
+
+def update_in_turn(
+    cells: Cells,
+    own: Symbols,
+    priors: Priors,
+    censored: Censored,
+    sequential: bool = False,
+    points: tuple[bool, bool] = (False, False),
+) -> Symbols:
+    """Return symbols that are paired with each other after an update of each, given the present values of the others.
+
+    No symbol is paired with itself, so that the background of a symbol is that of all without it.
+
+    Parameters
+    ----------
+    cells : Cells
+        Of a symmetric count matrix without a diagonal.
+    own : Symbols
+    priors : Priors
+    censored : Censored
+        The number is 2 D', for both orders of a pair, the own and the other posterior are the same, and the background
+        is that of all symbols before the update.
+    sequential : bool
+        As in `solve_rows`.
+    points : (bool, bool)
+        Whether factors, and whether biases, are points, of variance zero.
+    """
+    symbols, background = Symbols(*(part.copy() for part in own)), censored.background
+    for i, weight in enumerate(censored.own):
+        row, here = slice(i, i + 1), slice(cells.ends[i], cells.ends[i + 1])
+        before = Symbols(*(part[row] for part in symbols))
+        background = with_symbol(background, Symbols(*(part.astype(float) for part in before)), -weight)
+        seen = censored._replace(own=censored.own[row], background=background)
+        own_cells = Cells(cells.ends[i : i + 2] - cells.ends[i], cells.others[here], cells.counts[here])
+        own_priors = Priors(*(part[row] for part in priors))
+        after = update_rows(own_cells, before, symbols, own_priors, seen, sequential)
+        for part, value, is_point in zip(symbols, after, (False, points[0], False, points[1])):
+            part[row] = 0.0 if is_point else value
+        background = with_symbol(background, Symbols(*(part[row].astype(float) for part in symbols)), weight)
+    return symbols
 
 
 def _moments(own: Symbols, other: Symbols, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,11 +8,14 @@ import numpy as np
 
 from pymc_ep.kernels.paired_symbols.body import Cells, Censored, Priors, Statistics, Symbols, curvature
 
-__all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_rows"]
+__all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 
 _FEW = 200_000
 """Largest size for NumPy, cells times squared factors. A sweep takes some milliseconds there, and Numba's body some
 seconds to compile on a new machine."""
+_FEW_ROWS = 50
+"""Largest number of rows that NumPy updates in turn. A row takes 0.8 ms there. Numba's body takes 3 us, after some
+seconds of compilation on a new machine."""
 
 
 def row_backend(backend: str, n_cells: int, width: int) -> str:
@@ -93,6 +96,30 @@ def update_rows(
         return _body(chosen).update_rows(cells, own, other, priors, censored, sequential)
     out = Symbols(*(np.empty_like(part) for part in own))
     _body(chosen).update_rows(*cells, *own, *other, *arrays, _lam(censored), sequential, *out)
+    return out
+
+
+def update_in_turn(
+    cells: Cells,
+    own: Symbols,
+    priors: Priors,
+    censored: Censored,
+    *,
+    sequential: bool = False,
+    points: tuple[bool, bool] = (False, False),
+    backend: str = "auto",
+) -> Symbols:
+    """Return symbols that are paired with each other after updates in turn; see the NumPy body."""
+    chosen = backend if backend != "auto" else "numpy" if len(own.bias) <= _FEW_ROWS else "numba"
+    arrays = (*priors, censored.own, *censored.background[:4], censored.number)
+    if chosen == "c":
+        update = _ops().compiled_in_c(_ops().UpdateInTurn(sequential, *points))
+        return _as_stored(own, update(*cells, *_doubles(own), *arrays, censored.xi))
+    if chosen != "numba":
+        return _body(chosen).update_in_turn(cells, own, priors, censored, sequential, points)
+    out = Symbols(*(np.array(part, order="C") for part in own))
+    in_turn = import_module("pymc_ep.kernels.paired_symbols.in_turn_numba")
+    in_turn.update_in_turn(*cells, *arrays, _lam(censored), sequential, *points, *out)
     return out
 
 

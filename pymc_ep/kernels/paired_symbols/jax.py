@@ -22,11 +22,12 @@ from pymc_ep.kernels.paired_symbols.body import (
     Priors,
     Statistics,
     Symbols,
+    with_symbol,
 )
-from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
+from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateInTurn, UpdateRows
 from pymc_ep.kernels.truncated_normal.jax import require_float64
 
-__all__ = ["pair_sums", "row_statistics", "solve_rows", "update_rows"]
+__all__ = ["pair_sums", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
 
 _CHUNK = 2**20
 """Largest number of entries of K x K matrices of a chunk of cells, 8 MiB."""
@@ -124,8 +125,9 @@ def solved_rows(
     precision = square.at[:, columns, rows].set(packed)
     shift = statistics.shift - number[:, None] * (0.5 * background.mean + 2.0 * lam * background.mean_bias)
     slope = statistics.slope + 2.0 * lam * number[:, None] * background.mean
-    rho = statistics.of_bias[:, 0] + 2.0 * lam * number
-    pull = statistics.of_bias[:, 1] - number * (0.5 + 2.0 * lam * (background.bias + own_mean @ background.mean))
+    rho = statistics.of_bias[:, 0] + 2.0 * lam * number * background.weight
+    along = background.bias + own_mean @ background.mean
+    pull = statistics.of_bias[:, 1] - number * (0.5 * background.weight + 2.0 * lam * along)
     held = jnp.isinf(priors.bias_precision)
     known = jnp.where(held, 1.0, priors.bias_precision)
     rho = rho + known
@@ -153,6 +155,34 @@ def updated_rows(
     return solved_rows(statistics, own.mean, priors, censored, sequential)
 
 
+def updated_in_turn(
+    cells: Cells, own: Symbols, priors: Priors, censored: Censored, sequential: bool, points: tuple[bool, bool]
+) -> Symbols:
+    """Return symbols that are paired with each other after updates one after the other; see the NumPy body."""
+    ends, others, counts = map(jnp.asarray, cells)
+    none = Statistics(*(jnp.zeros((1, n)) for n in Statistics.widths(own.mean.shape[1])))
+
+    def update(i: jax.Array, carry: tuple[Symbols, Background]) -> tuple[Symbols, Background]:
+        symbols, weight = carry[0], censored.own[i]
+        row, own_priors = Symbols(*(part[i][None] for part in symbols)), Priors(*(part[i][None] for part in priors))
+        background = with_symbol(carry[1], row, -weight)
+        seen = censored._replace(own=weight[None], background=background)
+
+        def add(c: jax.Array, total: Statistics) -> Statistics:
+            cell = jnp.zeros(1, jnp.int32), others[c][None], counts[c][None]
+            return Statistics(*map(jnp.add, total, statistics_of_rows(*cell, row, symbols, seen)))
+
+        statistics = lax.fori_loop(ends[i], ends[i + 1], add, none)
+        after = solved_rows(statistics, row.mean, own_priors, seen, sequential)
+        flags = (False, points[0], False, points[1])
+        after = Symbols(*(jnp.zeros_like(part) if is_point else part for part, is_point in zip(after, flags)))
+        moved = Symbols(*(jnp.asarray(part).at[i].set(value[0]) for part, value in zip(symbols, after)))
+        return moved, with_symbol(background, after, weight)
+
+    start = Symbols(*map(jnp.asarray, own)), Background(*(jnp.asarray(part, float) for part in censored.background))
+    return lax.fori_loop(0, len(ends) - 1, update, start)[0]
+
+
 def _solved(precision: jax.Array, shift: jax.Array) -> jax.Array:
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(precision), True), shift[:, :, None])[:, :, 0]
 
@@ -170,6 +200,7 @@ _jit_sums = jax.jit(sums_of_rows)
 _jit_statistics = jax.jit(statistics_of_rows)
 _jit_solve = jax.jit(solved_rows, static_argnames="sequential")
 _jit_update = jax.jit(updated_rows, static_argnames="sequential")
+_jit_in_turn = jax.jit(updated_in_turn, static_argnames=("sequential", "points"))
 
 
 def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray) -> np.ndarray:
@@ -219,6 +250,21 @@ def update_rows(
         found = _jit_update(i, *here, block, _doubles(other), own_priors, seen, sequential=bool(sequential))
         _write(out, rows, found)
     return out
+
+
+def update_in_turn(
+    cells: Cells,
+    own: Symbols,
+    priors: Priors,
+    censored: Censored,
+    sequential: bool = False,
+    points: tuple[bool, bool] = (False, False),
+) -> Symbols:
+    """Return symbols that are paired with each other after updates one after the other; see the NumPy body."""
+    require_float64()
+    doubles = _doubles(own), Priors(*(np.asarray(part, dtype=float) for part in priors))
+    found = _jit_in_turn(cells, *doubles, censored, sequential=bool(sequential), points=points)
+    return Symbols(*(np.asarray(part, dtype=own.mean.dtype) for part in found))
 
 
 def _seen(censored: Censored, rows: slice) -> Censored:
@@ -318,5 +364,19 @@ def jax_update_rows(op: UpdateRows, **kwargs: object) -> Callable[..., tuple[jax
         s, t, outer, mean, mean_bias, bias, number, xi = rest[12:]
         censored = Censored(number, s, t, Background(outer, mean, mean_bias, bias, 0.0), xi)
         return tuple(update(_own_rows(ends, len(others)), others, counts, own, other, priors, censored))
+
+    return run
+
+
+@jax_funcify.register(UpdateInTurn)
+def jax_update_in_turn(op: UpdateInTurn, **kwargs: object) -> Callable[..., tuple[jax.Array, ...]]:
+    """Return the JAX body of `UpdateInTurn`."""
+    require_float64()
+    update = partial(updated_in_turn, sequential=op.sequential, points=(op.point_factors, op.point_bias))
+
+    def run(*inputs: Any) -> tuple[jax.Array, ...]:
+        s, outer, mean, mean_bias, bias, number, xi = inputs[11:]
+        censored = Censored(number, s, s, Background(outer, mean, mean_bias, bias, 0.0), xi)
+        return tuple(update(Cells(*inputs[:3]), Symbols(*inputs[3:7]), Priors(*inputs[7:11]), censored))
 
     return run

@@ -13,12 +13,12 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from pymc_ep.kernels.paired_symbols.body import SERIES
 from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
 
-__all__ = ["pair_sums", "row_statistics", "solve_rows", "update_rows"]
+__all__ = ["FAST", "add_cells", "curvature", "finish_row", "pair_sums", "row_statistics", "solve_rows", "update_rows"]
 
 # Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
-_jit_part = numba.njit(cache=True, fastmath=_FAST, inline="always")
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+_jit = numba.njit(parallel=True, cache=True, fastmath=FAST)
+_jit_part = numba.njit(cache=True, fastmath=FAST, inline="always")
 
 
 @_jit_part
@@ -35,7 +35,8 @@ def _moments(
 
 
 @_jit_part
-def _curvature(xi: float) -> float:
+def curvature(xi: float) -> float:
+    """Return lam(xi)."""
     if xi < SERIES:
         return 0.125 - xi * xi / 96.0
     # tanh(xi / 2) by one exponential.
@@ -78,7 +79,7 @@ def pair_sums(
 
 
 @_jit_part
-def _add_cells(
+def add_cells(
     begin: int,
     end: int,
     others: np.ndarray,
@@ -109,7 +110,7 @@ def _add_cells(
         j = others[c]
         v, b_j = n[j], b[j]
         mean, second = _moments(m, a, v, b_j, bias + other_bias[j], bias_variance + other_bias_variance[j])
-        lam_ij = _curvature(np.sqrt(second))
+        lam_ij = curvature(np.sqrt(second))
         w = 2.0 * (counts[c] * lam_ij + censored * t[j] * (lam_ij - lam))
         half = 0.5 * counts[c]
         rho += w
@@ -166,7 +167,7 @@ def _solve(precision: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
 
 
 @_jit_part
-def _finish_row(
+def finish_row(
     m: np.ndarray,
     prior_mean: np.ndarray,
     prior_precision: np.ndarray,
@@ -176,6 +177,7 @@ def _finish_row(
     of_mean: np.ndarray,
     of_mean_bias: np.ndarray,
     of_bias: float,
+    of_weight: float,
     censored: float,
     lam: float,
     sequential: bool,
@@ -195,8 +197,8 @@ def _finish_row(
     if np.isinf(prior_bias_precision):
         bias, bias_variance = prior_bias, 0.0
     else:
-        rho += scale + prior_bias_precision
-        pull -= censored * (0.5 + 2.0 * lam * (of_bias + along))
+        rho += scale * of_weight + prior_bias_precision
+        pull -= censored * (0.5 * of_weight + 2.0 * lam * (of_bias + along))
         bias, bias_variance = (pull + prior_bias_precision * prior_bias) / rho, 1.0 / rho
     for k in range(width):
         for d in range(k + 1):
@@ -241,7 +243,7 @@ def row_statistics(
     width = m.shape[1]
     for i in numba.prange(len(ends) - 1):
         precision = np.empty((width, width))
-        of_bias[i, 0], of_bias[i, 1] = _add_cells(
+        of_bias[i, 0], of_bias[i, 1] = add_cells(
             ends[i],
             ends[i + 1],
             others,
@@ -301,7 +303,7 @@ def solve_rows(
             for d in range(k + 1):
                 precision[k, d] = precisions[i, place]
                 place += 1
-        new_bias[i], new_bias_variance[i] = _finish_row(
+        new_bias[i], new_bias_variance[i] = finish_row(
             m[i],
             prior_mean[i],
             prior_precision[i],
@@ -311,6 +313,7 @@ def solve_rows(
             of_mean,
             of_mean_bias,
             of_bias,
+            1.0,
             n_censored * s[i],
             lam,
             sequential,
@@ -360,7 +363,7 @@ def update_rows(
     for i in numba.prange(len(ends) - 1):
         precision, shift, slope = np.empty((width, width)), np.empty(width), np.empty(width)
         censored = n_censored * s[i]
-        rho, pull = _add_cells(
+        rho, pull = add_cells(
             ends[i],
             ends[i + 1],
             others,
@@ -380,7 +383,7 @@ def update_rows(
             shift,
             slope,
         )
-        new_bias[i], new_bias_variance[i] = _finish_row(
+        new_bias[i], new_bias_variance[i] = finish_row(
             m[i],
             prior_mean[i],
             prior_precision[i],
@@ -390,6 +393,7 @@ def update_rows(
             of_mean,
             of_mean_bias,
             of_bias,
+            1.0,
             censored,
             lam,
             sequential,
@@ -425,7 +429,7 @@ def numba_row_statistics(op: RowStatistics, node: Apply, **kwargs: object) -> tu
         n_own, width = inputs[3].shape
         precision, shift = np.empty((n_own, width * (width + 1) // 2)), np.empty((n_own, width))
         slope, of_bias = np.empty((n_own, width)), np.empty((n_own, 2))
-        lam = _curvature(inputs[14].item())
+        lam = curvature(inputs[14].item())
         row_statistics(*inputs[:13], inputs[13].item(), lam, precision, shift, slope, of_bias)
         return precision, shift, slope, of_bias
 
@@ -441,7 +445,7 @@ def numba_solve_rows(op: SolveRows, node: Apply, **kwargs: object) -> tuple[Call
     def run(*inputs: Any) -> Any:
         mean, variance = np.empty(inputs[4].shape), np.empty(inputs[4].shape)
         bias, bias_variance = np.empty(len(mean)), np.empty(len(mean))
-        numbers = inputs[13].item(), inputs[14].item(), _curvature(inputs[15].item())
+        numbers = inputs[13].item(), inputs[14].item(), curvature(inputs[15].item())
         solve_rows(*inputs[:13], *numbers, sequential, mean, variance, bias, bias_variance)
         return mean, variance, bias, bias_variance
 
@@ -457,7 +461,7 @@ def numba_update_rows(op: UpdateRows, node: Apply, **kwargs: object) -> tuple[Ca
     def run(*inputs: Any) -> Any:
         mean, variance = np.empty(inputs[3].shape), np.empty(inputs[3].shape)
         bias, bias_variance = np.empty(len(mean)), np.empty(len(mean))
-        numbers = inputs[20].item(), inputs[21].item(), _curvature(inputs[22].item())
+        numbers = inputs[20].item(), inputs[21].item(), curvature(inputs[22].item())
         update_rows(*inputs[:20], *numbers, sequential, mean, variance, bias, bias_variance)
         return mean, variance, bias, bias_variance
 

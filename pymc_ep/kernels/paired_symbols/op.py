@@ -16,7 +16,7 @@ from pymc_ep.compat import c_mode
 from pymc_ep.kernels.paired_symbols import body
 from pymc_ep.kernels.paired_symbols.body import NOTHING, Background, Cells, Censored, Priors, Statistics, Symbols
 
-__all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateRows", "compiled_in_c"]
+__all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateInTurn", "UpdateRows", "compiled_in_c"]
 
 _SOURCE = Path(__file__).with_name("body.c")
 _CELLS = (("int64", 1), ("int32", 1), ("float64", 1))
@@ -57,7 +57,7 @@ class _RowOp(OpenMPOp):
 
     def c_headers(self, **kwargs: object) -> list[str]:
         """Return the headers of the body and of OpenMP."""
-        return ["<math.h>", "<stdlib.h>", *super().c_headers(**kwargs)]
+        return ["<math.h>", "<stdlib.h>", "<string.h>", *super().c_headers(**kwargs)]
 
     def c_support_code(self, **kwargs: object) -> str:
         """Return the C bodies."""
@@ -223,6 +223,47 @@ class UpdateRows(_RowOp):
         arrays, numbers = inputs[15:20], _numbers(inputs[20:])
         arguments = ", ".join([cells, *symbols, *arrays, *numbers, str(int(self.sequential)), *outputs])
         return f"if (pymc_ep_update_rows(n_own, width, {arguments})) {{ PyErr_NoMemory(); {fail} }}"
+
+
+class UpdateInTurn(_RowOp):
+    """Op of `pymc_ep.kernels.paired_symbols.update_in_turn`.
+
+    Inputs are the fields of cells, symbols and priors, then s, the first four fields of the background, 2 D' and xi*;
+    outputs are the fields of the symbols.
+    """
+
+    __props__ = ("sequential", "point_factors", "point_bias")
+    types = (
+        *_CELLS,
+        *_SYMBOLS,
+        *_SYMBOLS,
+        *(("float64", ndim) for ndim in (1, 2, 1, 1)),
+        *(_NUMBER,) * 3,
+    )
+    outputs = (2, 2, 1, 1)
+
+    def __init__(self, sequential: bool = False, point_factors: bool = False, point_bias: bool = False) -> None:
+        self.sequential = bool(sequential)
+        self.point_factors, self.point_bias = bool(point_factors), bool(point_bias)
+        super().__init__()
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the symbols by the NumPy body."""
+        s, *moments, number, xi = inputs[11:]
+        censored = Censored(float(number), s, s, _background(moments), float(xi))
+        own, priors, points = Symbols(*inputs[3:7]), Priors(*inputs[7:11]), (self.point_factors, self.point_bias)
+        return body.update_in_turn(Cells(*inputs[:3]), own, priors, censored, self.sequential, points)
+
+    def c_shapes(self) -> Sequence[str]:
+        """Return the shapes of the symbols."""
+        return _OWN_SHAPES
+
+    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
+        """Return the C statement that runs the body."""
+        cells, symbols = ", ".join(inputs[:3]), [_symbols(inputs[k : k + 4]) for k in (3, 7)]
+        flags = [str(int(flag)) for flag in (self.sequential, self.point_factors, self.point_bias)]
+        arguments = ", ".join([cells, *symbols, *inputs[11:15], *_numbers(inputs[15:]), *flags, *outputs])
+        return f"if (pymc_ep_update_in_turn(n_own, width, {arguments})) {{ PyErr_NoMemory(); {fail} }}"
 
 
 def _numbers(pointers: Sequence[str]) -> list[str]:

@@ -175,7 +175,6 @@ def test_many_factors_few_items():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda u, v: {"U": u, "V": u}, "has 'U' for users and for items"),
         (lambda u, v: {"U": 2.0 * u, "V": v}, "is no random variable itself, but a function of"),
         (lambda u, v: {"U": pm.Laplace("L", 0, 1, shape=(I, K)), "V": v}, "'L' has the prior Laplace"),
         (lambda u, v: {"U": u, "V": v, "user_bias": pm.HalfNormal("h", 1, shape=I)}, "'h' has the prior HalfNorm"),
@@ -187,8 +186,27 @@ def test_what_has_no_closed_form_is_refused(change, message):
     with pm.Model():
         u, v = pm.Normal("U", 0, 1, shape=(I, K)), pm.Normal("V", 0, 1, shape=(J, K))
         given = change(u, v)
-        counts = COUNTS if given["U"] is not given["V"] else sparse.csr_array(np.eye(I, dtype=int))
-        pmep.PairedSymbols("views", **given, observed=counts)
+        pmep.PairedSymbols("views", **given, observed=COUNTS)
+        with pytest.raises(pmep.UnsupportedModelError, match=message):
+            pmep.fit(**QUIET)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda u, b, pi: {"item_bias": b}, "'views' has the bias b for users and for items"),
+        (lambda u, b, pi: {"item_popularity": pi}, "'views' has the popularity pi for users and for items"),
+        (lambda u, b, pi: {"item_bias": pm.Normal("c", b, 1, shape=I)}, "'b' enters the model elsewhere"),
+        (lambda u, b, pi: {"item_bias": pm.Normal("c", pi, 1, shape=I)}, "'pi' enters the model elsewhere"),
+        (lambda u, b, pi: {"V": pm.Normal("W", 0, pm.math.exp(u), shape=(I, K))}, "'U' enters the model elsewhere"),
+    ],
+)
+def test_what_both_sides_share_is_refused(change, message):
+    with pm.Model():
+        u, v = pm.Normal("U", 0, 1, shape=(I, K)), pm.Normal("V", 0, 1, shape=(I, K))
+        b, pi = pm.Normal("b", 0, 1, shape=I), pm.Dirichlet("pi", np.ones(I))
+        given = {"U": u, "V": v, "user_bias": b, "user_popularity": pi} | change(u, b, pi)
+        pmep.PairedSymbols("views", **given, observed=sparse.csr_array(np.eye(I, dtype=int)))
         with pytest.raises(pmep.UnsupportedModelError, match=message):
             pmep.fit(**QUIET)
 

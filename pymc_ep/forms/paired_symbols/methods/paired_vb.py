@@ -11,8 +11,10 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_flag, check_positive, check_whole, estimate_names
 from pymc_ep.engines.paired_symbols.divided import DividedPairs
-from pymc_ep.engines.paired_symbols.values import GammaFactor, Points, Popularity, Rows
-from pymc_ep.engines.paired_symbols.variational_bayes import State, VariationalBayes, first_state
+from pymc_ep.engines.paired_symbols.state import State, first_state
+from pymc_ep.engines.paired_symbols.symmetric import SymmetricBayes
+from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity, Rows
+from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
@@ -68,27 +70,45 @@ def solve(call: Call) -> Solution:
     first = first_state(form.prior(call.theta), call.theta, settings["seed"], settings["dtype"], points)
     if call.start is not None:
         first = _from_start(form, first, call)
-    with observed_pairs(call, settings.pop("partitions"), settings.pop("client")) as pairs:
-        if pairs.digest is not None and not np.array_equal((call.start or {}).get(_FILES, pairs.digest), pairs.digest):
+    divided = settings.pop("partitions"), settings.pop("client")
+    engine_options = {
+        "sequential": settings["update"] == "sequential",
+        "constant_messages": settings["constant_messages"],
+        "learn": call.hyper == "optimize",
+        "tol": settings["tol"],
+        "backend": form.backend,
+    }
+    if form.form.alike:
+        _require_whole(form, *divided)
+        pairs = form.pairs()
+        return _fitted(call, settings, SymmetricBayes(pairs, points=points[0], **engine_options), first, pairs, {})
+    with observed_pairs(call, *divided) as parts:
+        files = {} if parts.digest is None else {_FILES: parts.digest}
+        if parts.digest is not None and not np.array_equal((call.start or {}).get(_FILES, parts.digest), parts.digest):
             raise ValueError("checkpoint= is of a fit with pairs of other files; name another one, or remove it.")
-        return _fitted(call, settings, points, first, pairs)
+        engine = VariationalBayes(parts, points=(points[0], points[1]), **engine_options)
+        return _fitted(call, settings, engine, first, parts, files)
+
+
+def _require_whole(form: CompiledPairedSymbols, partitions: Any, client: Any) -> None:
+    """Raise for pairs in files where both sides are the same symbols."""
+    if partitions is not None or client is not None:
+        raise ValueError(
+            f"partitions= and client= are for pairs of two sides, and {form.form.pairs.name!r} pairs the rows of "
+            f"{form.form.users.factors.name!r} with each other, which are updated in turn; give observed= the pairs."
+        )
 
 
 def _fitted(
-    call: Call, settings: dict[str, Any], points: tuple[Points, Points], first: State, pairs: DividedPairs
+    call: Call,
+    settings: dict[str, Any],
+    engine: VariationalBayes | SymmetricBayes,
+    first: State,
+    pairs: DividedPairs | PairCounts,
+    files: dict[str, np.ndarray],
 ) -> Solution:
     """Run the engine from its first state."""
     form = call.form
-    engine = VariationalBayes(
-        pairs,
-        sequential=settings["update"] == "sequential",
-        constant_messages=settings["constant_messages"],
-        points=points,
-        learn=call.hyper == "optimize",
-        tol=settings["tol"],
-        backend=form.backend,
-    )
-    files = {} if pairs.digest is None else {_FILES: pairs.digest}
     recorded = RecordedEngine(engine, call.checkpoint, lambda state: files | _checkpointed(engine.whole(state)))
     found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
     recorded.save(found.state, last=True)
@@ -97,7 +117,7 @@ def _fitted(
     found = found._replace(state=engine.whole(found.state))
     state = saved(found.state) | {
         _CONSTANT: np.array(settings[_CONSTANT]),
-        "n_censored": np.array(form.prior(found.state.theta).censored_ratio * pairs.total),
+        "n_censored": np.array(form.prior(found.state.theta).censored_ratio * engine.total),
         "log_normalisers": np.array(summary.log_normalisers),
     }
     scalars: dict[str, float] = {}
@@ -121,10 +141,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"tol": float(options["tol"])}
 
 
-def _points(
-    form: CompiledPairedSymbols, estimate: Any, *, learned: bool
-) -> tuple[tuple[str, ...], tuple[Points, Points]]:
-    """Return the names of point estimates, and which parts of either side these are.
+def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tuple[tuple[str, ...], tuple[Points, ...]]:
+    """Return the names of point estimates, and which parts of each side these are.
 
     Raises
     ------
@@ -141,8 +159,7 @@ def _points(
                 f"both together is largest where scales are zero: give {one.name!r} a scale that is a number, or leave "
                 f"it out of estimate=."
             )
-    users, items = (Points(side.factors.name in named, side.bias.name in named) for side in form.form.sides)
-    return named, (users, items)
+    return named, tuple(Points(side.factors.name in named, side.bias.name in named) for side in form.form.sides)
 
 
 def _solution(
@@ -150,7 +167,7 @@ def _solution(
     found: Run[State],
     thetas: list[np.ndarray],
     settings: dict[str, Any],
-    pairs: DividedPairs,
+    pairs: DividedPairs | PairCounts,
     state: dict[str, np.ndarray],
 ) -> Solution:
     """Return the solution, given the arrays from which its posterior is rebuilt."""
@@ -181,7 +198,7 @@ def _solution(
     )
 
 
-def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs) -> str:
+def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs | PairCounts) -> str:
     """Return the status with remarks on rows without pairs, pruned factors and standard deviations."""
     remarks = [found.status.sentence]
     for side, counts in zip(form.form.sides, (pairs.users, pairs.items)):
@@ -206,7 +223,7 @@ def _status(form: CompiledPairedSymbols, found: Run[State], pairs: DividedPairs)
 def saved(state: State) -> dict[str, np.ndarray]:
     """Return the arrays of a state from which a posterior is rebuilt and a later fit starts."""
     out = {"theta": state.theta, "xi": np.array(state.xi)}
-    for name, (symbols, popularity) in zip(_SIDES, (state.users, state.items)):
+    for name, (symbols, popularity) in zip(_SIDES, state.sides):
         parts = symbols._asdict() | popularity._asdict()
         out |= {f"{name}_{part}": values for part, values in parts.items()}
     for k, gamma in enumerate(state.gammas):
@@ -225,7 +242,8 @@ def _checkpointed(state: State) -> dict[str, np.ndarray]:
 
 def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
-    symbols, popularities = zip(*(_rows(state, name) for name in _SIDES))
+    rows = [_rows(state, name) for name, _ in zip(_SIDES, form.form.sides)]
+    users, items = rows[0], rows[-1]
     gammas: list[GammaFactor] = []
     while f"precision_{len(gammas)}_shape" in state:
         k = len(gammas)
@@ -234,8 +252,8 @@ def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> Pai
     return PairedSymbolsPosterior(
         form,
         state["theta"],
-        symbols,
-        popularities,
+        (users.symbols, items.symbols),
+        (users.popularity, items.popularity),
         tuple(gammas),
         float(state["xi"]),
         bool(state[_CONSTANT]),
@@ -275,7 +293,7 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
                 f"labels by coords= if these have changed, fit without start=, or pass the hyperparameters alone as a "
                 f"dict."
             )
-    for name in _SIDES:
+    for name, _ in zip(_SIDES, form.form.sides):
         for part in ("variance", "bias_variance"):
             if bool(np.any(start[f"{name}_{part}"])) != bool(np.any(fields[f"{name}_{part}"])):
                 raise ValueError(
@@ -302,7 +320,7 @@ def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarr
 def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     """Return the first state with saved arrays in place of its own."""
     dtype, sides = first.items.symbols.mean.dtype, []
-    for name in _SIDES:
+    for name, _ in zip(_SIDES, first.sides):
         own, popularity = _rows(start, name)
         # Shares of rows that are new or gone leave the others' with another sum.
         popularity = popularity._replace(censored=popularity.censored / popularity.censored.sum())
@@ -312,7 +330,7 @@ def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     )
     return first._replace(
         users=sides[0],
-        items=sides[1],
+        items=sides[-1],
         gammas=gammas,
         theta=start["theta"],
         xi=float(start["xi"]),

@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 from scipy import sparse
 
-from pymc_ep.distributions.paired_symbols import as_counts, packed_pairs
+from pymc_ep.distributions.pair_data import as_counts, packed_pairs
 from pymc_ep.engines.paired_symbols.updates import background, censored_logits
 from pymc_ep.engines.paired_symbols.values import PairCounts, Points, Popularity, Side, expected_priors, first_symbols
 from pymc_ep.exceptions import ConvergenceWarning, InvalidDataError, UnsupportedModelError

@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.distributions.paired_symbols import as_counts, packed_pairs
+from pymc_ep.distributions.pair_data import as_counts, packed_links, packed_pairs
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
@@ -32,6 +32,8 @@ class PairPredictions:
     def log_predictive(model: pm.Model, posterior: PairedSymbolsPosterior, data: Mapping[str, Any]) -> xr.Dataset:
         """Return log p(item | user) of new observed pairs, (D,), or of the cells of new counts, (n,).
 
+        Where both sides are the same symbols it is that of the second one, given the first, among all others.
+
         Parameters
         ----------
         model : pymc.Model
@@ -47,9 +49,12 @@ class PairPredictions:
         name = posterior.form.form.pairs.name
         if list(data) != [name]:
             raise UnsupportedModelError(f"The model's pairs are those of {name!r}; give these, not {', '.join(data)}.")
-        users, items, _ = as_counts(packed_pairs(name, data[name], posterior.form.shapes[:2]))
+        n_users, n_items, _ = posterior.form.shapes
+        alike = posterior.form.form.alike
+        rows = packed_links(name, data[name], n_users) if alike else packed_pairs(name, data[name], (n_users, n_items))
+        users, items, _ = as_counts(rows)
         distinct, place = np.unique(users, return_inverse=True)
-        out, step = np.empty(len(users)), max(1, _NUMBERS // posterior.form.shapes[1])
+        out, step = np.empty(len(users)), max(1, _NUMBERS // n_items)
         order = np.argsort(place, kind="stable")
         ends = np.searchsorted(place[order], np.arange(len(distinct) + 1))
         for begin in range(0, len(distinct), step):
@@ -58,7 +63,8 @@ class PairPredictions:
             out[here] = posterior.log_probabilities(0, own)[place[here] - begin, items[here]]
         dim = f"{name}_pair"
         coords = {f"{name}_user": (dim, users), f"{name}_item": (dim, items)}
-        return xr.Dataset({name: ((dim,), out)}, coords=coords, attrs={"log_predictive_is": "log p(item | user)"})
+        what = "log p(second | first)" if alike else "log p(item | user)"
+        return xr.Dataset({name: ((dim,), out)}, coords=coords, attrs={"log_predictive_is": what})
 
     @staticmethod
     def transforms(model: pm.Model, posterior: PairedSymbolsPosterior, data: Mapping[str, Any]) -> xr.Dataset:

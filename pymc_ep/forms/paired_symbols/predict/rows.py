@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
 from pymc_ep.contracts.rows import Ranked, best_first
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
 from pymc_ep.forms.paired_symbols.predict.fold_in import fold_in
@@ -88,6 +88,12 @@ class PairRows:
         model: pm.Model, posterior: PairedSymbolsPosterior, side: int, dims: tuple[str, str], given: Any
     ) -> xr.Dataset:
         """Return the posterior of new rows of a side, given their pairs."""
+        form = posterior.form.form
+        if form.alike:
+            raise UnsupportedModelError(
+                f"{form.pairs.name!r} pairs the rows of {form.users.factors.name!r} with each other, and fold_in takes "
+                f"rows of one of two matrices; fit anew with these rows, by start= from the present fit."
+            )
         return fold_in(model, posterior, side, dims, given)
 
 
@@ -109,10 +115,11 @@ class RankedPairs:
         """Return k rows with all others."""
         posterior, side = self._posterior, self._side
         mean, sd = posterior.preferences(side, which)
-        log_p = posterior.log_probabilities_of(side, mean, sd)
+        log_p = posterior.log_probabilities_of(side, which, mean, sd)
         scores = {"probability": log_p, "predictor_mean": mean}
         if by == _CALIBRATED:
             scores[by] = posterior.calibrated_scores(mean)
+        posterior.leave_out_own(which, scores[by])
         return PairBlock(mean, sd, log_p, by, scores[by])
 
 
