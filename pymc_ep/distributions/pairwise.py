@@ -1,6 +1,6 @@
 """Comparisons of two items: a Bernoulli variable of the difference of their utilities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["PairwiseLogit", "PairwiseProbit"]
+__all__ = ["PairwiseLogit", "PairwiseProbit", "compared_positions"]
 
 
 def PairwiseProbit(name: str, f: Any, *, users: Any = None, winners: Any, losers: Any) -> Any:
@@ -63,25 +63,49 @@ def _compared(name: str, f: Any, users: Any, winners: Any, losers: Any, link: Ca
             f"{name!r} compares by {f.name or 'utilities'!r} of {f.ndim} dimensions: utilities (users, items) need "
             f"users=, and those of one user, (items,), have none."
         )
-    model = pm.modelcontext(None)
-    dims = model.named_vars_to_dims.get(f.name) or (None,) * f.ndim
-    wanted = [("winners", winners, -1), ("losers", losers, -1)]
-    wanted += [] if users is None else [("users", users, 0)]
-    found = {
-        key: positions(f"{name!r}: {key}=", values, model.coords.get(dims[axis]), f.type.shape[axis])
-        for key, values, axis in wanted
-    }
-    lengths = {key: len(values) for key, values in found.items()}
-    if len(set(lengths.values())) > 1:
-        raise InvalidDataError(f"{name!r} has {', '.join(f'{n} {key}' for key, n in lengths.items())}; give as many.")
-    if (same := found["winners"] == found["losers"]).any():
-        k = int(np.argmax(same))
-        raise InvalidDataError(
-            f"{name!r} compares the item {np.asarray(winners)[k]!r} with itself at index {k}; leave that pair out."
-        )
+    given = {"winners": winners, "losers": losers} | ({} if users is None else {"users": users})
+    found = compared_positions(pm.modelcontext(None), f.name, name, f.type.shape, given)
     who = () if users is None else (found["users"],)
     difference = f[(*who, found["winners"])] - f[(*who, found["losers"])]
-    return pm.Bernoulli(name, **link(difference), observed=np.ones(lengths["winners"], dtype=np.int8))
+    return pm.Bernoulli(name, **link(difference), observed=np.ones(len(found["winners"]), dtype=np.int8))
+
+
+def compared_positions(
+    model: pm.Model, utilities: str | None, name: str, shape: Sequence[int | None], given: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the positions of users, winners and losers, (P,) each, that are given by label or position.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Its coordinates are the labels.
+    utilities : str, optional
+        The variable of the utilities, whose dims are those of users, if there are any, and of items.
+    name : str
+        The comparisons, for messages.
+    shape : sequence of int or None
+        Of the utilities.
+    given : mapping
+        ``winners``, ``losers`` and maybe ``users``.
+
+    Raises
+    ------
+    InvalidDataError
+        For unknown rows, an item compared with itself, and arrays of different lengths.
+    """
+    dims = model.named_vars_to_dims.get(utilities) or (None,) * len(shape)
+    found = {}
+    for what, values in given.items():
+        axis = 0 if what == "users" else -1
+        found[what] = positions(f"{name!r}: {what}=", values, model.coords.get(dims[axis]), shape[axis])
+    lengths = {what: len(values) for what, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidDataError(f"{name!r} has {', '.join(f'{n} {what}' for what, n in lengths.items())}; give as many.")
+    if (same := found["winners"] == found["losers"]).any():
+        k = int(np.argmax(same))
+        item = np.asarray(given["winners"]).tolist()[k]
+        raise InvalidDataError(f"{name!r} compares the item {item!r} with itself at index {k}; leave that pair out.")
+    return found
 
 
 def positions(what: str, given: Any, labels: Any, size: int | None) -> np.ndarray:

@@ -110,7 +110,7 @@ def _learned(
 
     def save(state: State) -> None:
         if call.checkpoint.due:
-            call.checkpoint.save(**arrays(state))
+            call.checkpoint.save(last=True, **arrays(state))
 
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]

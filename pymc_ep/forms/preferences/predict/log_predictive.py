@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.distributions.pairwise import positions
+from pymc_ep.distributions.pairwise import compared_positions
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
@@ -80,19 +80,8 @@ def compared_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the positions of users, winners and losers, (n,) each, of comparisons by labels or positions."""
     form = posterior.form
-    single = len(form.shape) == 1
-    words = ("winners", "losers") if single else ("users", "winners", "losers")
+    words = ("winners", "losers") if len(form.shape) == 1 else ("users", "winners", "losers")
     if not isinstance(given, tuple | list) or len(given) != len(words):
         raise InvalidDataError(f"{name!r} takes comparisons as ({', '.join(words)}), with one entry of each.")
-    dims = model.named_vars_to_dims.get(form.form.utilities) or (None,) * len(form.shape)
-    axes = {"users": 0, "winners": -1, "losers": -1}
-    found = {
-        word: positions(f"{name!r}: {word}", values, model.coords.get(dims[axes[word]]), form.shape[axes[word]])
-        for word, values in zip(words, given)
-    }
-    if len({len(values) for values in found.values()}) > 1:
-        said = ", ".join(f"{len(values)} {word}" for word, values in found.items())
-        raise InvalidDataError(f"{name!r} has {said}; give as many of each.")
-    if (same := found["winners"] == found["losers"]).any():
-        raise InvalidDataError(f"{name!r} compares an item with itself at index {int(np.argmax(same))}; leave it out.")
+    found = compared_positions(model, form.form.utilities, name, form.shape, dict(zip(words, given)))
     return found.get("users", np.zeros(len(found["winners"]), dtype=np.int64)), found["winners"], found["losers"]
