@@ -20,12 +20,11 @@ last = pairs.groupby("user").cumcount() == 10
 train, held_out = pairs[~last], pairs[last]
 
 # %% [markdown]
-# Items are numbered here as their names are Japanese; features are made comparable.
+# Features are standardised; labels of people and kinds are those of the table.
 
 # %%
-number = {name: k for k, name in enumerate(features.index)}
 x = ((features - features.mean()) / features.std()).to_numpy()
-coords = {"person": rankings.index, "kind": range(100), "factor": range(4)}
+coords = {"person": rankings.index, "kind": features.index, "factor": range(4)}
 
 with pm.Model(coords=coords) as model:
     V = pm.Flat("V", dims=("kind", "factor"))
@@ -33,8 +32,7 @@ with pm.Model(coords=coords) as model:
     sigma = pm.HalfFlat("sigma")
     kernel = pm.gp.cov.ExpQuad(x.shape[1], ls=4.0)
     f = pmep.PreferenceUtility("f", V=V, b=b, kernel=kernel, X=x, sigma=sigma, jitter=0.1, dims=("person", "kind"))
-    rows = {"winners": train["winner"].map(number), "losers": train["loser"].map(number)}
-    pmep.PairwiseProbit("prefers", f, users=train["user"], **rows)
+    pmep.PairwiseProbit("prefers", f, users=train["user"], winners=train["winner"], losers=train["loser"])
     print(pmep.explain())
     idata = pmep.fit(draws=0)
 
@@ -46,7 +44,7 @@ print(idata["fit"].attrs["status"])
 # One of each person. A coin has one bit; the paper's best figure for 5,000 people is 0.690.
 
 # %%
-new = held_out["user"], held_out["winner"].map(number), held_out["loser"].map(number)
+new = held_out["user"], held_out["winner"], held_out["loser"]
 log_p = pmep.log_predictive(idata, model, {"prefers": new})["prefers"].values
 print(f"{-log_p.mean() / np.log(2):.3f} bits, {np.mean(log_p > np.log(0.5)):.1%} of the winners called")
 
@@ -56,10 +54,10 @@ print(f"{-log_p.mean() / np.log(2):.3f} bits, {np.mean(log_p > np.log(0.5)):.1%}
 # %%
 ranks = pmep.rank_items(idata, model, person=[7])
 best = ranks["probability_best"].squeeze("person").to_series().nlargest(5)
-print({features.index[k]: round(p, 3) for k, p in best.items()})
+print(best.round(3))
 ask = pmep.next_pairs(idata, model, person=7, n=3)
 for i, j, bits in zip(ask["first"].values, ask["second"].values, ask["information"].values):
-    print(f"{features.index[i]} or {features.index[j]}? {bits:.2f} bits")
+    print(f"{i} or {j}? {bits:.2f} bits")
 
 # %% [markdown]
 # ## Are the probabilities right?

@@ -64,7 +64,7 @@ METHODS = {
         {
             "points": (False,),
             "ratio": (4.0, 0.5, 1.0, 2.0, 16.0),
-            "factors": (20, 10, 50),
+            "factors": (20, 10, 50, 128),
             "constant": (True, False),
             "learned": (False, True),
         },

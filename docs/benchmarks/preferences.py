@@ -117,13 +117,14 @@ def section(name: str, protocol: Protocol, report: Callable[[str], None]) -> lis
 
 def main() -> None:
     """Measure both protocols, and write the page."""
-    parts = [
-        header("Preferences from comparisons", NAME),
+    about = (
         'Bits a held-out comparison: one is chance. Mean over five draws of people and comparisons. "Mean alone" has '
-        "independent items around b, VU has factors, GPitem the kernel of features, GPVU both. The default holds out a tenth "
-        'of the comparisons while b and V are learned; "to the end" maximises the evidence; EM is the paper\'s algorithm. '
-        "Published are figures of the paper, by EM. Seconds are medians, compilation included, beside other work.\n",
-    ]
+        "independent items around b, VU has factors, GPitem the kernel of features, GPVU both. The default holds out a "
+        'tenth of the comparisons while b and V are learned; "to the end" maximises the evidence; EM is the paper\'s '
+        "algorithm. Published are figures of the paper, by EM. Seconds are medians, compilation included, beside other "
+        "work.\n"
+    )
+    parts = [header("Preferences from comparisons", NAME), about]
     for name, protocol in PROTOCOLS.items():
         parts += section(name, protocol, lambda line: print(line, flush=True))
     write_page("preferences", parts)

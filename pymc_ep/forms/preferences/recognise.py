@@ -72,7 +72,7 @@ def recognise_preferences(
 
 
 def _build(model: Model, f: TensorVariable) -> Preferences:
-    (rv,) = _one(model, f)
+    rv = _only_observed(model, f)
     relevant = relevant_variables(model)
     hyper = [v for v in relevant if v is not f]
     mean, factors, kernel, sigma = (_without_batch(graph, ndim) for graph, ndim in zip(parameters_of(f), (1, 2, 2, 0)))
@@ -89,7 +89,8 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
     own = {"mean": mean, "factors": factors, "sigma": sigma}
     variables = {key: v for key, v in own.items() if v in hyper and _plain(model, v)}
     return Preferences(
-        **hyper_fields(model, hyper),
+        # Utilities are all that this form integrates out: that parameters of their prior are Gaussian is no remark.
+        **(hyper_fields(model, hyper) | {"hyper_gaussian": ()}),
         hyper_coordinates=(),
         utilities=f.name,
         stand_in=stand_in,
@@ -109,14 +110,14 @@ def _plain(model: Model, v: TensorVariable) -> bool:
     return transform is None or isinstance(transform, LogTransform)
 
 
-def _one(model: Model, f: TensorVariable) -> tuple[TensorVariable]:
+def _only_observed(model: Model, f: TensorVariable) -> TensorVariable:
     """Return the observed variable; raise if there are several."""
     if len(model.observed_RVs) > 1:
         names = " and ".join(repr(rv.name) for rv in model.observed_RVs[:2])
         raise UnsupportedModelError(
             f"{names} both depend on {f.name!r}; observe all comparisons in one variable, or use pm.sample."
         )
-    return (model.observed_RVs[0],)
+    return model.observed_RVs[0]
 
 
 def _without_batch(graph: TensorVariable, ndim: int) -> TensorVariable:
