@@ -136,7 +136,7 @@ class CompiledPreferences(HyperFunctions):
 
     def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
         """Return the prior of utilities at unconstrained hyperparameters `theta`, (p,)."""
-        mean, factors, sigma = self._parameters(*self.unpack(theta))
+        mean, factors, sigma = map(np.asarray, self._parameters(*self.unpack(theta)))
         scale = float(sigma) ** 2
         if not scale > 0:
             raise InvalidDataError(

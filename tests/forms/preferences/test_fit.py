@@ -199,6 +199,12 @@ def test_result_survives_a_file(held, tmp_path):
     np.testing.assert_allclose(before, after, rtol=1e-12)
 
 
+def test_functions_of_the_model_run_on_jax():
+    options = {"held_out": 0, "evidence_tol": 1e-3}
+    here, there = (fitted(learned_model(), **options, **more) for more in ({}, {"compile_kwargs": {"mode": "JAX"}}))
+    assert float(there["fit"]["log_evidence"]) == pytest.approx(float(here["fit"]["log_evidence"]), rel=1e-6)
+
+
 def test_fits_of_other_comparisons_are_refused(held):
     _, idata = held
     with pm.Model(coords=COORDS) as other:
