@@ -141,10 +141,10 @@ def rank_items(
     Returns
     -------
     xarray.Dataset
-        For utilities, by user and item: ``rank_probability`` of each rank, ``mean_rank``, and ``probability_best``, by
-        4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``, the share of the other
-        candidates that a pair ranks above, those of equal score counted half: 1 for the best, 1/2 on average by chance
-        [1]_. ``position``, from 1, is the mean of those it could have among equals.
+        For utilities, by user and item: ``rank_probability`` of the first 100 ranks, ``mean_rank``, and
+        ``probability_best``, by 4000 draws of the posterior, with standard errors of 0.008 at most. Otherwise ``rank``,
+        the share of the other candidates that a pair ranks above, those of equal score counted half: 1 for the best,
+        1/2 on average by chance [1]_. ``position``, from 1, is the mean of those it could have among equals.
 
     Raises
     ------

@@ -85,6 +85,24 @@ def test_new_comparisons_agree_with_importance_sampling(held):
             assert np.exp(found[k]) == pytest.approx(weights @ norm.cdf(draws[:, i] - draws[:, j]), abs=0.012)
 
 
+def test_comparisons_may_come_in_any_order(held):
+    model, idata = held
+    order = np.array([2, 0, 1, 0])
+    one = pmep.log_predictive(idata, model, {"prefers": NEW})["prefers"].values
+    other = pmep.log_predictive(idata, model, {"prefers": tuple(part[order] for part in NEW)})["prefers"].values
+    np.testing.assert_allclose(other, one[order], rtol=1e-12)
+
+
+def test_rankings_keep_the_first_ranks(held, monkeypatch):
+    model, idata = held
+    every = pmep.rank_items(idata, model, user="u0")
+    monkeypatch.setattr("pymc_ep.forms.preferences.predict.rankings._RANKS", 3)
+    some = pmep.rank_items(idata, model, user="u0")
+    np.testing.assert_array_equal(some["rank_probability"], every["rank_probability"].sel(rank=[1, 2, 3]))
+    np.testing.assert_allclose(every["rank_probability"].sum("rank"), 1.0)
+    np.testing.assert_allclose(every["rank_probability"].sum("item"), 1.0)
+
+
 def test_rankings_agree_with_importance_sampling(held):
     model, idata = held
     found = pmep.rank_items(idata, model, user=["u3", "u0"])

@@ -16,6 +16,8 @@ __all__ = ["UtilityRankings"]
 
 _DRAWS = 4000
 """Number of draws for probabilities of ranks, whose standard error is then 0.008 at most."""
+_RANKS = 100
+"""Number of ranks whose probabilities are kept: thousands of items would have millions of them for each user."""
 _NODES = 24
 """Number of quadrature nodes for the expected entropy of an answer, which is then off by less than 1e-4 bits."""
 _NUMBERS = 2**20
@@ -42,16 +44,17 @@ class UtilityRankings:
 
     @staticmethod
     def ranks(posterior: PreferencePosterior, users: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
-        """Return the probability of each rank of each item, (users, items, ranks), and the mean rank."""
+        """Return the probability of each of the first ranks, (users, items, ranks), and the mean rank of each item."""
         n_items = posterior.form.n_items
-        probability, mean = np.empty((len(users), n_items, n_items)), np.empty((len(users), n_items))
-        own = np.arange(n_items)
+        own, first = np.arange(n_items), np.arange(min(n_items, _RANKS))
+        probability, mean = np.empty((len(users), n_items, len(first))), np.empty((len(users), n_items))
         for k, one in enumerate(posterior.each(users)):
             order = np.argsort(-posterior.user_draws(one, _DRAWS, rng), axis=1)
             ranks = np.empty_like(order)
             np.put_along_axis(ranks, order, own, axis=1)
-            cells = np.bincount((own * n_items + ranks).ravel(), minlength=n_items**2)
-            probability[k] = cells.reshape(n_items, n_items) / _DRAWS
+            among = ranks < len(first)
+            cells = (own * len(first) + ranks)[among]
+            probability[k] = np.bincount(cells, minlength=probability[k].size).reshape(probability[k].shape) / _DRAWS
             mean[k] = 1.0 + ranks.mean(axis=0)
         return xr.Dataset(
             {
@@ -59,7 +62,7 @@ class UtilityRankings:
                 "mean_rank": (("user", "item"), mean),
                 "probability_best": (("user", "item"), probability[:, :, 0]),
             },
-            coords={"rank": 1 + own},
+            coords={"rank": 1 + first},
         )
 
     @staticmethod
