@@ -136,7 +136,7 @@ def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray
         items = comparisons.items[comparisons.of_user(failed)[0]]
         raise NumericalError(
             f"The prior covariance of the items {', '.join(map(str, items[:5]))}{' ...' if len(items) > 5 else ''} is "
-            f"not positive definite. Add a jitter to the kernel, such as 0.1 * np.eye({len(prior.mean)})."
+            f"not positive definite: give the utilities a larger jitter=, such as 0.1."
         )
     return lower
 

@@ -72,7 +72,7 @@ class Kernel:
             least = float(scipy.linalg.eigvalsh(self.matrix, subset_by_index=(0, 0))[0])
             raise InvalidDataError(
                 f"kernel= is not positive definite: its least eigenvalue is {least:.3g}, as where two items have equal "
-                f"features. Add a jitter, as in kernel + 0.1 * np.eye({len(self.matrix)})."
+                f"features; give the utilities a larger jitter=, such as 0.1."
             ) from None
 
     def times(self, x: np.ndarray) -> np.ndarray:
