@@ -140,7 +140,7 @@ def expected_log_density(prior, kernel, moments):
     ids=["all", "without mean", "without scale", "mean"],
 )
 def test_update_of_the_prior_is_the_numerical_maximum(learned):
-    own, evidence, first, compared, (users, winners, losers), prior = problem(n_users=15, n_items=8)
+    own, evidence, first, compared, (users, winners, losers), prior = problem(n_users=6, n_items=7)
     kernel = own.kernel.matrix
     covariance = prior.factors @ prior.factors.T + prior.scale * kernel
     moments = []
