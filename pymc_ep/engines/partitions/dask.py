@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import distributed
 import numpy as np
 
+from pymc_ep.engines.interrupt import is_interrupt
 from pymc_ep.engines.partitions.base import Function, added
 from pymc_ep.exceptions import ClusterError
 from pymc_ep.numerics.backend.threads_numba import limit_threads
@@ -294,6 +295,8 @@ def _guarded(fetch: Callable[[], Result]) -> Result:
     try:
         return fetch()
     except (CancelledError, distributed.KilledWorker, OSError) as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         raise _Lost from error
 
 

@@ -110,19 +110,20 @@ def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_cl
     def interrupting(parts, function, *own, **options):
         if function.__name__ == "update":
             updates.append(function)
-            if len(updates) == 4:
+            if len(updates) >= 4:
+                # A signal may come while an exception can't leave a callback; a user presses Ctrl-C again.
                 function = slowed
                 Timer(0.3, interrupt_all).start()
         return run(parts, function, *own, **options)
 
     monkeypatch.setattr(DaskPartitions, "run", interrupting)
     endless = QUIET | {"max_iter": 10_000, "tol": 1e-300}
-    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 4 iterations"):
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after"):
         found = pmep.fit(model=model_of([]), partitions=folder, client=dask_client, **endless)
-    assert "interrupted after 4 iterations" in found["fit"].attrs["status"]
+    assert f"interrupted after {len(updates)} iterations" in found["fit"].attrs["status"]
     monkeypatch.undo()
-    with pytest.warns(pmep.ConvergenceWarning, match="3 sweeps|max_iter"):
-        expected = pmep.fit(model=model_of(COUNTS), **QUIET | {"max_iter": 3})
+    with pytest.warns(pmep.ConvergenceWarning, match="sweeps|max_iter"):
+        expected = pmep.fit(model=model_of(COUNTS), **QUIET | {"max_iter": len(updates) - 1})
     assert np.isfinite(float(found["fit"]["log_evidence"]))
     assert_same(found, expected)
     assert sorted(dask_client.run(os.getpid).values()) == sorted(processes[:-1])
