@@ -1,18 +1,19 @@
 """Hyperparameters of a form: their graphs, and functions of the unconstrained vector theta, (p,)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
-__all__ = ["HyperFunctions", "Hyperparameters", "row_variables"]
+__all__ = ["DrawFunctions", "HyperFunctions", "Hyperparameters", "LatentForm", "row_variables"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,23 @@ class Hyperparameters:
         if not self.hyper_gaussian:
             return ""
         return f"Gaussian, but in a scale, a product or another prior: {', '.join(self.hyper_gaussian)}"
+
+
+class LatentForm(Hyperparameters):
+    """A form whose Deterministics are functions of hyperparameters and of placeholders of the latent variables.
+
+    Attributes
+    ----------
+    deterministics : dict of str to TensorVariable
+        Graphs of the Deterministics, by name.
+    """
+
+    deterministics: dict[str, TensorVariable]
+
+    @property
+    def stand_ins(self) -> dict[str, TensorVariable]:
+        """Placeholders of the latent variables, by name."""
+        raise NotImplementedError
 
 
 class HyperFunctions:
@@ -140,6 +158,27 @@ class HyperFunctions:
     def _constrained(self) -> Callable[..., Any]:
         rows = row_variables(self.form.hyper_values)
         return self.function(rows.values(), [batch(v, rows) for v in self.form.hyper_constrained])
+
+
+class DrawFunctions(HyperFunctions):
+    """Functions of draws of hyperparameters and latent variables; a mixin of the compiled forms of a `LatentForm`."""
+
+    form: LatentForm
+    _kwargs: dict[str, Any]
+
+    def function(self, inputs: Iterable[TensorVariable], outputs: Any) -> Callable[..., Any]:
+        """Compile a function of the model's own variables."""
+        return pytensor.function(list(inputs), outputs, **self._kwargs)
+
+    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""
+        found = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.stand_ins))
+        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
+
+    @cached_property
+    def _deterministics(self) -> Callable[..., Any]:
+        rows = row_variables([*self.form.hyper_values, *self.form.stand_ins.values()])
+        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
 
 
 def row_variables(variables: Sequence[TensorVariable]) -> dict[TensorVariable, TensorVariable]:

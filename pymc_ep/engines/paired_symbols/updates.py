@@ -55,7 +55,7 @@ class Diagonal(NamedTuple):
 
     @classmethod
     def of(cls, symbols: Symbols) -> "Diagonal":
-        """Return what `crossed` and `background_terms` count for pairs of a symbol with itself."""
+        """Return the shares of pairs of a symbol with itself in `crossed` and `background_terms`."""
         m, a, bias, bias_variance = (part.astype(float) for part in symbols)
         mean = np.einsum("ik,ik->i", m, m) + 2.0 * bias
         return cls(mean, mean**2 + np.einsum("ik,ik->i", a, 2.0 * m**2 + a) + 2.0 * bias_variance)

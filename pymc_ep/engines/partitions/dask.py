@@ -335,7 +335,7 @@ def _free(client: Any, fit: str) -> None:
 
 
 def _terminal() -> tuple[str, int]:
-    """Return what tells processes apart to which a terminal sends Ctrl-C: the machine and the group of the process."""
+    """Return the machine and the group of this process: a terminal sends Ctrl-C to all processes of a group."""
     return socket.gethostname(), os.getpgid(0) if hasattr(os, "getpgid") else -1
 
 

@@ -1,6 +1,6 @@
 """The bilinear form as functions of arrays."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -8,15 +8,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.bilinear.values import BilinearPrior, Cells, MatrixPrior
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.bilinear.form import Bilinear
-from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
-from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.sites.base import first_outside
 from pymc_ep.sites.cells.base import require_observations
 
@@ -31,7 +29,7 @@ _FAR_ABOVE = 25.0
 far off, but an exposure passed without its log is."""
 
 
-class CompiledBilinear(HyperFunctions):
+class CompiledBilinear(DrawFunctions):
     """Compiled functions of a `Bilinear`.
 
     Parameters
@@ -243,11 +241,6 @@ class CompiledBilinear(HyperFunctions):
         behind = set(ancestors(graphs))
         return tuple(name for name, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind)
 
-    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta, matrices and biases."""
-        found = self._deterministics(*self.unpack_rows(theta), *(values[one.name] for one in self.form.entries))
-        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
-
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
         form, lines = self.form, ["form             inner products of rows of two Gaussian matrices (bilinear)"]
@@ -270,12 +263,6 @@ class CompiledBilinear(HyperFunctions):
             return matrix
         mean, variance = (np.hstack([a, b[:, None]]) for a, b in zip(matrix[:2], bias[:2]))
         return matrix._replace(mean=mean, variance=variance)
-
-    def function(
-        self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
-    ) -> Callable[..., Any]:
-        """Compile a function of the model's own variables."""
-        return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
     def _data(self) -> Callable[..., Any]:
@@ -303,11 +290,6 @@ class CompiledBilinear(HyperFunctions):
         total = self.form.log_prior + sum((c * v).sum() for c, v in zip(cotangents, outputs))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, *cotangents], gradient)
-
-    @cached_property
-    def _deterministics(self) -> Callable[..., Any]:
-        rows = row_variables([*self.form.hyper_values, *(one.stand_in for one in self.form.entries)])
-        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
 
 
 def _require(what: str, values: np.ndarray, domain: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.hyper_functions import Hyperparameters
+from pymc_ep.graphs.hyper_functions import LatentForm
 from pymc_ep.sites.cells.base import CellSite
 
 __all__ = ["Bilinear", "CellGroup", "Entries"]
@@ -85,7 +85,7 @@ class CellGroup:
 
 
 @dataclass(frozen=True)
-class Bilinear(Hyperparameters):
+class Bilinear(LatentForm):
     """Two Gaussian matrices, optional biases, and cells.
 
     Attributes
@@ -116,9 +116,14 @@ class Bilinear(Hyperparameters):
         return (*self.matrices, *(bias for bias in self.biases if bias is not None))
 
     @property
+    def stand_ins(self) -> dict[str, TensorVariable]:
+        """Placeholders of matrices and biases, by name."""
+        return {one.name: one.stand_in for one in self.entries}
+
+    @property
     def latent_names(self) -> tuple[str, ...]:
         """Names of the random variables that are integrated out."""
-        return tuple(one.name for one in self.entries)
+        return tuple(self.stand_ins)
 
     @property
     def groups(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, NewCells, places_of_ones, with_ones
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.kernels.inner_products import FactoredRows, Rows, variance
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.base import CellSite
 from pymc_ep.sites.cells.integrals import LEAST_NODES, log_integral
 
@@ -185,8 +186,7 @@ def _quadrature(draws: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """
     if draws < size:
         return ndtri((np.arange(size) + 0.5) / size), np.full(size, 1.0 / size)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return nodes, weights / weights.sum()
+    return standard_normal_rule(_NODES)
 
 
 def _log_density(rows: AnyRows, normal: np.ndarray) -> np.ndarray:

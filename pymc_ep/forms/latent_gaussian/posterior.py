@@ -20,6 +20,7 @@ from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
 from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 
 __all__ = ["LatentPosterior", "weighted_moments"]
 
@@ -206,13 +207,13 @@ class LatentPosterior:
         """
         sd = np.sqrt((self.directions**2).sum(axis=0))
         if self._is_elementwise(sd):
-            nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+            nodes, weights = standard_normal_rule(_NODES)
             rows = self.form.constrained(self.theta + nodes[:, None] * sd)
         else:
             normal = np.random.default_rng(0).standard_normal((_SAMPLES, len(self.directions)))
-            weights = np.ones(_SAMPLES)
+            weights = np.full(_SAMPLES, 1.0 / _SAMPLES)
             rows = self.form.constrained(self.theta + normal @ self.directions)
-        return weighted_moments(rows, weights / weights.sum())
+        return weighted_moments(rows, weights)
 
     def _is_elementwise(self, sd: np.ndarray) -> bool:
         """Whether each constrained value depends on the unconstrained value of its own index alone."""

@@ -1,6 +1,6 @@
 """The form of paired symbols as functions of arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,14 +18,13 @@ from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.paired_symbols.form import GaussianEntries, PairedSymbolsForm
-from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
-from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.kernels.paired_symbols import Symbols
 
 __all__ = ["CompiledPairedSymbols"]
 
 
-class CompiledPairedSymbols(HyperFunctions):
+class CompiledPairedSymbols(DrawFunctions):
     """Compiled functions of a `PairedSymbolsForm`.
 
     Parameters
@@ -141,11 +140,6 @@ class CompiledPairedSymbols(HyperFunctions):
         behind = set(ancestors([one.precision]))
         return next((n for n, value in zip(self.form.hyper_names, self.form.hyper_values) if value in behind), "")
 
-    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""
-        found = self._deterministics(*self.unpack_rows(theta), *(values[name] for name in self.form.latent_names))
-        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
-
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
         form, (n_users, n_items, width) = self.form, self.shapes
@@ -163,10 +157,6 @@ class CompiledPairedSymbols(HyperFunctions):
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
         return "\n".join(lines)
-
-    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
-        """Compile a function of the model's own variables."""
-        return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
     def _data(self) -> Callable[..., Any]:
@@ -198,11 +188,6 @@ class CompiledPairedSymbols(HyperFunctions):
         values = list(self.form.hyper_values)
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, *moments], [total, *gradient])
-
-    @cached_property
-    def _deterministics(self) -> Callable[..., Any]:
-        rows = row_variables([*self.form.hyper_values, *self.form.stand_ins.values()])
-        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])
 
 
 def _backend(compile_kwargs: dict | None) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.hyper_functions import Hyperparameters
+from pymc_ep.graphs.hyper_functions import LatentForm
 
 __all__ = ["GammaPrecision", "GaussianEntries", "PairGroup", "PairedSymbolsForm", "SideOfPairs"]
 
@@ -98,7 +98,7 @@ class PairGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairedSymbolsForm(Hyperparameters):
+class PairedSymbolsForm(LatentForm):
     """Users, items and the pairs observed of them.
 
     Attributes

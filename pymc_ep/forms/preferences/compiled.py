@@ -1,6 +1,6 @@
 """The form of preferences as functions of arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,14 +13,13 @@ from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityGradient, UtilityPrior
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.preferences.form import Preferences
-from pymc_ep.graphs.hyper_functions import HyperFunctions, row_variables
-from pymc_ep.graphs.jacobian_products import batch
+from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
 
 __all__ = ["CompiledPreferences"]
 
 
-class CompiledPreferences(HyperFunctions):
+class CompiledPreferences(DrawFunctions):
     """Compiled functions of a `Preferences`.
 
     Parameters
@@ -45,11 +44,6 @@ class CompiledPreferences(HyperFunctions):
     def observed(self) -> list[np.ndarray]:
         """Return the observations as they are now."""
         return [np.asarray(self._data()[0])]
-
-    @property
-    def backend(self) -> str:
-        """Bodies of the Gaussian algebra of users, chosen by their number."""
-        return "auto"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,11 +73,7 @@ class CompiledPreferences(HyperFunctions):
         InvalidDataError
             For positions out of range, observations other than zero and one, and if there are no comparisons.
         """
-        y, *indices = (np.asarray(part) for part in self._data())
-        return self.ordered(y, *indices)
-
-    def ordered(self, y: np.ndarray, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> ComparedUsers:
-        """Return given comparisons, (P,), by user; `y` is one where the first item won."""
+        y, users, firsts, seconds = (np.asarray(part) for part in self._data())
         name = self.form.comparisons.name
         self.form.comparisons.site.validate(y, name)
         if not len(y):
@@ -121,7 +111,7 @@ class CompiledPreferences(HyperFunctions):
 
     @property
     def learned(self) -> Learned | None:
-        """What an update of the prior in closed form learns; None where it would not maximise the evidence.
+        """Parts of the prior that an update in closed form learns; None where it would not maximise the evidence.
 
         It is for flat priors, and constants: other priors, kernels with hyperparameters, and functions of
         hyperparameters have none. The scale beside constant factors has none either.
@@ -170,11 +160,6 @@ class CompiledPreferences(HyperFunctions):
         y, users, firsts, seconds = (np.asarray(part).astype(np.int64) for part in self._data())
         return {"comparisons": digest(y, users, firsts, seconds)}
 
-    def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and utilities."""
-        found = self._deterministics(*self.unpack_rows(theta), values[self.form.utilities])
-        return self.constrained(theta) | dict(zip(self.form.deterministics, map(np.asarray, found)))
-
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
         form, prior, group = self.form, self.prior(self.start)[0], self.form.comparisons
@@ -185,10 +170,6 @@ class CompiledPreferences(HyperFunctions):
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")
         return "\n".join(lines)
-
-    def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
-        """Compile a function of the model's own variables."""
-        return pytensor.function(list(inputs), outputs, **self._kwargs)
 
     @cached_property
     def _data(self) -> Callable[..., Any]:
@@ -225,8 +206,3 @@ class CompiledPreferences(HyperFunctions):
         total += prior.sigma**2 * (covariance * prior.kernel).sum()
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, mean, covariance], gradient)
-
-    @cached_property
-    def _deterministics(self) -> Callable[..., Any]:
-        rows = row_variables([*self.form.hyper_values, self.form.stand_in])
-        return self.function(rows.values(), [batch(v, rows) for v in self.form.deterministics.values()])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_ep.graphs.hyper_functions import Hyperparameters
+from pymc_ep.graphs.hyper_functions import LatentForm
 from pymc_ep.sites.base import Site
 
 __all__ = ["ComparisonGroup", "Preferences", "PriorGraphs"]
@@ -56,7 +56,7 @@ class ComparisonGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Preferences(Hyperparameters):
+class Preferences(LatentForm):
     """Utilities of users, and the comparisons made by them.
 
     Attributes
@@ -90,9 +90,14 @@ class Preferences(Hyperparameters):
     ignored: tuple[str, ...] = ()
 
     @property
+    def stand_ins(self) -> dict[str, TensorVariable]:
+        """Placeholder of the utilities, by name."""
+        return {self.utilities: self.stand_in}
+
+    @property
     def latent_names(self) -> tuple[str, ...]:
         """Name of the utilities, which have a Gaussian posterior."""
-        return (self.utilities,)
+        return tuple(self.stand_ins)
 
     @property
     def groups(self) -> tuple[ComparisonGroup]:

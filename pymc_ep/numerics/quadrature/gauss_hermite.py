@@ -29,7 +29,7 @@ from pymc_ep.numerics.quadrature.peak_search import (
     surveyed,
 )
 
-__all__ = ["Smooth", "known_smooth_nodes", "seen_smooth_nodes"]
+__all__ = ["Smooth", "known_smooth_nodes", "seen_smooth_nodes", "standard_normal_rule"]
 
 _NARROW, _PEAKED = 16, 32
 """Nodes about the cavity's mean, and about a peak."""
@@ -213,10 +213,17 @@ def _recentred(rule: TiltedNodes) -> Peak:
 
 
 @lru_cache
+def standard_normal_rule(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights, which sum to one, of means over a standard normal, (nodes,) each."""
+    node, weight = np.polynomial.hermite_e.hermegauss(nodes)
+    return node, weight / weight.sum()
+
+
+@lru_cache
 def _rule(nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return nodes and weights for the standard normal, and the last orthonormal polynomials at the nodes."""
-    node, weight = np.polynomial.hermite_e.hermegauss(nodes)
+    node, weight = standard_normal_rule(nodes)
     polynomials = [np.ones(nodes), node]
     for k in range(1, nodes - 1):
         polynomials.append((node * polynomials[k] - np.sqrt(k) * polynomials[k - 1]) / np.sqrt(k + 1))
-    return node, weight / weight.sum(), np.array(polynomials[-_LAST:])
+    return node, weight, np.array(polynomials[-_LAST:])

@@ -17,6 +17,7 @@ from pymc_ep.forms.bilinear.predict.fold_in import fold_in
 from pymc_ep.forms.bilinear.predict.inputs import matrix_names, offsets_and_parameters
 from pymc_ep.forms.bilinear.predict.rebuild import bilinear_posterior
 from pymc_ep.kernels.inner_products import FactoredRows, Pairs, Rows
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.cells.integrals import log_integral
 
 __all__ = ["BilinearRows"]
@@ -124,10 +125,10 @@ class CellRows:
             parameters = [np.asarray(parameter) for parameter in self._parameters]
             if not fixed_nodes:
                 return log_integral(self._site, np.full(mean.shape, float(self._least)), mean, sd**2, *parameters)
-            nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+            nodes, weights = standard_normal_rule(_NODES)
             f = mean + nodes[:, None, None] * sd
             density = self._site.log_density(np.asarray(self._least), f, *parameters)
-            return logsumexp(density + np.log(weights / weights.sum())[:, None, None], axis=0)
+            return logsumexp(density + np.log(weights)[:, None, None], axis=0)
 
 
 class CellBlock:

@@ -1,15 +1,14 @@
 """Rankings of the items of a user, and the comparisons that tell most of the utilities."""
 
-from functools import cache
-
 import numpy as np
 import pymc as pm
 import xarray as xr
-from scipy.special import xlogy
+from scipy.special import entr
 
 from pymc_ep.compat import Container
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.forms.preferences.predict.rebuild import preference_posterior
+from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["UtilityRankings"]
@@ -95,16 +94,9 @@ class UtilityRankings:
         )
 
 
-@cache
-def _nodes() -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of the mean over a standard normal."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return nodes, weights / weights.sum()
-
-
 def _information(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the information of comparisons, in bits, and the probability that the first item wins."""
-    nodes, weights = _nodes()
+    nodes, weights = standard_normal_rule(_NODES)
     at = mean[:, None] + np.sqrt(variance)[:, None] * nodes
     known = np.exp(site.log_density(np.ones((len(mean), 1)), at))
     probability = known @ weights
@@ -113,4 +105,4 @@ def _information(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
     """Return the entropy of a binary answer, in bits."""
-    return -(xlogy(p, p) + xlogy(1.0 - p, 1.0 - p)) / np.log(2.0)
+    return (entr(p) + entr(1.0 - p)) / np.log(2.0)
