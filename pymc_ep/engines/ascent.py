@@ -1,7 +1,7 @@
 """Base class of engines that ascend a bound: stopping test and monotone L-BFGS steps in the hyperparameters."""
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import scipy.optimize
@@ -9,7 +9,7 @@ import scipy.optimize
 from pymc_ep.engines.base import Status
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 
-__all__ = ["BoundAscent", "lbfgs_steps"]
+__all__ = ["BoundAscent", "lbfgs", "lbfgs_steps"]
 
 _FAILED = 1e30
 """Objective to be minimised at points where it is not finite. Far above any real value, so that the line search of
@@ -75,6 +75,29 @@ def _progress(state: AscentState) -> str:
     return f"after {state.loop} steps, the last of which raised the bound by {state.change:.2g} a cell"
 
 
+def lbfgs(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]], theta: np.ndarray, **options: Any
+) -> scipy.optimize.OptimizeResult:
+    """Maximise by L-BFGS.
+
+    Parameters
+    ----------
+    objective : callable
+        Value and gradient, (p,). Where it raises `NumericalError` or `InvalidDataError`, or is not finite, the line
+        search backtracks.
+    theta : ndarray, (p,)
+        Start.
+    **options
+        Of `scipy.optimize.minimize`.
+
+    Returns
+    -------
+    scipy.optimize.OptimizeResult
+        Its ``fun`` is minus the objective.
+    """
+    return scipy.optimize.minimize(_to_minimise(objective), theta, jac=True, method="L-BFGS-B", options=options)
+
+
 def lbfgs_steps(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]], theta: np.ndarray, iterations: int
 ) -> tuple[np.ndarray, float]:
@@ -82,10 +105,8 @@ def lbfgs_steps(
 
     Parameters
     ----------
-    objective : callable
-        Value and gradient, (p,). Where it raises `NumericalError` or `InvalidDataError` the line search backtracks.
-    theta : ndarray, (p,)
-        Start.
+    objective, theta
+        As in `lbfgs`.
     iterations : int
         Largest number of iterations.
 
@@ -95,6 +116,15 @@ def lbfgs_steps(
     value : float
         The objective there.
     """
+    before, _ = _to_minimise(objective)(theta)
+    found = lbfgs(objective, theta, maxiter=iterations)
+    return (found.x, -float(found.fun)) if found.fun < before else (theta, -before)
+
+
+def _to_minimise(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """Return minus an objective and its gradient, or `_FAILED` where it has none."""
 
     def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
         try:
@@ -104,6 +134,4 @@ def lbfgs_steps(
         good = np.isfinite(value) and np.isfinite(gradient).all()
         return (-value, -gradient) if good else (_FAILED, np.zeros_like(point))
 
-    before, _ = evaluate(theta)
-    found = scipy.optimize.minimize(evaluate, theta, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    return (found.x, -float(found.fun)) if found.fun < before else (theta, -before)
+    return evaluate

@@ -9,21 +9,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import scipy.optimize
 
+from pymc_ep.engines.ascent import lbfgs
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.partitions import Partitions
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
 from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
-from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.sites.base import Site
 
 __all__ = ["ComparisonEvidence", "PreferenceProblem", "State", "maximise"]
 
-_FAILED = 1e30
-"""Objective to be minimised where there is no evidence: far above any, so that the line search turns back."""
 _PATIENCE = 10
 """Number of evaluations without a higher score on held-out comparisons that end a search: scores of single steps go up
 and down by less."""
@@ -192,30 +189,22 @@ def maximise(
         if not np.array_equal(theta, latest.theta):
             if (ended := evidence.may_stop(latest)) is not None:
                 raise _Enough(ended)
-            try:
-                found = evidence.at(problem, theta, latest.users)
-            except (NumericalError, InvalidDataError):
-                return _FAILED, np.zeros_like(theta)
-            latest = found.after(latest, evidence.n_pairs)
+            latest = evidence.at(problem, theta, latest.users).after(latest, evidence.n_pairs)
             objective.append(latest.objective)
             change.append(latest.change)
             report(latest.objective, latest.change)
             save(latest)
-        return -latest.objective, -evidence.gradient(problem, latest)
+        return latest.objective, evidence.gradient(problem, latest)
 
     try:
-        found = scipy.optimize.minimize(
+        found = lbfgs(
             function,
             first.theta,
-            jac=True,
-            method="L-BFGS-B",
-            options={
-                "maxfun": max_iter,
-                "maxiter": max_iter,
-                "maxcor": _MEMORY,
-                "ftol": tol * evidence.n_pairs / max(1.0, abs(first.objective)),
-                "gtol": 0.0,
-            },
+            maxfun=max_iter,
+            maxiter=max_iter,
+            maxcor=_MEMORY,
+            ftol=tol * evidence.n_pairs / max(1.0, abs(first.objective)),
+            gtol=0.0,
         )
         status = Status(True, f"converged after {latest.loop} evaluations of the evidence")
         if found.status == 1:

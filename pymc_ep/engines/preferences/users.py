@@ -1,4 +1,4 @@
-"""What is done where users are: a function of a part of these and of the prior, see `pymc_ep.engines.partitions`."""
+"""A pass over the users of a part, given the prior; see `pymc_ep.engines.partitions`."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from pymc_ep.kernels.comparisons import Comparisons, precision_losses, prior_fac
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.compiled import compile_site
 
-__all__ = ["Effort", "ObservedComparisons", "Totals", "UserFactors", "expect", "factorised", "item_weights"]
+__all__ = ["Effort", "ObservedComparisons", "Totals", "UserFactors", "blocks", "expect", "factorised", "item_weights"]
 
 _NUMBERS = 2**22
 """Largest number of entries of the covariances of a block of users, 32 MiB."""
@@ -113,8 +113,7 @@ def expect(
     comparisons, observed = data
     found, held_log_p, curvature = [], 0.0, np.zeros((len(prior.mean),) * 2)
     moments = partial(_moments, site)
-    for users in _blocks(comparisons):
-        some, _, pairs, _ = comparisons.some(users)
+    for some, _, pairs in blocks(comparisons):
         first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
         lower = factorised(some, prior, kernel, effort.backend)
         settled = settle(some, lower, prior.mean, first, moments, observed[pairs], **effort._asdict())
@@ -129,7 +128,7 @@ def expect(
     return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature)
 
 
-def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray, backend: str) -> np.ndarray:
+def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray, backend: str = "auto") -> np.ndarray:
     """Return the Cholesky factors of the prior covariances of the users' items; raise if one has none."""
     lower, failed = prior_factors(comparisons, prior.factors, kernel, prior.scale, backend=backend)
     if failed >= 0:
@@ -154,13 +153,14 @@ def _moments(site: Site, mean: np.ndarray, variance: np.ndarray) -> Tilted:
     return compile_site(site).moments(np.ones_like(mean), mean, variance)
 
 
-def _blocks(comparisons: Comparisons) -> Iterator[np.ndarray]:
-    """Yield blocks of users whose covariances fit a buffer."""
+def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, np.ndarray]]:
+    """Yield comparisons of users whose covariances fit a buffer, with the places of their items and comparisons."""
     squares, begin = comparisons.square_ends, 0
     while begin < comparisons.n_users:
         end = int(np.searchsorted(squares, squares[begin] + _NUMBERS, side="right")) - 1
-        yield np.arange(begin, max(end, begin + 1))
-        begin = max(end, begin + 1)
+        users = np.arange(begin, max(end, begin + 1))
+        yield comparisons.some(users)[:3]
+        begin = users[-1] + 1
 
 
 def _add(total: np.ndarray, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray) -> None:

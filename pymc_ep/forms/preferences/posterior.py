@@ -9,16 +9,13 @@ import numpy as np
 import scipy.linalg
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
-from pymc_ep.engines.preferences.users import UserFactors, factorised
+from pymc_ep.engines.preferences.users import UserFactors, blocks, factorised
 from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, UtilityPrior
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.kernels.comparisons import difference_moments, precision_losses
 from pymc_ep.sites.compiled import compile_site
 
 __all__ = ["PreferencePosterior", "UserPosterior"]
-
-_NUMBERS = 2**22
-"""Largest number of entries of the arrays of a block of users, 32 MiB."""
 
 
 class UserPosterior(NamedTuple):
@@ -91,13 +88,9 @@ class PreferencePosterior:
     def each(self, users: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of given users, positions among all of the model, in their order."""
         place = {user: k for k, user in enumerate(self.compared.users.tolist())}
-        n_items = max(1, int(np.diff(self.compared.comparisons.item_ends).max()))
-        step = max(1, _NUMBERS // n_items**2)
-        for begin in range(0, len(users), step):
-            own = users[begin : begin + step].tolist()
-            found = self._compared(np.array([place[u] for u in own if u in place], dtype=np.int64))
-            for user in own:
-                yield next(found)._replace(user=user) if user in place else _unseen(user)
+        found = self._compared(np.array([place[u] for u in users.tolist() if u in place], dtype=np.int64))
+        for user in users.tolist():
+            yield next(found)._replace(user=user) if user in place else _unseen(user)
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of the utilities of all users."""
@@ -173,27 +166,17 @@ class PreferencePosterior:
 
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
-        if not len(places):
-            return
-        some, items, pairs, _ = self.compared.comparisons.some(places)
+        own, items, pairs, _ = self.compared.comparisons.some(places)
         prior, kernel = self._prior
-        lower = factorised(some, prior, kernel.matrix, self.form.backend)
-        sites = self.users.sites
-        precision, zero = sites.precision[pairs], np.zeros(len(pairs))
-        white = difference_moments(some, lower, zero, zero, precision, backend=self.form.backend).whitened
-        losses = precision_losses(some, white, precision, backend=self.form.backend)
-        weights, squares = self.users.weights[items], some.square_ends
-        for k in range(some.n_users):
-            here, (own, _) = slice(*squares[k : k + 2]), some.of_user(k)
-            shape = (some.n_items(k), -1)
-            yield UserPosterior(
-                -1,
-                some.items[own],
-                weights[own],
-                losses[here].reshape(shape),
-                white[here].reshape(shape),
-                lower[here].reshape(shape),
-            )
+        weights, precision = self.users.weights[items], self.users.sites.precision[pairs]
+        for some, items, pairs in blocks(own):
+            lower, zero = factorised(some, prior, kernel.matrix), np.zeros(len(pairs))
+            white = difference_moments(some, lower, zero, zero, precision[pairs]).whitened
+            losses, squares = precision_losses(some, white, precision[pairs]), some.square_ends
+            for k in range(some.n_users):
+                here, (mine, _) = slice(*squares[k : k + 2]), some.of_user(k)
+                matrices = (part[here].reshape(some.n_items(k), -1) for part in (losses, white, lower))
+                yield UserPosterior(-1, some.items[mine], weights[items[mine]], *matrices)
 
 
 def _unseen(user: int) -> UserPosterior:

@@ -2,7 +2,6 @@
 
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 from pymc_ep.kernels.comparisons.dispatch import (
-    comparison_backend,
     difference_means,
     difference_moments,
     precision_losses,
@@ -12,7 +11,6 @@ from pymc_ep.kernels.comparisons.dispatch import (
 __all__ = [
     "Comparisons",
     "Differences",
-    "comparison_backend",
     "difference_means",
     "difference_moments",
     "precision_losses",

@@ -56,11 +56,9 @@ class Comparisons(NamedTuple):
     def square_places(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of the users' n x n matrices as places of items, (sum of n^2,) each."""
         counts = np.diff(self.item_ends)
-        rows = np.repeat(np.arange(len(self.items)), np.repeat(counts, counts))
-        begin = np.repeat(self.item_ends[:-1], counts**2)
-        return rows, begin + (np.arange(len(rows)) - np.repeat(self.square_ends[:-1], counts**2)) % np.repeat(
-            counts, counts**2
-        )
+        begin, ends, n = (np.repeat(one, counts**2) for one in (self.item_ends[:-1], self.square_ends[:-1], counts))
+        row, column = np.divmod(np.arange(len(n)) - ends, n)
+        return begin + row, begin + column
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:

@@ -7,14 +7,14 @@ import numpy as np
 
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 
-__all__ = ["comparison_backend", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
+__all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 _FEW = 30
 """Largest number of users for NumPy, which takes some 50 microseconds for each; Numba's bodies take some seconds to
 compile on a new machine."""
 
 
-def comparison_backend(backend: str, comparisons: Comparisons) -> str:
+def _chosen(backend: str, comparisons: Comparisons) -> str:
     """Return the bodies that suit so many users, or those asked for."""
     if backend != "auto":
         return backend
@@ -25,7 +25,7 @@ def prior_factors(
     comparisons: Comparisons, factors: np.ndarray, kernel: np.ndarray, scale: float, *, backend: str = "auto"
 ) -> tuple[np.ndarray, int]:
     """Return the Cholesky factors of the users' prior covariances; see the NumPy body."""
-    chosen = comparison_backend(backend, comparisons)
+    chosen = _chosen(backend, comparisons)
     if chosen != "numba":
         return _body(chosen).prior_factors(comparisons, factors, kernel, scale)
     squares = comparisons.square_ends
@@ -45,7 +45,7 @@ def difference_moments(
     backend: str = "auto",
 ) -> Differences:
     """Return the posterior of the differences; see the NumPy body."""
-    chosen = comparison_backend(backend, comparisons)
+    chosen = _chosen(backend, comparisons)
     if chosen != "numba":
         return _body(chosen).difference_moments(comparisons, lower, mean, shift, precision)
     out = Differences.empty(comparisons)
@@ -64,7 +64,7 @@ def difference_means(
     backend: str = "auto",
 ) -> np.ndarray:
     """Return the posterior means of the differences for other shifts; see the NumPy body."""
-    chosen = comparison_backend(backend, comparisons)
+    chosen = _chosen(backend, comparisons)
     if chosen != "numba":
         return _body(chosen).difference_means(comparisons, whitened, mean, shift, precision)
     out = np.zeros(len(mean))
@@ -77,7 +77,7 @@ def precision_losses(
     comparisons: Comparisons, whitened: np.ndarray, precision: np.ndarray, *, backend: str = "auto"
 ) -> np.ndarray:
     """Return H - H cov(f | factors) H of each user; see the NumPy body."""
-    chosen = comparison_backend(backend, comparisons)
+    chosen = _chosen(backend, comparisons)
     if chosen != "numba":
         return _body(chosen).precision_losses(comparisons, whitened, precision)
     squares = comparisons.square_ends
