@@ -37,6 +37,9 @@ _MOST_FITS = 500
 _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
 """Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
 the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
+_NO_DRAWS = "Not enough samples"
+"""What `pymc.sample` says where Ctrl-C ends it while it tunes."""
+_INTERRUPTED = "Sampling was interrupted before its first draw."
 
 
 def sample(
@@ -64,9 +67,14 @@ def sample(
             ConvergenceWarning,
             stacklevel=3,
         )
-    sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
+    try:
+        sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
+    except ValueError as error:
+        if _NO_DRAWS not in str(error):
+            raise
+        raise KeyboardInterrupt(_INTERRUPTED) from error
     if not compat.group(sampled, "posterior").sizes["draw"]:
-        raise KeyboardInterrupt("Sampling was interrupted before its first draw.")
+        raise KeyboardInterrupt(_INTERRUPTED)
     with blas_threads(form, arguments["blas_cores"]):
         requested = _ChainRequest(arguments["draws"], why)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]

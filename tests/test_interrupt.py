@@ -306,9 +306,12 @@ def test_a_signal_ends_a_search(seconds):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_signal_ends_sampling():
     """The draws made are those of the result; where chains take turns, each takes a signal to end."""
-    before = "sample = pm.sample; pm.sample = lambda *a, **k: (print('running', flush=True), sample(*a, **k))[1]"
+    before = (
+        "sample, told = pm.sample, lambda trace, draw: draw.tuning or draw.draw_idx % 100 or print('running', flush=True); "
+        "pm.sample = lambda *a, **k: sample(*a, callback=told, **k)"
+    )
     options = "hyper='sample', draws=500_000, chains=1, random_seed=1, progressbar=False"
-    out = interrupted_run("running", 25.0, n=3, likelihood="pm.Normal('y', f, 0.5", before=before, options=options)
+    out = interrupted_run("running", 0.5, n=3, likelihood="pm.Normal('y', f, 0.5", before=before, options=options)
     assert "ended False interrupted after" in out and "of 500000 draws a chain" in out
 
 
@@ -318,6 +321,20 @@ def test_sampling_without_a_draw_is_an_interruption(monkeypatch):
     monkeypatch.setattr(pm, "sample", lambda *_, **__: draws)
     with pytest.raises(KeyboardInterrupt, match="before its first draw"):
         pmep.fit(model=model, hyper="sample", draws=10, chains=1, progressbar=False)
+
+
+def test_an_interruption_while_chains_tune_is_one():
+    """Raised by PyMC's own callback, as Ctrl-C would be: PyMC makes a ValueError of it."""
+    model, sample = model_of(process), pm.sample
+
+    def press(trace, draw):
+        if draw.draw_idx == 3:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(pm, "sample", lambda **arguments: sample(callback=press, **arguments))
+        with pytest.raises(KeyboardInterrupt, match="before its first draw"):
+            pmep.fit(model=model, hyper="sample", draws=10, chains=1, sample_kwargs={"tune": 10}, progressbar=False)
 
 
 def test_an_interrupted_integration_returns_draws_of_what_it_knows(monkeypatch):
