@@ -257,10 +257,11 @@ def test_recovered_draws_have_the_nearest_fit(monkeypatch):
 
 
 SCRIPT = """
-import sys, warnings
+import signal, sys, warnings
 import numpy as np, pymc as pm, pymc_ep as pmep
 from pymc_ep import calls
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored in a process of the background.
 warnings.simplefilter("ignore")
 n = {n}
 x = np.linspace(0, 10, n)[:, None]
