@@ -10,6 +10,7 @@ from scipy.stats import norm
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
 from pymc_ep.engines.preferences.maximisation import Statistics, maximised
@@ -45,9 +46,9 @@ class Problem:
         return np.concatenate([prior.mean, prior.factors.ravel(), [0.5 * np.log(prior.scale)]])
 
 
-def problem(seed=0, parts=1, held=None, tol=1e-11, **sizes):
+def problem(seed=0, parts=1, held=None, tol=1e-11, link="probit", approximation=EXPECTATION, scaled=1.0, **sizes):
     (mean, factors, scale, kernel), rows = simulated(seed=seed, **sizes)
-    prior = UtilityPrior(mean, factors, scale)
+    prior = UtilityPrior(mean, np.sqrt(scaled) * factors, scaled * scale)
     compared = ComparedUsers.of(*rows, len(mean))
     n_pairs = len(compared.order)
     observed = np.ones(n_pairs) if held is None else 1.0 - held
@@ -60,8 +61,9 @@ def problem(seed=0, parts=1, held=None, tol=1e-11, **sizes):
         partitions,
         len(compared.users),
         int(observed.sum()),
-        get_site("probit"),
+        get_site(link),
         Effort(tol, 500),
+        approximation,
         holds_out=held is not None,
     )
     first = evidence.at(

@@ -1,8 +1,10 @@
 """Evidence of comparisons at hyperparameters, its gradient, and the search for its maximum.
 
-At a fixed point of EP the log evidence is stationary in the factors, so that its gradient is that at fixed factors:
+Where the log evidence is stationary in the factors, as at a fixed point of EP, its gradient is that at fixed factors:
 
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
+
+That of Laplace's approximation has a `Response` too.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.partitions import Partitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
 from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
 from pymc_ep.sites.base import Site
@@ -54,7 +57,7 @@ class State(NamedTuple):
         `UserFactors` of each part.
     totals : Totals
     objective : float
-        EP's log evidence and the log prior of the hyperparameters.
+        Log evidence, by the method, and the log prior of the hyperparameters.
     score : float
         By which states compare: the log probability of comparisons that are held out, or `objective` without any.
     change : float
@@ -103,15 +106,24 @@ class ComparisonEvidence:
     site : Site
         Of a comparison.
     effort : Effort
+    approximation : Approximation
     holds_out : bool
         Whether some comparisons are held out.
     """
 
     def __init__(
-        self, parts: Partitions, n_users: int, n_pairs: int, site: Site, effort: Effort, *, holds_out: bool = False
+        self,
+        parts: Partitions,
+        n_users: int,
+        n_pairs: int,
+        site: Site,
+        effort: Effort,
+        approximation: Approximation = EXPECTATION,
+        *,
+        holds_out: bool = False,
     ):
         self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
-        self.holds_out = holds_out
+        self.approximation, self.holds_out = approximation, holds_out
 
     def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Any) -> State:
         """Settle the factors of all users, from given ones.
@@ -122,14 +134,17 @@ class ComparisonEvidence:
             If the prior covariance of the items of a user is not positive definite.
         """
         prior, kernel = problem.prior(theta)
-        shared = prior, kernel.matrix, self.site, self.effort
+        shared = prior, kernel.matrix, self.site, self.approximation, self.effort
         users, totals = self.parts.run(expect, users, shared=shared)
         objective = totals.log_z + problem.log_prior(theta)
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 
     def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
         """Return the gradient of the objective, (p,)."""
-        return problem.gradient(state.theta, UtilityGradient(state.totals.slope, -0.5 * state.totals.curvature))
+        slope, curvature, response = state.totals.slope, state.totals.curvature, state.totals.response
+        if response is not None:
+            slope, curvature = slope + response.slope, curvature + response.curvature
+        return problem.gradient(state.theta, UtilityGradient(slope, -0.5 * curvature))
 
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""

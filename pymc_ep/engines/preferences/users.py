@@ -1,19 +1,19 @@
 """A pass over the users of a part, given the prior; see `pymc_ep.engines.partitions`."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.preferences.expectation import Settled, Sites, settle
-from pymc_ep.engines.preferences.values import UtilityPrior
+from pymc_ep.engines.preferences.approximations import Approximation
+from pymc_ep.engines.preferences.expectation import Settled, settle
+from pymc_ep.engines.preferences.values import Sites, UtilityPrior
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.kernels.comparisons import Comparisons, precision_losses, prior_factors
-from pymc_ep.sites.base import Site, Tilted
+from pymc_ep.kernels.comparisons import Comparisons, difference_means, precision_losses, prior_factors
+from pymc_ep.sites.base import Site
 from pymc_ep.sites.compiled import compile_site
 
-__all__ = ["Effort", "ObservedComparisons", "Totals", "UserFactors", "blocks", "expect", "factorised", "item_weights"]
+__all__ = ["Effort", "ObservedComparisons", "Totals", "UserFactors", "blocks", "expect", "factorised"]
 
 _NUMBERS = 2**22
 """Largest number of entries of the covariances of a block of users, 32 MiB."""
@@ -80,6 +80,21 @@ class UserFactors(NamedTuple):
         return cls(sites, *(np.concatenate([part[k] for part in parts]) for k in range(1, len(cls._fields))))
 
 
+class Response(NamedTuple):
+    """Sums over users, by which the log evidence changes with factors that move with the prior.
+
+    Attributes
+    ----------
+    slope : ndarray, (I,)
+        Of r: its gradient in b.
+    curvature : ndarray, (I, I)
+        Of -(r w^T + w r^T): minus twice its gradient in S.
+    """
+
+    slope: np.ndarray
+    curvature: np.ndarray
+
+
 class Totals(NamedTuple):
     """Sums over users.
 
@@ -89,19 +104,28 @@ class Totals(NamedTuple):
     held_log_p : float
         Log predictive probability of the comparisons that are held out.
     slope : ndarray, (I,)
-        Of w: the gradient of the log evidence in b.
+        Of w: the gradient of the log evidence in b at given factors.
     curvature : ndarray, (I, I)
-        Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice the gradient of the log evidence in S.
+        Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice that gradient in S.
+    response : Response, optional
+        None where the log evidence is stationary in the factors.
     """
 
     log_z: float
     held_log_p: float
     slope: np.ndarray
     curvature: np.ndarray
+    response: Response | None = None
 
 
 def expect(
-    data: ObservedComparisons, own: UserFactors, prior: UtilityPrior, kernel: np.ndarray, site: Site, effort: Effort
+    data: ObservedComparisons,
+    own: UserFactors,
+    prior: UtilityPrior,
+    kernel: np.ndarray,
+    site: Site,
+    approximation: Approximation,
+    effort: Effort,
 ) -> tuple[UserFactors, Totals]:
     """Settle the factors of the users of a part, from those of an earlier prior.
 
@@ -111,21 +135,28 @@ def expect(
         If the prior covariance of the items of a user is not positive definite.
     """
     comparisons, observed = data
-    found, held_log_p, curvature = [], 0.0, np.zeros((len(prior.mean),) * 2)
-    moments = partial(_moments, site)
+    found, held_log_p, size, compiled = [], 0.0, len(prior.mean), compile_site(site)
+    curvature = np.zeros((size, size))
+    response = Response(np.zeros(size), np.zeros((size, size))) if approximation.response else None
     for some, _, pairs in blocks(comparisons):
         first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
         lower = factorised(some, prior, kernel, effort.backend)
-        settled = settle(some, lower, prior.mean, first, moments, observed[pairs], **effort._asdict())
+        settled = settle(some, lower, prior.mean, first, compiled, approximation, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():
-            held_log_p += float(moments(settled.mean[held], settled.variance[held]).log_z.sum())
-        weights = item_weights(some, settled)
+            held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
+        weights = item_sums(some, settled.sites.shift - settled.sites.precision * settled.mean)
         losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
-        _add(curvature, some, losses, weights)
+        rows, columns = some.square_places
+        _add(curvature, some, losses - weights[rows] * weights[columns])
+        if response is not None and approximation.response is not None:
+            derivative = approximation.response(compiled, settled.mean, settled.variance)
+            moved = _response(some, settled, observed[pairs] * derivative, effort.backend)
+            np.add.at(response.slope, some.items, moved)
+            _add(response.curvature, some, -moved[rows] * weights[columns] - weights[rows] * moved[columns])
         found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
     after = UserFactors.joined(found)
-    slope = np.bincount(comparisons.items, after.weights, len(prior.mean))
-    return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature)
+    slope = np.bincount(comparisons.items, after.weights, size)
+    return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature, response)
 
 
 def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray, backend: str = "auto") -> np.ndarray:
@@ -140,17 +171,17 @@ def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray
     return lower
 
 
-def item_weights(comparisons: Comparisons, settled: Settled) -> np.ndarray:
-    """Return w, (N,), see `UserFactors`: the slopes of the factors at the posterior mean, with signs of their items."""
+def item_sums(comparisons: Comparisons, values: np.ndarray) -> np.ndarray:
+    """Return the sums, (N,), over the comparisons of each user's items of values, (P,): signed, + where an item won."""
     firsts, seconds = comparisons.places
-    slope = settled.sites.shift - settled.sites.precision * settled.mean
-    total = np.bincount(firsts, slope, len(comparisons.items))
-    return total - np.bincount(seconds, slope, len(comparisons.items))
+    return np.bincount(firsts, values, len(comparisons.items)) - np.bincount(seconds, values, len(comparisons.items))
 
 
-def _moments(site: Site, mean: np.ndarray, variance: np.ndarray) -> Tilted:
-    """Return the tilted moments of the factor of a comparison that the first item has won."""
-    return compile_site(site).moments(np.ones_like(mean), mean, variance)
+def _response(comparisons: Comparisons, settled: Settled, derivative: np.ndarray, backend: str) -> np.ndarray:
+    """Return r = (I + H S)^{-1} D^T s, (N,), for derivatives s of the evidence in the differences at the mode."""
+    none = np.zeros_like(derivative)
+    spread = difference_means(comparisons, settled.whitened, none, derivative, none, backend=backend)
+    return item_sums(comparisons, derivative - settled.sites.precision * spread)
 
 
 def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, np.ndarray]]:
@@ -163,9 +194,8 @@ def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, 
         begin = users[-1] + 1
 
 
-def _add(total: np.ndarray, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray) -> None:
-    """Add Q - w w^T of each user at the places of its items."""
+def _add(total: np.ndarray, comparisons: Comparisons, values: np.ndarray) -> None:
+    """Add the users' n x n matrices, one after the other, at the places of their items."""
     rows, columns = comparisons.square_places
     items = comparisons.items.astype(np.int64)
-    values = losses - weights[rows] * weights[columns]
     np.add.at(total.reshape(-1), items[rows] * len(total) + items[columns], values)

@@ -9,7 +9,7 @@ import scipy.linalg
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.comparisons import Comparisons
 
-__all__ = ["ComparedUsers", "Kernel", "Learned", "UtilityGradient", "UtilityPrior"]
+__all__ = ["ComparedUsers", "Kernel", "Learned", "Sites", "UtilityGradient", "UtilityPrior"]
 
 
 class UtilityPrior(NamedTuple):
@@ -86,6 +86,18 @@ class Kernel:
     def solve(self, x: np.ndarray) -> np.ndarray:
         """Return L^{-1} x."""
         return scipy.linalg.solve_triangular(self.root, x, lower=True, check_finite=False)
+
+
+class Sites(NamedTuple):
+    """Gaussian factors exp(shift d - precision d^2 / 2) of the differences d.
+
+    Attributes
+    ----------
+    shift, precision : ndarray, (P,)
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
 
 
 class ComparedUsers(NamedTuple):

@@ -1,4 +1,4 @@
-"""Expectation propagation on preferences: options, fit, warnings."""
+"""Expectation propagation on preferences: options, fit, warnings; and the fit by other approximations."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -12,11 +12,11 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_positive, check_whole
 from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
-from pymc_ep.engines.preferences.expectation import Sites
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers
+from pymc_ep.engines.preferences.values import ComparedUsers, Sites
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
@@ -44,12 +44,10 @@ _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
 _CHECKPOINT = "comparisons of the checkpoint"
 """Entry of checkpoints that identifies the comparisons."""
-_EVIDENCE = "log evidence of the comparisons by expectation propagation, at the hyperparameters of the result"
-"""Description of the log evidence in the result."""
 
 
-def solve(call: Call[CompiledPreferences]) -> Solution:
-    """Fit a form of preferences.
+def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECTATION) -> Solution:
+    """Fit a form of preferences by one of the approximations of each user's posterior.
 
     Raises
     ------
@@ -71,26 +69,31 @@ def solve(call: Call[CompiledPreferences]) -> Solution:
         held = _held_out(form, compared, settings)
         # Comparisons that are held out have no factors.
         first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
-        evidence = _evidence(form, compared, settings, 1.0 - held)
+        evidence = _evidence(form, compared, settings, approximation, 1.0 - held)
         start = evidence.at(form, _started(form, theta, settings["seed"]), evidence.parts.place([first]))
         found = _learned(call, evidence, settings, start, compared, digest)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
         loop = found.state.chosen.loop
         (users,) = evidence.parts.collect(found.state.chosen.users)
-    evidence = _evidence(form, compared, settings, np.ones(len(compared.order)))
+    evidence = _evidence(form, compared, settings, approximation, np.ones(len(compared.order)))
     last = evidence.at(form, theta, evidence.parts.place([users]))._replace(loop=loop)
     run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
-    return _solution(form, run, settings, compared, evidence.parts.collect(last.users)[0])
+    (users,) = evidence.parts.collect(last.users)
+    return _solution(form, run, settings, compared, users, approximation)
 
 
 def _evidence(
-    form: CompiledPreferences, compared: ComparedUsers, settings: dict[str, Any], observed: np.ndarray
+    form: CompiledPreferences,
+    compared: ComparedUsers,
+    settings: dict[str, Any],
+    approximation: Approximation,
+    observed: np.ndarray,
 ) -> ComparisonEvidence:
     """Return the evidence of comparisons, of which those with zero in `observed`, (P,), are held out."""
     parts = LocalPartitions([ObservedComparisons(compared.comparisons, observed)])
     effort = Effort(settings["tol"], _MOST_UPDATES)
     site, sizes = form.form.comparisons.site, (len(compared.users), int(observed.sum()))
-    return ComparisonEvidence(parts, *sizes, site, effort, holds_out=not observed.all())
+    return ComparisonEvidence(parts, *sizes, site, effort, approximation, holds_out=not observed.all())
 
 
 def _learned(
@@ -171,7 +174,12 @@ def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers) -> 
 
 
 def _solution(
-    form: CompiledPreferences, found: Run[State], settings: dict[str, Any], compared: ComparedUsers, users: UserFactors
+    form: CompiledPreferences,
+    found: Run[State],
+    settings: dict[str, Any],
+    compared: ComparedUsers,
+    users: UserFactors,
+    approximation: Approximation,
 ) -> Solution:
     """Return the solution."""
     own = _saved(compared, users)
@@ -204,7 +212,7 @@ def _solution(
         status="; ".join(remarks),
         converged=found.status.converged and not unsettled.any(),
         settings=settings,
-        log_evidence_is=_EVIDENCE,
+        log_evidence_is=f"{approximation.evidence}, at the hyperparameters of the result",
         objective_is="log evidence + log prior",
         max_change_is="rise of the objective, a comparison",
     )
