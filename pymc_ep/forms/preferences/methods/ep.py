@@ -88,7 +88,7 @@ def _evidence(
 ) -> ComparisonEvidence:
     """Return the evidence of comparisons, of which those with zero in `observed`, (P,), are held out."""
     parts = LocalPartitions([ObservedComparisons(compared.comparisons, observed)])
-    effort = Effort(settings["tol"], _MOST_UPDATES)
+    effort = Effort(settings["tol"], _MOST_UPDATES, form.backend)
     site, sizes = form.form.comparisons.site, (len(compared.users), int(observed.sum()))
     return ComparisonEvidence(parts, *sizes, site, effort, holds_out=not observed.all())
 
