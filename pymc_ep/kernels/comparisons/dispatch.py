@@ -1,4 +1,4 @@
-"""Dispatch of the posteriors of compared utilities: by NumPy for few users, by Numba for many, by C and JAX if asked."""
+"""Dispatch of posteriors of compared utilities: by NumPy for few users, by Numba for many, by C and JAX if asked."""
 
 from importlib import import_module
 from types import ModuleType
