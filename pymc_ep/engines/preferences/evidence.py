@@ -8,7 +8,7 @@ That of Laplace's approximation has a `Response` too.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pymc_ep.engines.ascent import lbfgs
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
-from pymc_ep.engines.partitions import Partitions
+from pymc_ep.engines.partitions import Handles, Partitions
 from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
 from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
@@ -71,7 +71,7 @@ class State(NamedTuple):
     """
 
     theta: np.ndarray
-    users: Any
+    users: Handles
     totals: Totals
     objective: float
     score: float
@@ -125,8 +125,8 @@ class ComparisonEvidence:
         self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
         self.approximation, self.holds_out = approximation, holds_out
 
-    def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Any) -> State:
-        """Settle the factors of all users, from given ones.
+    def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> State:
+        """Settle the factors of all users, from given ones; where workers are lost, those of their parts anew.
 
         Raises
         ------
@@ -135,7 +135,13 @@ class ComparisonEvidence:
         """
         prior, kernel = problem.prior(theta)
         shared = prior, kernel.matrix, self.site, self.approximation, self.effort
-        users, totals = self.parts.run(expect, users, shared=shared)
+
+        def settled() -> tuple[Handles, Totals]:
+            after, totals = self.parts.run(expect, users, shared=shared)
+            self.parts.keep(after)
+            return after, totals
+
+        users, totals = self.parts.attempt(settled)
         objective = totals.log_z + problem.log_prior(theta)
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 

@@ -73,6 +73,14 @@ class UserFactors(NamedTuple):
         sites = Sites(np.zeros(n_pairs), np.zeros(n_pairs))
         return cls(sites, np.zeros(len(comparisons.items)), np.zeros(n_users), np.full(n_users, np.inf))
 
+    def of_users(self, comparisons: Comparisons, users: slice) -> "UserFactors":
+        """Return the factors of successive users, given the comparisons of all."""
+        items, pairs = (
+            slice(*ends[[users.start, users.stop]]) for ends in (comparisons.item_ends, comparisons.pair_ends)
+        )
+        sites = Sites(*(part[pairs] for part in self.sites))
+        return UserFactors(sites, self.weights[items], self.log_z[users], self.change[users])
+
     @classmethod
     def joined(cls, parts: Sequence["UserFactors"]) -> "UserFactors":
         """Return the factors of successive users."""

@@ -13,6 +13,7 @@ from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityGradient, UtilityPrior
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
 
@@ -28,7 +29,7 @@ class CompiledPreferences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy.
+        Keywords of `pytensor.function`; by default functions run on NumPy. A mode also picks the bodies of kernels.
     """
 
     form: Preferences
@@ -38,6 +39,7 @@ class CompiledPreferences(DrawFunctions):
     def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self.backend = bodies_of(compile_kwargs)
         self._kernel: Kernel | None = None
         self.restart(hyper_start)
 

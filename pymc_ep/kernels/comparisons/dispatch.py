@@ -1,10 +1,11 @@
-"""Dispatch of the posteriors of compared utilities: NumPy's bodies for few users, Numba's for many."""
+"""Dispatch of posteriors of compared utilities: by NumPy for few users, by Numba for many, by C and JAX if asked."""
 
 from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 
+from pymc_ep.kernels.array_op import compiled_in_c
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 
 __all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
@@ -26,6 +27,9 @@ def prior_factors(
 ) -> tuple[np.ndarray, int]:
     """Return the Cholesky factors of the users' prior covariances; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        lower, first = compiled_in_c(_ops().PriorFactors())(*comparisons, factors, kernel, scale)
+        return lower, int(first)
     if chosen != "numba":
         return _body(chosen).prior_factors(comparisons, factors, kernel, scale)
     squares = comparisons.square_ends
@@ -46,6 +50,8 @@ def difference_moments(
 ) -> Differences:
     """Return the posterior of the differences; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return Differences(*compiled_in_c(_ops().DifferenceMoments())(*comparisons, lower, mean, shift, precision))
     if chosen != "numba":
         return _body(chosen).difference_moments(comparisons, lower, mean, shift, precision)
     out = Differences.empty(comparisons)
@@ -65,6 +71,8 @@ def difference_means(
 ) -> np.ndarray:
     """Return the posterior means of the differences for other shifts; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return compiled_in_c(_ops().DifferenceMeans())(*comparisons, whitened, mean, shift, precision)
     if chosen != "numba":
         return _body(chosen).difference_means(comparisons, whitened, mean, shift, precision)
     out = np.zeros(len(mean))
@@ -78,6 +86,8 @@ def precision_losses(
 ) -> np.ndarray:
     """Return H - H cov(f | factors) H of each user; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return compiled_in_c(_ops().PrecisionLosses())(*comparisons, whitened, precision)
     if chosen != "numba":
         return _body(chosen).precision_losses(comparisons, whitened, precision)
     squares = comparisons.square_ends
@@ -92,3 +102,7 @@ def _ends(comparisons: Comparisons) -> tuple[np.ndarray, ...]:
 
 def _body(chosen: str) -> ModuleType:
     return import_module(f"pymc_ep.kernels.comparisons.{'body' if chosen == 'numpy' else chosen}")
+
+
+def _ops() -> ModuleType:
+    return import_module("pymc_ep.kernels.comparisons.op")

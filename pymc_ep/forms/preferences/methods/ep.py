@@ -11,11 +11,11 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_positive, check_whole
-from pymc_ep.engines.partitions import LocalPartitions
 from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
+from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
-from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
+from pymc_ep.engines.preferences.users import Effort, UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Sites
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
@@ -28,6 +28,8 @@ __all__ = ["OPTIONS", "PREFERENCE_EP", "rebuild", "solve"]
 OPTIONS = {
     "learn": "evidence",
     "held_out": "auto",
+    "partitions": None,
+    "client": None,
     "tol": 1e-8,
     "evidence_tol": 1e-5,
     "max_iter": 200,
@@ -62,6 +64,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     compared, digest = form.compared(), form.fingerprint()["comparisons"]
     if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
         raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
+    where = settings.pop("partitions"), settings.pop("client")
     users, theta = _first_factors(call, compared), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
     objective = change = np.zeros(0)
@@ -69,31 +72,33 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         held = _held_out(form, compared, settings)
         # Comparisons that are held out have no factors.
         first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
-        evidence = _evidence(form, compared, settings, approximation, 1.0 - held)
-        start = evidence.at(form, _started(form, theta, settings["seed"]), evidence.parts.place([first]))
-        found = _learned(call, evidence, settings, start, compared, digest)
+        with divided(compared.comparisons, 1.0 - held, *where) as parts:
+            evidence = _evidence(form, parts, settings, approximation, 1.0 - held)
+            start = evidence.at(form, _started(form, theta, settings["seed"]), parts.place(first))
+            found = _learned(call, evidence, settings, start, compared, digest, parts)
+            users = parts.collect(found.state.chosen.users)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
         loop = found.state.chosen.loop
-        (users,) = evidence.parts.collect(found.state.chosen.users)
-    evidence = _evidence(form, compared, settings, approximation, np.ones(len(compared.order)))
-    last = evidence.at(form, theta, evidence.parts.place([users]))._replace(loop=loop)
+    every = np.ones(len(compared.order))
+    with divided(compared.comparisons, every, *where) as parts:
+        evidence = _evidence(form, parts, settings, approximation, every)
+        last = evidence.at(form, theta, parts.place(users))._replace(loop=loop)
+        users = parts.collect(last.users)
     run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
-    (users,) = evidence.parts.collect(last.users)
     return _solution(form, run, settings, compared, users, approximation)
 
 
 def _evidence(
     form: CompiledPreferences,
-    compared: ComparedUsers,
+    users: DividedUsers,
     settings: dict[str, Any],
     approximation: Approximation,
     observed: np.ndarray,
 ) -> ComparisonEvidence:
     """Return the evidence of comparisons, of which those with zero in `observed`, (P,), are held out."""
-    parts = LocalPartitions([ObservedComparisons(compared.comparisons, observed)])
-    effort = Effort(settings["tol"], _MOST_UPDATES)
-    site, sizes = form.form.comparisons.site, (len(compared.users), int(observed.sum()))
-    return ComparisonEvidence(parts, *sizes, site, effort, approximation, holds_out=not observed.all())
+    effort = Effort(settings["tol"], _MOST_UPDATES, form.backend)
+    site, sizes = form.form.comparisons.site, (users.comparisons.n_users, int(observed.sum()))
+    return ComparisonEvidence(users.parts, *sizes, site, effort, approximation, holds_out=not observed.all())
 
 
 def _learned(
@@ -103,13 +108,13 @@ def _learned(
     start: State,
     compared: ComparedUsers,
     digest: np.ndarray,
+    parts: DividedUsers,
 ) -> Run[State]:
     """Return the search for hyperparameters, which saves its states at intervals."""
     form, limit = call.form, settings["max_iter"]
 
     def arrays(state: State) -> dict[str, np.ndarray]:
-        (users,) = evidence.parts.collect(state.users)
-        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users)
+        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, parts.collect(state.users))
 
     def save(state: State) -> None:
         if call.checkpoint.due:
@@ -151,6 +156,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"held_out={share!r} must be 'auto', or a share of comparisons in [0, 1).")
     for name in ("tol", "evidence_tol"):
         check_positive(name, options[name])
+    if options["partitions"] is not None:
+        check_whole("partitions", options["partitions"])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
     return options
