@@ -65,7 +65,7 @@ class PreferenceUtility(Continuous):
         Mean utilities; zero by default.
     kernel : tensor_like, (I, I), or pymc.gp.cov.Covariance, optional
         Covariance of items, or a covariance function of features `X`. The identity by default.
-    X : array_like, (I, F), optional
+    X : array_like or pymc.Data, (I, F), optional
         Features of the items, for a covariance function.
     sigma : tensor_like, (), optional
         Scale of the kernel; one by default.
@@ -162,6 +162,8 @@ def _matrix(kernel: Any, X: Any) -> Any:
     if isinstance(kernel, BaseCovariance):
         if X is None:
             raise InvalidDataError("kernel= is a covariance function, and needs the features X= of the items.")
+        if isinstance(X, Variable):
+            return kernel(X)
         features = np.asarray(X, dtype=float)
         if not np.isfinite(features).all():
             place = first_index(~np.isfinite(features))

@@ -87,6 +87,11 @@ class Kernel:
         """Return L^{-1} x."""
         return scipy.linalg.solve_triangular(self.root, x, lower=True, check_finite=False)
 
+    def extended(self, x: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return K_no K_oo^{-1} x at the items that are not in `known`, (I,), for x at those that are."""
+        old = scipy.linalg.cho_factor(self.matrix[np.ix_(known, known)], lower=True, check_finite=False)
+        return self.matrix[np.ix_(~known, known)] @ scipy.linalg.cho_solve(old, x)
+
 
 class ComparedUsers(NamedTuple):
     """Comparisons of the users that made any, in the order of users.

@@ -3,6 +3,7 @@
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.methods.ep import PREFERENCE_EP
+from pymc_ep.forms.preferences.new_items import extended_to_items
 from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
 from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
 from pymc_ep.forms.preferences.recognise import recognise_preferences
@@ -21,6 +22,7 @@ register_form(
         rows=_rows,
         predictions=ComparisonPredictions(),
         utility_predictions=UtilityRankings(),
+        extended=extended_to_items,
     )
 )
 register_method(PREFERENCE_EP)

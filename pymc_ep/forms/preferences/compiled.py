@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import graph_inputs
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.checkpoint import digest
@@ -39,6 +41,7 @@ class CompiledPreferences(DrawFunctions):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
         self._kernel: Kernel | None = None
+        self._kernel_is_of: list[np.ndarray] = []
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
@@ -132,8 +135,11 @@ class CompiledPreferences(DrawFunctions):
             raise InvalidDataError(
                 f"{self.form.utilities!r} has sigma={float(sigma)!r}, which must be positive; correct it."
             )
-        if self._kernel is None or "kernel" in self.free:
-            self._kernel = Kernel(self._matrix(*self.unpack(theta)))
+        # Shared variables have another array once they are set.
+        data = [v.get_value(borrow=True) for v in self._kernel_data]
+        known = self._kernel is not None and all(now is then for now, then in zip(data, self._kernel_is_of))
+        if not known or "kernel" in self.free:
+            self._kernel, self._kernel_is_of = Kernel(self._matrix(*self.unpack(theta))), data
         return UtilityPrior(mean, factors, scale), self._kernel
 
     def log_prior(self, theta: np.ndarray) -> float:
@@ -187,6 +193,11 @@ class CompiledPreferences(DrawFunctions):
         return self.function(
             self.form.hyper_values, [p.astype("float64") for p in (prior.mean, prior.factors, prior.sigma)]
         )
+
+    @cached_property
+    def _kernel_data(self) -> list[SharedVariable]:
+        """Shared variables on which the kernel depends, such as features."""
+        return [v for v in graph_inputs([self.form.prior.kernel]) if isinstance(v, SharedVariable)]
 
     @cached_property
     def _matrix(self) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def solve(call: Call[CompiledPreferences]) -> Solution:
     compared, digest = form.compared(), form.fingerprint()["comparisons"]
     if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
         raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
-    users, theta = _first_factors(call, compared), call.theta
+    users, theta = _first_factors(call, compared, digest), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
     objective = change = np.zeros(0)
     if call.hyper == "optimize" and theta.size:
@@ -162,10 +162,10 @@ def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndar
     return form.theta_of(theta, prior._replace(factors=_FIRST_SCALE * draws))
 
 
-def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers) -> UserFactors:
-    """Return factors of one, or those of an earlier fit of as many comparisons."""
+def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
+    """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    if "shift" not in start or start["shift"].shape != first.sites.shift.shape:
+    if not np.array_equal(start.get(_CHECKPOINT, start.get("comparisons")), digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 
