@@ -15,8 +15,9 @@ from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.partitions import Partitions
+from pymc_ep.engines.preferences.kernels import Curvature, Kernel
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
-from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
+from pymc_ep.engines.preferences.values import UtilityPrior
 from pymc_ep.sites.base import Site
 
 __all__ = ["ComparisonEvidence", "PreferenceProblem", "State", "maximise"]
@@ -37,8 +38,11 @@ class PreferenceProblem(Protocol):
     def log_prior(self, theta: np.ndarray) -> float:
         """Return the log prior of the hyperparameters."""
 
-    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
+    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities.
+
+        Its derivative in b is the slope, (I,), and in S = V V^T + s2 K the curvature, (I, I), times -1/2.
+        """
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
         """Return theta with the parameters of the prior set to given ones."""
@@ -122,14 +126,14 @@ class ComparisonEvidence:
             If the prior covariance of the items of a user is not positive definite.
         """
         prior, kernel = problem.prior(theta)
-        shared = prior, kernel.matrix, self.site, self.effort
+        shared = prior.mean, kernel.covariance(prior), self.site, self.effort
         users, totals = self.parts.run(expect, users, shared=shared)
         objective = totals.log_z + problem.log_prior(theta)
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 
     def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
         """Return the gradient of the objective, (p,)."""
-        return problem.gradient(state.theta, UtilityGradient(state.totals.slope, -0.5 * state.totals.curvature))
+        return problem.gradient(state.theta, state.totals.slope, state.totals.curvature)
 
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""

@@ -5,9 +5,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array
 
 from pymc_ep.engines.preferences.expectation import Settled, Sites, settle
-from pymc_ep.engines.preferences.values import UtilityPrior
+from pymc_ep.engines.preferences.kernels import Curvature, UtilityCovariance
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.kernels.comparisons import Comparisons, precision_losses, prior_factors
 from pymc_ep.sites.base import Site, Tilted
@@ -90,18 +91,23 @@ class Totals(NamedTuple):
         Log predictive probability of the comparisons that are held out.
     slope : ndarray, (I,)
         Of w: the gradient of the log evidence in b.
-    curvature : ndarray, (I, I)
+    curvature : ndarray or csr_array, (I, I)
         Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice the gradient of the log evidence in S.
     """
 
     log_z: float
     held_log_p: float
     slope: np.ndarray
-    curvature: np.ndarray
+    curvature: Curvature
 
 
 def expect(
-    data: ObservedComparisons, own: UserFactors, prior: UtilityPrior, kernel: np.ndarray, site: Site, effort: Effort
+    data: ObservedComparisons,
+    own: UserFactors,
+    mean: np.ndarray,
+    covariance: UtilityCovariance,
+    site: Site,
+    effort: Effort,
 ) -> tuple[UserFactors, Totals]:
     """Settle the factors of the users of a part, from those of an earlier prior.
 
@@ -111,26 +117,26 @@ def expect(
         If the prior covariance of the items of a user is not positive definite.
     """
     comparisons, observed = data
-    found, held_log_p, curvature = [], 0.0, np.zeros((len(prior.mean),) * 2)
+    found, held_log_p, curvature = [], 0.0, _no_curvature(covariance)
     moments = partial(_moments, site)
     for some, _, pairs in blocks(comparisons):
         first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
-        lower = factorised(some, prior, kernel, effort.backend)
-        settled = settle(some, lower, prior.mean, first, moments, observed[pairs], **effort._asdict())
+        lower = factorised(some, covariance, effort.backend)
+        settled = settle(some, lower, mean, first, moments, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():
             held_log_p += float(moments(settled.mean[held], settled.variance[held]).log_z.sum())
         weights = item_weights(some, settled)
         losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
-        _add(curvature, some, losses, weights)
+        curvature = _with_users(curvature, some, losses, weights)
         found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
     after = UserFactors.joined(found)
-    slope = np.bincount(comparisons.items, after.weights, len(prior.mean))
+    slope = np.bincount(comparisons.items, after.weights, len(mean))
     return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature)
 
 
-def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray, backend: str = "auto") -> np.ndarray:
+def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend: str = "auto") -> np.ndarray:
     """Return the Cholesky factors of the prior covariances of the users' items; raise if one has none."""
-    lower, failed = prior_factors(comparisons, prior.factors, kernel, prior.scale, backend=backend)
+    lower, failed = prior_factors(comparisons, *covariance, backend=backend)
     if failed >= 0:
         items = comparisons.items[comparisons.of_user(failed)[0]]
         raise NumericalError(
@@ -163,9 +169,20 @@ def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, 
         begin = users[-1] + 1
 
 
-def _add(total: np.ndarray, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray) -> None:
-    """Add Q - w w^T of each user at the places of its items."""
+def _no_curvature(covariance: UtilityCovariance) -> Curvature:
+    """Return zeros, (I, I): an array where the kernel is one too, or it is no larger than a block of users."""
+    n_items = len(covariance.factors)
+    if n_items**2 <= max(_NUMBERS, covariance.matrix.size):
+        return np.zeros((n_items, n_items))
+    return csr_array((n_items, n_items))
+
+
+def _with_users(total: Curvature, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray) -> Curvature:
+    """Return a sum with Q - w w^T of each user at the places of its items; an array is overwritten."""
     rows, columns = comparisons.square_places
-    items = comparisons.items.astype(np.int64)
     values = losses - weights[rows] * weights[columns]
-    np.add.at(total.reshape(-1), items[rows] * len(total) + items[columns], values)
+    places = comparisons.items[rows], comparisons.items[columns]
+    if isinstance(total, np.ndarray):
+        np.add.at(total.reshape(-1), places[0].astype(np.int64) * len(total) + places[1], values)
+        return total
+    return total + coo_array((values, places), shape=total.shape).tocsr()

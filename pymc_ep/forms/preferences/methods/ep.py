@@ -165,7 +165,8 @@ def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndar
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
     """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    if not np.array_equal(start.get(_CHECKPOINT, start.get("comparisons")), digest):
+    of = next((start[name] for name in (_CHECKPOINT, "comparisons") if name in start), None)
+    if of is None or not np.array_equal(of, digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 
