@@ -90,7 +90,9 @@ def fit(
         Shown once two seconds have passed.
     start : optional
         Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` the
-        model may have other rows, which are known by their labels, and other pairs.
+        model may have other rows, which are known by their labels, and other pairs. For `PreferenceUtility` it may have
+        other users, items and comparisons: b and V at new items are predicted by the kernel, see
+        `pymc_ep.forms.preferences.new_items`.
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
         exists. ``n_iter`` and traces count from there.
@@ -174,7 +176,7 @@ def fit(
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
-    theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
+    theta = hyper_start(model, form, start)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
     saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:

@@ -3,12 +3,9 @@
 import numpy as np
 
 from pymc_ep.compat import Container
-from pymc_ep.results import fit_group, posterior_moments, settings
+from pymc_ep.results import hyper_modes, posterior_moments, settings
 
 __all__ = ["start_point"]
-
-_MODE_PREFIX = "hyper_mode_"
-"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 def start_point(idata: Container) -> dict[str, np.ndarray]:
@@ -27,8 +24,6 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
     dict
         Values by name.
     """
-    fit = fit_group(idata)
-    modes = {n.removeprefix(_MODE_PREFIX): fit[n] for n in map(str, fit) if n.startswith(_MODE_PREFIX)}
     means = posterior_moments(idata, "mean")
     latent = {name: means[name] for name in settings(idata)["latent"]}
-    return {name: np.asarray(value) for name, value in (modes | latent).items()}
+    return {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}

@@ -65,6 +65,14 @@ def test_bodies_equal_dense_algebra(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_kernel_without_entries_is_the_identity(backend):
+    comparisons, factors, *_ = problem()
+    found, _ = prior_factors(comparisons, factors, np.zeros((0, 0)), S2, backend=backend)
+    expected, _ = prior_factors(comparisons, factors, np.eye(I), S2, backend=backend)
+    np.testing.assert_allclose(found, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_covariances_that_are_not_positive_definite_are_named(backend):
     comparisons, *_ = problem()
     indefinite = np.eye(I)

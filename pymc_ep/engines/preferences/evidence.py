@@ -18,8 +18,9 @@ from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.partitions import Handles, Partitions
 from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
+from pymc_ep.engines.preferences.kernels import Curvature, Kernel
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
-from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
+from pymc_ep.engines.preferences.values import UtilityPrior
 from pymc_ep.sites.base import Site
 
 __all__ = ["ComparisonEvidence", "PreferenceProblem", "State", "maximise"]
@@ -40,8 +41,11 @@ class PreferenceProblem(Protocol):
     def log_prior(self, theta: np.ndarray) -> float:
         """Return the log prior of the hyperparameters."""
 
-    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
+    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities.
+
+        Its derivative in b is the slope, (I,), and in S = V V^T + s2 K the curvature, (I, I), times -1/2.
+        """
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
         """Return theta with the parameters of the prior set to given ones."""
@@ -134,7 +138,7 @@ class ComparisonEvidence:
             If the prior covariance of the items of a user is not positive definite.
         """
         prior, kernel = problem.prior(theta)
-        shared = prior, kernel.matrix, self.site, self.approximation, self.effort
+        shared = prior.mean, kernel.covariance(prior), self.site, self.approximation, self.effort
 
         def settled() -> tuple[Handles, Totals]:
             after, totals = self.parts.run(expect, users, shared=shared)
@@ -150,7 +154,7 @@ class ComparisonEvidence:
         slope, curvature, response = state.totals.slope, state.totals.curvature, state.totals.response
         if response is not None:
             slope, curvature = slope + response.slope, curvature + response.curvature
-        return problem.gradient(state.theta, UtilityGradient(slope, -0.5 * curvature))
+        return problem.gradient(state.theta, slope, curvature)
 
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""

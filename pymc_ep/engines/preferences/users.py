@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array
 
 from pymc_ep.engines.preferences.approximations import Approximation
 from pymc_ep.engines.preferences.expectation import Settled, settle
-from pymc_ep.engines.preferences.values import Sites, UtilityPrior
+from pymc_ep.engines.preferences.kernels import Curvature, UtilityCovariance
+from pymc_ep.engines.preferences.values import Sites
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.kernels.comparisons import Comparisons, difference_means, precision_losses, prior_factors
 from pymc_ep.sites.base import Site
@@ -95,12 +97,12 @@ class Response(NamedTuple):
     ----------
     slope : ndarray, (I,)
         Of r: its gradient in b.
-    curvature : ndarray, (I, I)
+    curvature : ndarray or csr_array, (I, I)
         Of -(r w^T + w r^T): minus twice its gradient in S.
     """
 
     slope: np.ndarray
-    curvature: np.ndarray
+    curvature: Curvature
 
 
 class Totals(NamedTuple):
@@ -113,7 +115,7 @@ class Totals(NamedTuple):
         Log predictive probability of the comparisons that are held out.
     slope : ndarray, (I,)
         Of w: the gradient of the log evidence in b at given factors.
-    curvature : ndarray, (I, I)
+    curvature : ndarray or csr_array, (I, I)
         Of Q - w w^T, where S - S Q S is the posterior covariance: minus twice that gradient in S.
     response : Response, optional
         None where the log evidence is stationary in the factors.
@@ -122,15 +124,15 @@ class Totals(NamedTuple):
     log_z: float
     held_log_p: float
     slope: np.ndarray
-    curvature: np.ndarray
+    curvature: Curvature
     response: Response | None = None
 
 
 def expect(
     data: ObservedComparisons,
     own: UserFactors,
-    prior: UtilityPrior,
-    kernel: np.ndarray,
+    mean: np.ndarray,
+    covariance: UtilityCovariance,
     site: Site,
     approximation: Approximation,
     effort: Effort,
@@ -143,33 +145,34 @@ def expect(
         If the prior covariance of the items of a user is not positive definite.
     """
     comparisons, observed = data
-    found, held_log_p, size, compiled = [], 0.0, len(prior.mean), compile_site(site)
-    curvature = np.zeros((size, size))
-    response = Response(np.zeros(size), np.zeros((size, size))) if approximation.response else None
+    found, held_log_p, size, compiled = [], 0.0, len(mean), compile_site(site)
+    curvature = _no_curvature(covariance)
+    response = Response(np.zeros(size), _no_curvature(covariance)) if approximation.response else None
     for some, _, pairs in blocks(comparisons):
         first = Sites(own.sites.shift[pairs], own.sites.precision[pairs])
-        lower = factorised(some, prior, kernel, effort.backend)
-        settled = settle(some, lower, prior.mean, first, compiled, approximation, observed[pairs], **effort._asdict())
+        lower = factorised(some, covariance, effort.backend)
+        settled = settle(some, lower, mean, first, compiled, approximation, observed[pairs], **effort._asdict())
         if (held := observed[pairs] == 0).any():
             held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
         weights = item_sums(some, settled.sites.shift - settled.sites.precision * settled.mean)
         losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
         rows, columns = some.square_places
-        _add(curvature, some, losses - weights[rows] * weights[columns])
+        curvature = _with_users(curvature, some, losses - weights[rows] * weights[columns])
         if response is not None and approximation.response is not None:
             derivative = approximation.response(compiled, settled.mean, settled.variance)
             moved = _response(some, settled, observed[pairs] * derivative, effort.backend)
             np.add.at(response.slope, some.items, moved)
-            _add(response.curvature, some, -moved[rows] * weights[columns] - weights[rows] * moved[columns])
+            across = -moved[rows] * weights[columns] - weights[rows] * moved[columns]
+            response = response._replace(curvature=_with_users(response.curvature, some, across))
         found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
     after = UserFactors.joined(found)
     slope = np.bincount(comparisons.items, after.weights, size)
     return after, Totals(float(after.log_z.sum()), held_log_p, slope, curvature, response)
 
 
-def factorised(comparisons: Comparisons, prior: UtilityPrior, kernel: np.ndarray, backend: str = "auto") -> np.ndarray:
+def factorised(comparisons: Comparisons, covariance: UtilityCovariance, backend: str = "auto") -> np.ndarray:
     """Return the Cholesky factors of the prior covariances of the users' items; raise if one has none."""
-    lower, failed = prior_factors(comparisons, prior.factors, kernel, prior.scale, backend=backend)
+    lower, failed = prior_factors(comparisons, *covariance, backend=backend)
     if failed >= 0:
         items = comparisons.items[comparisons.of_user(failed)[0]]
         raise NumericalError(
@@ -202,8 +205,18 @@ def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, 
         begin = users[-1] + 1
 
 
-def _add(total: np.ndarray, comparisons: Comparisons, values: np.ndarray) -> None:
-    """Add the users' n x n matrices, one after the other, at the places of their items."""
-    rows, columns = comparisons.square_places
-    items = comparisons.items.astype(np.int64)
-    np.add.at(total.reshape(-1), items[rows] * len(total) + items[columns], values)
+def _no_curvature(covariance: UtilityCovariance) -> Curvature:
+    """Return zeros, (I, I): an array where the kernel is one too, or it is no larger than a block of users."""
+    n_items = len(covariance.factors)
+    if n_items**2 <= max(_NUMBERS, covariance.matrix.size):
+        return np.zeros((n_items, n_items))
+    return csr_array((n_items, n_items))
+
+
+def _with_users(total: Curvature, comparisons: Comparisons, values: np.ndarray) -> Curvature:
+    """Return a sum with the users' n x n matrices at the places of their items; an array is overwritten."""
+    places = tuple(comparisons.items[place] for place in comparisons.square_places)
+    if isinstance(total, np.ndarray):
+        np.add.at(total.reshape(-1), places[0].astype(np.int64) * len(total) + places[1], values)
+        return total
+    return total + coo_array((values, places), shape=total.shape).tocsr()

@@ -1,15 +1,12 @@
 """Values of the preference model: the prior of utilities, and comparisons by user."""
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 
-from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.comparisons import Comparisons
 
-__all__ = ["ComparedUsers", "Kernel", "Learned", "Sites", "UtilityGradient", "UtilityPrior"]
+__all__ = ["ComparedUsers", "Learned", "Sites", "UtilityPrior"]
 
 
 class UtilityPrior(NamedTuple):
@@ -30,62 +27,12 @@ class UtilityPrior(NamedTuple):
     scale: float
 
 
-class UtilityGradient(NamedTuple):
-    """Derivatives of a function of the prior of utilities, of the shapes of its parts.
-
-    Attributes
-    ----------
-    mean : ndarray, (I,)
-    covariance : ndarray, (I, I)
-        In S = V V^T + s2 K, symmetric.
-    """
-
-    mean: np.ndarray
-    covariance: np.ndarray
-
-
 class Learned(NamedTuple):
     """Which parts of the prior are learned."""
 
     mean: bool
     factors: bool
     scale: bool
-
-
-class Kernel:
-    """Covariance K = L L^T of utilities between items.
-
-    Parameters
-    ----------
-    matrix : ndarray, (I, I)
-    """
-
-    def __init__(self, matrix: np.ndarray):
-        self.matrix = np.ascontiguousarray(matrix, dtype=float)
-
-    @cached_property
-    def root(self) -> np.ndarray:
-        """L, lower triangular."""
-        try:
-            return np.linalg.cholesky(self.matrix)
-        except np.linalg.LinAlgError:
-            least = float(scipy.linalg.eigvalsh(self.matrix, subset_by_index=(0, 0))[0])
-            raise InvalidDataError(
-                f"kernel= is not positive definite: its least eigenvalue is {least:.3g}, as where two items have equal "
-                f"features; give the utilities a larger jitter=, such as 0.1."
-            ) from None
-
-    def times(self, x: np.ndarray) -> np.ndarray:
-        """Return L x."""
-        return self.root @ x
-
-    def transposed(self, x: np.ndarray) -> np.ndarray:
-        """Return L^T x."""
-        return self.root.T @ x
-
-    def solve(self, x: np.ndarray) -> np.ndarray:
-        """Return L^{-1} x."""
-        return scipy.linalg.solve_triangular(self.root, x, lower=True, check_finite=False)
 
 
 class Sites(NamedTuple):

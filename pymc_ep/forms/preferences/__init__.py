@@ -5,6 +5,7 @@ from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.methods.ep import PREFERENCE_EP
 from pymc_ep.forms.preferences.methods.jaakkola import PREFERENCE_JAAKKOLA
 from pymc_ep.forms.preferences.methods.laplace import PREFERENCE_LAPLACE
+from pymc_ep.forms.preferences.new_items import extended_to_items
 from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
 from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
 from pymc_ep.forms.preferences.recognise import recognise_preferences
@@ -24,6 +25,7 @@ register_form(
         rows=_rows,
         predictions=ComparisonPredictions(),
         utility_predictions=UtilityRankings(),
+        extended=extended_to_items,
     )
 )
 for method in (PREFERENCE_EP, PREFERENCE_LAPLACE, PREFERENCE_JAAKKOLA):

@@ -70,6 +70,7 @@ static void pymc_ep_add_weighted(const pymc_ep_user *user, const double *precisi
     }
 }
 
+/* A kernel of no items is the identity. */
 static int pymc_ep_prior_factors(const pymc_ep_comparisons *given, npy_intp n_items, npy_intp width,
                                  const double *factors, const double *kernel, double scale, double *out,
                                  npy_int64 *failed) {
@@ -84,9 +85,11 @@ static int pymc_ep_prior_factors(const pymc_ep_comparisons *given, npy_intp n_it
         double *matrix = out + users[u].entry;
         memset(matrix, 0, n * n * sizeof(double));
         for (npy_intp r = 0; r < n; r++)
-            for (npy_intp c = 0; c <= r; c++)
-                matrix[r * n + c] = scale * kernel[items[r] * n_items + items[c]] +
+            for (npy_intp c = 0; c <= r; c++) {
+                const double between = n_items > 0 ? kernel[items[r] * n_items + items[c]] : r == c;
+                matrix[r * n + c] = scale * between +
                                     pymc_ep_dot(width, factors + items[r] * width, factors + items[c] * width);
+            }
         if (!pymc_ep_factorise(n, matrix) && u < first)
             first = u;
     }

@@ -122,8 +122,8 @@ def prior_factors(
     comparisons : Comparisons
     factors : ndarray, (I, D)
         V.
-    kernel : ndarray, (I, I)
-        K.
+    kernel : ndarray, (I, I) or (0, 0)
+        K; without entries it is the identity.
     scale : float
         s2.
 
@@ -137,7 +137,8 @@ def prior_factors(
     out = np.zeros(ends[-1])
     for u in range(comparisons.n_users):
         own = comparisons.items[comparisons.of_user(u)[0]]
-        covariance = factors[own] @ factors[own].T + scale * kernel[np.ix_(own, own)]
+        between = kernel[np.ix_(own, own)] if kernel.size else np.eye(len(own))
+        covariance = factors[own] @ factors[own].T + scale * between
         try:
             out[ends[u] : ends[u + 1]] = np.linalg.cholesky(covariance).ravel()
         except np.linalg.LinAlgError:

@@ -112,7 +112,8 @@ def _rows(values: jax.Array, firsts: jax.Array, seconds: jax.Array) -> jax.Array
 def _factored(items: jax.Array, factors: jax.Array, kernel: jax.Array, scale: jax.Array) -> tuple[jax.Array, ...]:
     """Return the Cholesky factor of a user's prior covariance, and whether there is none."""
     own, known = jnp.maximum(items, 0), items >= 0
-    covariance = factors[own] @ factors[own].T + scale * kernel[own[:, None], own]
+    between = kernel[own[:, None], own] if kernel.size else own[:, None] == own
+    covariance = factors[own] @ factors[own].T + scale * between
     lower = jnp.linalg.cholesky(jnp.where(known[:, None] & known, covariance, jnp.eye(len(items))))
     return lower, ~jnp.isfinite(lower).all()
 

@@ -60,7 +60,11 @@ def prior_factors(
             i = items[begin + r]
             for c in range(r + 1):
                 j = items[begin + c]
-                matrix[r, c] = scale * kernel[i, j] + _dot(factors[i], factors[j], width)
+                if kernel.size:
+                    between = kernel[i, j]
+                else:
+                    between = 1.0 if r == c else 0.0
+                matrix[r, c] = scale * between + _dot(factors[i], factors[j], width)
             for c in range(r + 1, n):
                 matrix[r, c] = 0.0
         failed[u] = not _factorise(matrix)

@@ -54,7 +54,7 @@ class PriorFactors(_UserOp):
         return [lower, np.array(failed)]
 
     def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
-        """Return C declarations of the sizes of comparisons, and the numbers of items and factors."""
+        """Return C declarations of the sizes of comparisons, and the numbers of items of K and of factors."""
         of_prior = f"const npy_intp n_items = PyArray_DIM({arrays[6]}, 0), width = PyArray_DIM({arrays[5]}, 1);"
         return f"{super().c_sizes(arrays, pointers)}\n{of_prior}"
 

@@ -65,7 +65,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
         raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
     where = settings.pop("partitions"), settings.pop("client")
-    users, theta = _first_factors(call, compared), call.theta
+    users, theta = _first_factors(call, compared, digest), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
     objective = change = np.zeros(0)
     if call.hyper == "optimize" and theta.size:
@@ -172,10 +172,11 @@ def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndar
     return form.theta_of(theta, prior._replace(factors=_FIRST_SCALE * draws))
 
 
-def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers) -> UserFactors:
-    """Return factors of one, or those of an earlier fit of as many comparisons."""
+def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
+    """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    if "shift" not in start or start["shift"].shape != first.sites.shift.shape:
+    of = next((start[name] for name in (_CHECKPOINT, "comparisons") if name in start), None)
+    if of is None or not np.array_equal(of, digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 
