@@ -146,7 +146,8 @@ class PreferenceUtility(Continuous):
 
     def support_point(rv: Any, size: Any, mean: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value, the mean utilities; nothing is drawn for its shape."""
-        return mean if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
+        # A copy, as PyMC puts initial values in place of random variables inside a graph, but not of its output.
+        return mean.copy() if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
 
     def logp(value: Any, mean: Any, factors: Any, kernel: Any, sigma: Any) -> Any:
         """Return the graph of the log density of each user's utilities."""
