@@ -45,8 +45,8 @@ _MOST_UPDATES = 200
 _LARGER = 10.0
 """Factor by which parameters with flat priors grow, to see whether the evidence falls."""
 _FALL = 1e-4
-"""Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more for
-rankings of sushi, and 1e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
+"""Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
+for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
 _CHECKPOINT = "comparisons of the checkpoint"
 """Entry of checkpoints that identifies the comparisons."""
 _EVIDENCE = "log evidence of the comparisons by expectation propagation, at the hyperparameters of the result"
