@@ -61,7 +61,7 @@ class PreferenceUtility(Continuous):
     name : str
     V : tensor_like, (I, D), optional
         Such as ``pm.Flat("V", dims=("item", "factor"))``, which a fit learns. None leaves the term out.
-    b : tensor_like, (I,) or (), optional
+    b : tensor_like, (I,), optional
         Mean utilities; zero by default.
     kernel : tensor_like, (I, I), or pymc.gp.cov.Covariance, optional
         Covariance of items, or a covariance function of features `X`. The identity by default.
@@ -134,6 +134,8 @@ class PreferenceUtility(Continuous):
         sizes = {key: value.type.shape[0] for key, value in given.items() if value.type.shape[0] is not None}
         if len(set(sizes.values())) > 1:
             raise InvalidDataError(f"{' and '.join(f'{key}= has {n} items' for key, n in sizes.items())}; correct one.")
+        if (sigma := pt.as_tensor_variable(sigma)).ndim:
+            raise InvalidDataError(f"sigma= has {sigma.ndim} dimensions, and is one number for all users and items.")
         n_items = next(iter(sizes.values())) if sizes else infer_shape([next(iter(given.values()))], (), ())[0][0]
         if "kernel" in given:
             kernel = given["kernel"]
@@ -142,7 +144,7 @@ class PreferenceUtility(Continuous):
         else:
             kernel = pt.eye(n_items)
         mean, factors = given.get("b", pt.zeros(n_items)), given.get("V", pt.zeros((n_items, 0)))
-        return super().dist([mean, factors, kernel, pt.as_tensor_variable(sigma)], **kwargs)
+        return super().dist([mean, factors, kernel, sigma], **kwargs)
 
     def support_point(rv: Any, size: Any, mean: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value, the mean utilities; nothing is drawn for its shape."""
@@ -164,6 +166,8 @@ def _matrix(kernel: Any, X: Any) -> Any:
         if X is None:
             raise InvalidDataError("kernel= is a covariance function, and needs the features X= of the items.")
         features = np.asarray(X, dtype=float)
+        if features.ndim != 2:
+            raise InvalidDataError(f"X= has the shape {features.shape}; give a matrix, (items, features).")
         if not np.isfinite(features).all():
             place = first_index(~np.isfinite(features))
             raise InvalidDataError(f"X= has the feature {features[place]}{at_index(place)}; replace it by a number.")

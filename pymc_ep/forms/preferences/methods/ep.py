@@ -127,8 +127,8 @@ def _learned(
     if (learned := form.learned) is None:
         raise UnsupportedModelError(
             f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
-            f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma, and a kernel "
-            f"without hyperparameters; leave out learn=."
+            f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma and to have fewer "
+            f"columns than items, and a kernel without hyperparameters; leave out learn=."
         )
     engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
     found = run(engine, form, start, max_iter=limit + 1, report=call.report)
