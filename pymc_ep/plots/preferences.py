@@ -84,7 +84,7 @@ def plot_item_map(
     panel.set(title=f"{factors.dims[0]}s by {var_name}")
     panel.set(**{f"{axis}label": f"direction {k + 1}, {shares[k]:.0%} of the variance" for k, axis in enumerate("xy")})
     panel.update_datalim([*arrows.values(), (0.0, 0.0)])
-    panel.margins(0.15)
+    panel.margins(0.25)
     panel.set_aspect("equal", adjustable="datalim")
     # Sizes of texts, in pixels, are known once the axes have their place.
     panel.figure.draw_without_rendering()
