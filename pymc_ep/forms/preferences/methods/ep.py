@@ -16,9 +16,9 @@ from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
 from pymc_ep.engines.preferences.users import Effort, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers, Sites
+from pymc_ep.engines.preferences.values import ComparedUsers, Sites, UtilityPrior
 from pymc_ep.engines.recorded import RecordedEngine
-from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
@@ -44,6 +44,11 @@ _FIRST_SCALE = 0.1
 """Standard deviation of the first factors where they start at zero, which is a saddle of the evidence."""
 _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
+_LARGER = 10.0
+"""Factor by which parameters with flat priors grow, to see whether the evidence falls."""
+_FALL = 1e-4
+"""Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
+for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
 _CHECKPOINT = "comparisons of the checkpoint"
 """Entry of checkpoints that identifies the comparisons."""
 
@@ -76,9 +81,12 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
             evidence = _evidence(form, parts, settings, approximation, 1.0 - held)
             start = evidence.at(form, _started(form, theta, settings["seed"]), parts.place(first))
             found = _learned(call, evidence, settings, start, compared, digest, parts)
+            endless = _rises_without_end(form, evidence, found)
             users = parts.collect(found.state.chosen.users)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
         loop = found.state.chosen.loop
+        if endless:
+            status = Status(False, f"stopped after {loop} evaluations of the evidence, {_without_end(form)}")
     every = np.ones(len(compared.order))
     with divided(compared.comparisons, every, *where) as parts:
         evidence = _evidence(form, parts, settings, approximation, every)
@@ -128,13 +136,45 @@ def _learned(
     if (learned := form.learned) is None:
         raise UnsupportedModelError(
             f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
-            f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma, and a kernel "
-            f"without hyperparameters; leave out learn=."
+            f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma and to have fewer "
+            f"columns than items, and a kernel without hyperparameters; leave out learn=."
         )
     engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
     found = run(engine, form, start, max_iter=limit + 1, report=call.report)
     engine.save(found.state.chosen, last=True)
     return found
+
+
+def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, found: Run[State]) -> bool:
+    """Return whether a converged search has no maximum: the evidence is as high for much larger parameters.
+
+    Users that agree with each other and with themselves are the more probable, the further utilities are apart.
+    """
+    flat, best = form.form.flat, found.state.chosen
+    if not flat or not found.status.converged or evidence.may_stop(found.state) is not None:
+        return False
+    mean, factors, scale = form.prior(best.theta)[0]
+    larger = UtilityPrior(
+        mean * (_LARGER if "mean" in flat else 1.0),
+        factors * (_LARGER if "factors" in flat else 1.0),
+        scale * (_LARGER**2 if "sigma" in flat else 1.0),
+    )
+    try:
+        there = evidence.at(form, form.theta_of(best.theta, larger), best.users)
+    except NumericalError:
+        return False
+    return there.objective > best.objective - _FALL * evidence.n_pairs
+
+
+def _without_end(form: CompiledPreferences) -> str:
+    """Return what a status says of evidence without a maximum."""
+    priors = {"mean": "pm.Normal", "factors": "pm.Normal", "sigma": "pm.HalfNormal"}
+    own = {name: priors[key] for key, name in form.form.variables.items() if key in form.form.flat}
+    return (
+        f"which has no maximum: it is as high at {_LARGER:.0f} times {', '.join(own)}, as the comparisons contradict "
+        f"each other too little. Give proper priors, such as "
+        f"{', '.join(f'{prior}({name!r}, ...)' for name, prior in own.items())}"
+    )
 
 
 def _held_out(form: CompiledPreferences, compared: ComparedUsers, settings: dict[str, Any]) -> np.ndarray:
