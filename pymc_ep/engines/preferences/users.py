@@ -9,7 +9,7 @@ import numpy as np
 from pymc_ep.engines.preferences.expectation import Settled, Sites, settle
 from pymc_ep.engines.preferences.values import UtilityPrior
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.kernels.comparisons import Comparisons, precision_losses, prior_factors
+from pymc_ep.kernels.comparisons import Comparisons, add_losses, precision_losses, prior_factors
 from pymc_ep.sites.base import Site, Tilted
 from pymc_ep.sites.compiled import compile_site
 
@@ -129,7 +129,7 @@ def expect(
             held_log_p += float(moments(settled.mean[held], settled.variance[held]).log_z.sum())
         weights = item_weights(some, settled)
         losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
-        _add(curvature, some, losses, weights)
+        add_losses(some, losses, weights, curvature, backend=effort.backend)
         found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
     after = UserFactors.joined(found)
     slope = np.bincount(comparisons.items, after.weights, len(prior.mean))
@@ -169,11 +169,3 @@ def blocks(comparisons: Comparisons) -> Iterator[tuple[Comparisons, np.ndarray, 
         users = np.arange(begin, max(end, begin + 1))
         yield comparisons.some(users)[:3]
         begin = users[-1] + 1
-
-
-def _add(total: np.ndarray, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray) -> None:
-    """Add Q - w w^T of each user at the places of its items."""
-    rows, columns = comparisons.square_places
-    items = comparisons.items.astype(np.int64)
-    values = losses - weights[rows] * weights[columns]
-    np.add.at(total.reshape(-1), items[rows] * len(total) + items[columns], values)

@@ -144,7 +144,10 @@ class CompiledPreferences(DrawFunctions):
 
     def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
         """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
-        found = self._gradient(*self.unpack(theta), *of_prior)
+        (mean, covariance), along = of_prior, 0.0
+        if "kernel" not in self.free:
+            along = float(np.vdot(covariance, self.prior(theta)[1].matrix))
+        found = self._gradient(*self.unpack(theta), mean, covariance, along)
         values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
         return self.pull(theta[None], values[None])[0]
 
@@ -202,9 +205,10 @@ class CompiledPreferences(DrawFunctions):
     def _gradient(self) -> Callable[..., Any]:
         prior, values = self.form.prior, list(self.form.hyper_values)
         mean, covariance = pt.vector("d_mean", dtype="float64"), pt.matrix("d_covariance", dtype="float64")
-        # The products with V and K alone, so that no graph has the covariance of all items.
+        # The products with V and K alone, so that no graph has the covariance of all items; K is not computed anew.
         total = self.form.log_prior + (mean * prior.mean).sum()
         total += ((covariance @ prior.factors) * prior.factors).sum()
-        total += prior.sigma**2 * (covariance * prior.kernel).sum()
+        along = pt.scalar("d_along_kernel", dtype="float64")
+        total += prior.sigma**2 * ((covariance * prior.kernel).sum() if "kernel" in self.free else along)
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, mean, covariance], gradient)
+        return self.function([*values, mean, covariance, along], gradient)

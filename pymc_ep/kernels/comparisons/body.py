@@ -17,6 +17,7 @@ import scipy.linalg
 __all__ = [
     "Comparisons",
     "Differences",
+    "add_losses",
     "difference_means",
     "difference_moments",
     "precision_losses",
@@ -51,14 +52,6 @@ class Comparisons(NamedTuple):
     def square_ends(self) -> np.ndarray:
         """Ends of the users' n x n matrices where these are laid out one after the other, (U + 1,)."""
         return np.concatenate([[0], np.cumsum(np.diff(self.item_ends) ** 2)])
-
-    @property
-    def square_places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of the users' n x n matrices as places of items, (sum of n^2,) each."""
-        counts = np.diff(self.item_ends)
-        begin, ends, n = (np.repeat(one, counts**2) for one in (self.item_ends[:-1], self.square_ends[:-1], counts))
-        row, column = np.divmod(np.arange(len(n)) - ends, n)
-        return begin + row, begin + column
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -210,6 +203,27 @@ def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: 
         laplacian = design.T @ (precision[pairs, None] * design)
         out[here] = (laplacian - through @ through.T).ravel()
     return out
+
+
+def add_losses(comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+    """Add Q - w w^T of each user to a matrix of all items, (I, I).
+
+    Parameters
+    ----------
+    comparisons : Comparisons
+    losses : ndarray, (sum of n^2,)
+        Q.
+    weights : ndarray, (N,)
+        w.
+    total : ndarray, (I, I)
+        Is added to.
+    """
+    squares = comparisons.square_ends
+    for u in range(comparisons.n_users):
+        here, (items, _) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        own, w = comparisons.items[items], weights[items]
+        # The items of a user are all different.
+        total[np.ix_(own, own)] += losses[here].reshape(len(own), -1) - np.outer(w, w)
 
 
 def _rows(comparisons: Comparisons, u: int, values: np.ndarray) -> np.ndarray:
