@@ -112,8 +112,9 @@ def fit(
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
         EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a
-        share of comparisons, ``partitions``, a number of parts of the users, ``client``, a `distributed.Client` whose
-        workers hold these, ``evidence_tol=1e-5`` nats a comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
+        share of comparisons, ``max_pairs=None``, a largest number of comparisons of a user, ``partitions``, a number of
+        parts of the users, ``client``, a `distributed.Client` whose workers hold these, ``evidence_tol=1e-5`` nats a
+        comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.

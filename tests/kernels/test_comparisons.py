@@ -8,6 +8,7 @@ import pytest
 from pymc_ep.compat import c_mode
 from pymc_ep.kernels.comparisons import (
     Comparisons,
+    add_losses,
     difference_means,
     difference_moments,
     precision_losses,
@@ -137,11 +138,17 @@ def test_some_users_have_the_comparisons_of_the_whole():
         np.testing.assert_array_equal(pairs[mine[1]], np.arange(own[1].start, own[1].stop))
 
 
-def test_places_in_matrices_are_those_of_rows_and_columns():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_losses_add_up_at_the_places_of_items(backend):
     comparisons, *_ = problem()
-    rows, columns = comparisons.square_places
-    expected = []
+    rng = np.random.default_rng(1)
+    squares = comparisons.square_ends
+    losses, weights, total = rng.normal(size=squares[-1]), rng.normal(size=len(comparisons.items)), np.ones((I, I))
+    add_losses(comparisons, losses, weights, total, backend=backend)
+    expected = np.ones((I, I))
     for u in range(comparisons.n_users):
-        own = np.arange(comparisons.item_ends[u], comparisons.item_ends[u + 1])
-        expected += [(i, j) for i in own for j in own]
-    assert list(zip(rows.tolist(), columns.tolist())) == [tuple(map(int, one)) for one in expected]
+        own = comparisons.of_user(u)[0]
+        place = np.eye(I)[comparisons.items[own]]
+        loss = losses[squares[u] : squares[u + 1]].reshape(len(place), -1)
+        expected += place.T @ (loss - np.outer(weights[own], weights[own])) @ place
+    np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)

@@ -69,7 +69,7 @@ class State(NamedTuple):
     loop : int
         Number of evaluations of the evidence.
     best : State, optional
-        The earlier state of the highest score; None if that is this one.
+        The earlier state of the highest score, without its curvature; None if that is this one.
     stale : int
         Number of evaluations since then.
     """
@@ -95,7 +95,9 @@ class State(NamedTuple):
         found = self._replace(change=change, loop=before.loop + 1)
         if self.score > best.score:
             return found
-        return found._replace(best=best, stale=before.stale + 1)
+        # Matrices of all items are those of the latest state alone, for its gradient.
+        bare = best.totals._replace(curvature=np.zeros((0, 0)))
+        return found._replace(best=best._replace(totals=bare), stale=before.stale + 1)
 
 
 class ComparisonEvidence:

@@ -11,7 +11,7 @@ from pymc_ep.engines.preferences.expectation import Settled, settle
 from pymc_ep.engines.preferences.kernels import Curvature, UtilityCovariance
 from pymc_ep.engines.preferences.values import Sites
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.kernels.comparisons import Comparisons, difference_means, precision_losses, prior_factors
+from pymc_ep.kernels.comparisons import Comparisons, add_losses, difference_means, precision_losses, prior_factors
 from pymc_ep.sites.base import Site
 from pymc_ep.sites.compiled import compile_site
 
@@ -156,14 +156,15 @@ def expect(
             held_log_p += float(compiled.moments(np.ones(1), settled.mean[held], settled.variance[held]).log_z.sum())
         weights = item_sums(some, settled.sites.shift - settled.sites.precision * settled.mean)
         losses = precision_losses(some, settled.whitened, settled.sites.precision, backend=effort.backend)
-        rows, columns = some.square_places
-        curvature = _with_users(curvature, some, losses - weights[rows] * weights[columns])
+        curvature = _with_users(curvature, some, losses, weights, effort.backend)
         if response is not None and approximation.response is not None:
             derivative = approximation.response(compiled, settled.mean, settled.variance)
             moved = _response(some, settled, observed[pairs] * derivative, effort.backend)
             np.add.at(response.slope, some.items, moved)
-            across = -moved[rows] * weights[columns] - weights[rows] * moved[columns]
-            response = response._replace(curvature=_with_users(response.curvature, some, across))
+            rows, columns = some.square_places
+            across, none = -moved[rows] * weights[columns] - weights[rows] * moved[columns], np.zeros_like(weights)
+            summed = _with_users(response.curvature, some, across, none, effort.backend)
+            response = response._replace(curvature=summed)
         found.append(UserFactors(settled.sites, weights, settled.log_z, settled.change))
     after = UserFactors.joined(found)
     slope = np.bincount(comparisons.items, after.weights, size)
@@ -213,10 +214,14 @@ def _no_curvature(covariance: UtilityCovariance) -> Curvature:
     return csr_array((n_items, n_items))
 
 
-def _with_users(total: Curvature, comparisons: Comparisons, values: np.ndarray) -> Curvature:
-    """Return a sum with the users' n x n matrices at the places of their items; an array is overwritten."""
-    places = tuple(comparisons.items[place] for place in comparisons.square_places)
+def _with_users(
+    total: Curvature, comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, backend: str
+) -> Curvature:
+    """Return a sum with Q - w w^T of each user at the places of its items; an array is overwritten."""
     if isinstance(total, np.ndarray):
-        np.add.at(total.reshape(-1), places[0].astype(np.int64) * len(total) + places[1], values)
+        add_losses(comparisons, losses, weights, total, backend=backend)
         return total
+    rows, columns = comparisons.square_places
+    values = losses - weights[rows] * weights[columns]
+    places = comparisons.items[rows], comparisons.items[columns]
     return total + coo_array((values, places), shape=total.shape).tocsr()

@@ -6,9 +6,10 @@ from types import ModuleType
 import numpy as np
 
 from pymc_ep.kernels.array_op import compiled_in_c
+from pymc_ep.kernels.comparisons import body
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 
-__all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
+__all__ = ["add_losses", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 _FEW = 30
 """Largest number of users for NumPy, which takes some 50 microseconds for each; Numba's bodies take some seconds to
@@ -94,6 +95,16 @@ def precision_losses(
     out = np.empty(squares[-1])
     _body(chosen).precision_losses(*_ends(comparisons), squares, whitened, precision, out)
     return out
+
+
+def add_losses(
+    comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, total: np.ndarray, *, backend: str = "auto"
+) -> None:
+    """Add Q - w w^T of each user to a matrix of all items; see the NumPy body. There is none in C and JAX."""
+    if _chosen(backend, comparisons) != "numba":
+        body.add_losses(comparisons, losses, weights, total)
+        return
+    _body("numba").add_losses(comparisons.item_ends, comparisons.items, losses, weights, total)
 
 
 def _ends(comparisons: Comparisons) -> tuple[np.ndarray, ...]:

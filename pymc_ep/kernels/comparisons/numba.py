@@ -10,7 +10,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 
 from pymc_ep.kernels.comparisons.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
 
-__all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
+__all__ = ["add_losses", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 # Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -217,6 +217,20 @@ def precision_losses(
                 matrix[r, c] -= value
                 if c < r:
                     matrix[c, r] -= value
+
+
+@numba.njit(cache=True)
+def add_losses(
+    item_ends: np.ndarray, items: np.ndarray, losses: np.ndarray, weights: np.ndarray, total: np.ndarray
+) -> None:
+    """Add Q - w w^T of each user, one after the other, as users share items; see the NumPy body."""
+    entry = 0
+    for u in range(len(item_ends) - 1):
+        for r in range(item_ends[u], item_ends[u + 1]):
+            row = total[items[r]]
+            for c in range(item_ends[u], item_ends[u + 1]):
+                row[items[c]] += losses[entry] - weights[r] * weights[c]
+                entry += 1
 
 
 @_jit_part

@@ -269,6 +269,54 @@ def test_fits_of_other_comparisons_are_refused(held):
         pmep.rank_items(idata, other, user="u0")
 
 
+def busy_model(n_pairs=10_000, n_items=200):
+    """One user with thousands of comparisons, beside others with two each."""
+    rng = np.random.default_rng(2)
+    users = np.concatenate([np.zeros(n_pairs, dtype=int), np.repeat(np.arange(1, U), 2)])
+    winners = rng.integers(0, n_items, len(users))
+    losers = (winners + rng.integers(1, n_items, len(users))) % n_items
+    with pm.Model(coords={"user": range(U), "item": range(n_items)}) as model:
+        f = pmep.PreferenceUtility("f", b=np.zeros(n_items), sigma=1.0, n_users=U, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    return model, users, winners, losers
+
+
+def test_capped_comparisons_are_a_fit_of_a_sample():
+    model, users, winners, losers = busy_model(n_pairs=300)
+    found = fitted(model, max_pairs=40, seed=3)
+    status = found["fit"].attrs["status"]
+    assert "260 of 310 comparisons are left out, as a user has no more than max_pairs=40" in status
+    kept = found["fit"]["prefers_precision"].values > 0
+    np.testing.assert_array_equal(np.bincount(users[kept]), [40, 2, 2, 2, 2, 2])
+    with pm.Model(coords={"user": range(U), "item": range(200)}) as sample:
+        f = pmep.PreferenceUtility("f", b=np.zeros(200), sigma=1.0, n_users=U, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=users[kept], winners=winners[kept], losers=losers[kept])
+    expected = fitted(sample)
+    for what in ("posterior_mean", "posterior_sd"):
+        np.testing.assert_allclose(found[what]["f"].values, expected[what]["f"].values, rtol=1e-9, atol=1e-12)
+    new = {"prefers": ([0, 0, 4], [1, 5, 9], [2, 8, 7])}
+    one, other = (pmep.log_predictive(*of, new)["prefers"].values for of in ((found, model), (expected, sample)))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+    again = fitted(model, max_pairs=40, seed=4)["fit"]["prefers_precision"].values > 0
+    assert (again != kept).any()
+
+
+def test_a_user_may_have_thousands_of_comparisons():
+    model, users, winners, losers = busy_model()
+    idata = fitted(model)
+    assert idata["fit"].attrs["status"] == "the factors of all users have settled"
+    # Winners are random: of 100 comparisons of an item about half are won.
+    won = np.bincount(winners[users == 0], minlength=200) - np.bincount(losers[users == 0], minlength=200)
+    assert np.corrcoef(won, idata["posterior_mean"]["f"].values[0])[0, 1] > 0.95
+    assert idata["posterior_sd"]["f"].values[0].max() < 0.3
+
+
+def test_too_little_memory_is_foreseen(monkeypatch):
+    monkeypatch.setattr("pymc_ep.numerics.memory._free_memory", lambda: 1000)
+    with pytest.raises(InvalidDataError, match=r"5 items of 'f' and the 5 that user 1 compared need .*max_pairs="):
+        fitted(held_model())
+
+
 def test_draws_of_the_prior_have_its_moments():
     with held_model():
         draws = pm.sample_prior_predictive(3000, random_seed=1)

@@ -22,12 +22,14 @@ from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.numerics.memory import require_memory
 
 __all__ = ["OPTIONS", "PREFERENCE_EP", "rebuild", "solve"]
 
 OPTIONS = {
     "learn": "evidence",
     "held_out": "auto",
+    "max_pairs": None,
     "partitions": None,
     "client": None,
     "tol": 1e-8,
@@ -49,6 +51,10 @@ _LARGER = 10.0
 _FALL = 1e-4
 """Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
 for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
+_MATRICES = 4
+"""Number of matrices of all items that are held at a time: K, and curvatures of the first, the last and a new state."""
+_USER_MATRICES = 6
+"""Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
 _CHECKPOINT = "comparisons of the checkpoint"
 """Entry of checkpoints that identifies the comparisons."""
 
@@ -66,9 +72,13 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         For options out of range.
     """
     form, settings = call.form, _checked(OPTIONS | call.options)
-    compared, digest = form.compared(), form.fingerprint()["comparisons"]
+    every, digest = form.compared(), form.fingerprint()["comparisons"]
     if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
         raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
+    compared = every
+    if settings["max_pairs"] is not None:
+        compared = every.capped(settings["max_pairs"], settings["seed"], form.n_items)
+    _require_memory(form, compared)
     where = settings.pop("partitions"), settings.pop("client")
     users, theta = _first_factors(call, compared, digest), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
@@ -87,13 +97,13 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         loop = found.state.chosen.loop
         if endless:
             status = Status(False, f"stopped after {loop} evaluations of the evidence, {_without_end(form)}")
-    every = np.ones(len(compared.order))
-    with divided(compared.comparisons, every, *where) as parts:
-        evidence = _evidence(form, parts, settings, approximation, every)
+    observed = np.ones(len(compared.order))
+    with divided(compared.comparisons, observed, *where) as parts:
+        evidence = _evidence(form, parts, settings, approximation, observed)
         last = evidence.at(form, theta, parts.place(users))._replace(loop=loop)
         users = parts.collect(last.users)
     run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
-    return _solution(form, run, settings, compared, users, approximation)
+    return _solution(form, run, settings, every, compared, users, approximation)
 
 
 def _evidence(
@@ -122,7 +132,8 @@ def _learned(
     form, limit = call.form, settings["max_iter"]
 
     def arrays(state: State) -> dict[str, np.ndarray]:
-        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, parts.collect(state.users))
+        users = parts.collect(state.users)
+        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users, len(form.observed()[0]))
 
     def save(state: State) -> None:
         if call.checkpoint.due:
@@ -196,11 +207,27 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"held_out={share!r} must be 'auto', or a share of comparisons in [0, 1).")
     for name in ("tol", "evidence_tol"):
         check_positive(name, options[name])
-    if options["partitions"] is not None:
-        check_whole("partitions", options["partitions"])
+    for name in ("max_pairs", "partitions"):
+        if options[name] is not None:
+            check_whole(name, options[name])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
     return options
+
+
+def _require_memory(form: CompiledPreferences, compared: ComparedUsers) -> None:
+    """Raise where the matrices of all items, or of those of one user, exceed the free memory of this machine."""
+    counts, name = np.diff(compared.comparisons.item_ends), form.form.utilities
+    most = int(np.argmax(counts))
+    user, n, n_items = compared.users[most], int(counts[most]), form.n_items
+    # Kernels of low rank form none of all items.
+    of_all = _MATRICES if len(form.form.prior.kernel) == 1 else 0
+    require_memory(
+        8 * (of_all * n_items**2 + _USER_MATRICES * n**2),
+        f"The {n_items} items of {name!r} and the {n} that user {user} compared need",
+        f"{of_all} matrices of {n_items} x {n_items} and {_USER_MATRICES} of {n} x {n}",
+        "Leave out items that few compare, or give max_pairs=, a largest number of comparisons of a user.",
+    )
 
 
 def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndarray:
@@ -225,13 +252,15 @@ def _solution(
     form: CompiledPreferences,
     found: Run[State],
     settings: dict[str, Any],
+    every: ComparedUsers,
     compared: ComparedUsers,
     users: UserFactors,
     approximation: Approximation,
 ) -> Solution:
-    """Return the solution."""
-    own = _saved(compared, users)
-    state = {"theta": found.state.theta, "weights": users.weights} | own
+    """Return the solution, given all comparisons and those that have factors."""
+    own = _saved(compared, users, len(every.order))
+    weights = every.spread(compared, users.weights, form.n_items)
+    state = {"theta": found.state.theta, "weights": weights} | own
     posterior = rebuild(form, state)
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
@@ -242,6 +271,11 @@ def _solution(
         remarks.append(
             f"the factors of {int(unsettled.sum())} of {len(users.change)} users have not settled, the first one is "
             f"user {first}: check their comparisons for contradictions"
+        )
+    if left := len(every.order) - len(compared.order):
+        remarks.append(
+            f"{left} of {len(every.order)} comparisons are left out, as a user has no more than "
+            f"max_pairs={settings['max_pairs']}"
         )
     if none := form.n_users - len(compared.users):
         remarks.append(f"{none} of {form.n_users} users have no comparison, and keep their prior")
@@ -266,9 +300,9 @@ def _solution(
     )
 
 
-def _saved(compared: ComparedUsers, users: UserFactors) -> dict[str, np.ndarray]:
-    """Return the factors in the order in which comparisons were given."""
-    shift, precision = (np.empty_like(part) for part in users.sites)
+def _saved(compared: ComparedUsers, users: UserFactors, n_pairs: int) -> dict[str, np.ndarray]:
+    """Return the factors in the order in which comparisons were given; comparisons that are left out have none."""
+    shift, precision = np.zeros((2, n_pairs))
     shift[compared.order], precision[compared.order] = users.sites
     return {"shift": shift, "precision": precision}
 
