@@ -183,7 +183,7 @@ def section(store: Store, name: str, title: str, people: list[Person], peers: st
     kept = store.get(f"{name}/peers", lambda: {"rows": peer_rows(people, peers)})
     assert kept is not None
     head = ["Fit", "Bits (standard error)", "Brier score", "Seconds"]
-    return [f"### {title}\n", markdown_table(head, [*rows, *kept["rows"]])]
+    return [f"## {title}\n", markdown_table(head, [*rows, *kept["rows"]])]
 
 
 def peer_rows(people: list[Person], peers: str) -> list[list[str]]:
