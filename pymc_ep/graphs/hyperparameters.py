@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
 from pymc.initial_point import make_initial_point_expression
+from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import compile as compile_with_seed
 from pymc.pytensorf import replace_rng_nodes
 from pytensor.graph.basic import Variable
@@ -68,7 +69,7 @@ def initial_values(
         For variables whose initial value is drawn.
     """
     hyper = [model.values_to_rvs[v] for v in variables]
-    behind = [rv for rv in model.free_RVs if depends_on(hyper, [rv])]
+    behind = _behind(model, hyper)
     graphs = make_initial_point_expression(
         free_rvs=behind,
         rvs_to_transforms=model.rvs_to_transforms,
@@ -78,6 +79,11 @@ def initial_values(
     function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
     found = dict(zip(behind, function()))
     return [found[rv] for rv in hyper]
+
+
+def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return hyperparameters with all free variables on which they depend."""
+    return [rv for rv in model.free_RVs if depends_on(hyper, [rv])]
 
 
 def kind_of(rv: TensorVariable) -> str:
@@ -124,6 +130,13 @@ def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Parti
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
     """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
-    terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
+    # PyMC evaluates constants in the graphs of all variables that it is given, such as the kernel in that of utilities.
+    values, transforms = (
+        {rv: known[rv] for rv in _behind(model, hyper)} for known in (model.rvs_to_values, model.rvs_to_transforms)
+    )
+    densities = transformed_conditional_logp(
+        hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian
+    )
+    terms = [density.sum() for density in densities]
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

@@ -195,8 +195,8 @@ def _solution(
         remarks.append(f"{none} of {form.n_users} users have no comparison, and keep their prior")
     if not stored:
         remarks.append(
-            f"moments of {form.form.utilities!r} are left out, which are {numbers} numbers; rank_items, log_predictive and "
-            f"next_pairs compute what they need"
+            f"moments of {form.form.utilities!r} are left out, which are {numbers} numbers; rank_items, log_predictive "
+            f"and next_pairs compute what they need"
         )
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
