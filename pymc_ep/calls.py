@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.initial_point import make_initial_point_fn
 from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
@@ -21,6 +20,7 @@ from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 from pymc_ep.forms import entry_of
+from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
 
@@ -177,11 +177,11 @@ def _theta_of(model: pm.Model, form: CompiledForm, values: dict[str, Any]) -> np
             )
     overrides = {model[name]: np.asarray(value, dtype=float) for name, value in values.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
-        point = make_initial_point_fn(model=model, overrides=overrides)(0)
-    for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
-        if name in values and not np.all(np.isfinite(point[variable.name])):
+        found = initial_values(model, form.form.hyper_values, overrides, random_seed=0)
+    for name, value in zip(form.form.hyper_names, found):
+        if name in values and not np.all(np.isfinite(value)):
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
-    unconstrained = np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+    unconstrained = np.concatenate([np.zeros(0), *map(np.ravel, found)])
     return form.from_values(unconstrained[None])[0]
 
 

@@ -81,7 +81,8 @@ def fit(
         hyperparameters by 250 draws a chain, and optimizes elsewhere.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
-        numbers would be stored (the status says so). 0 stores moments only.
+        numbers would be stored (the status says so), or none where there are too many for a draw a chain. 0 stores
+        moments only.
     chains : int
         Independent draws are laid out in so many chains.
     random_seed : optional

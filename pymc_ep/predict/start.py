@@ -12,7 +12,7 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
     """Return values of all free variables at the posterior mean of the latent ones, for ``pm.sample(initvals=...)``.
 
     Hyperparameters are at their mode. A model with a rectified likelihood has no finite density at PyMC's own
-    start point, where its predictor is 0.
+    start point, where its predictor is 0. Latent variables whose moments were too many to be stored are left out.
 
     Parameters
     ----------
@@ -25,5 +25,5 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
         Values by name.
     """
     means = posterior_moments(idata, "mean")
-    latent = {name: means[name] for name in settings(idata)["latent"]}
+    latent = {name: means[name] for name in settings(idata)["latent"] if name in means}
     return {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import graph_inputs
 
@@ -229,7 +230,10 @@ class CompiledPreferences(DrawFunctions):
 
     @cached_property
     def _kernel_arrays(self) -> Callable[..., Any]:
-        return self.function(self.form.hyper_values, [part.astype("float64") for part in self.form.prior.kernel])
+        # Constants are not evaluated at compilation, which would keep all steps to the kernel, each of its size.
+        mode = get_mode(self._kwargs["mode"]).excluding("topo_constant_folding")
+        parts = [part.astype("float64") for part in self.form.prior.kernel]
+        return pytensor.function(list(self.form.hyper_values), parts, **(self._kwargs | {"mode": mode}))
 
     @cached_property
     def _log_prior(self) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from pymc_ep.distributions.preference_utility import LowRankUtilityRV, Preferenc
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.form import ComparisonGroup, Preferences, PriorGraphs
 from pymc_ep.graphs.families import family_of
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, initial_values, relevant_variables
 from pymc_ep.graphs.inner_products import same_index
 from pymc_ep.graphs.predictor import AffineTest, find_predictor
 from pymc_ep.graphs.queries import depends_on, evaluated, without_casts
@@ -157,9 +157,9 @@ def _comparisons(
     first, second = indices
     graphs = list(model.replace_rvs_by_values(graphs))
     values = [model.rvs_to_values[v] for v in hyper]
-    start = model.initial_point() if values else {}
+    start = dict(zip(values, initial_values(model, values)))
     shape = tuple(int(n) for n in evaluated(first[-1].shape))
-    test = AffineTest({difference: shape}, {v: start[v.name] for v in values}, {difference: pt.zeros(first[-1].shape)})
+    test = AffineTest({difference: shape}, start, {difference: pt.zeros(first[-1].shape)})
     site = find_predictor(rv.name, rv.owner.op, family, graphs, test)
     if site.parameters or site.site.domain != "binary":
         raise UnsupportedModelError(
@@ -168,7 +168,7 @@ def _comparisons(
         )
     x = np.random.default_rng(0).standard_normal(shape)
     function = pytensor.function([difference, *values], site.predictor, mode=quick_mode(), on_unused_input="ignore")
-    at = function(x, *(start[v.name] for v in values))
+    at = function(x, *start.values())
     signs = [sign for sign in (1.0, -1.0) if np.shape(at) == shape and np.allclose(at, sign * x, rtol=1e-6)]
     if not signs:
         raise UnsupportedModelError(

@@ -128,3 +128,16 @@ BAD = [
 def test_bad_factors_are_named(arguments, message):
     with pm.Model(), pytest.raises(InvalidDataError, match=message):
         pmep.PreferenceUtility("f", **arguments)
+
+
+def test_moments_of_too_many_utilities_are_left_out(monkeypatch):
+    expected = fitted(written(LOW_RANK))
+    monkeypatch.setattr("pymc_ep.forms.preferences.methods.ep.STORED_NUMBERS", 2 * U * N - 1)
+    model = written(LOW_RANK)
+    found = fitted(model)
+    assert "moments of 'f' are left out" in found["fit"].attrs["status"]
+    assert "f" not in pmep.results.posterior_moments(found, "mean")
+    rows = [0, 3], [1, 2], [4, 0]
+    log_p = [pmep.log_predictive(idata, model, {"prefers": rows})["prefers"] for idata in (found, expected)]
+    np.testing.assert_array_equal(*log_p)
+    assert pmep.rank_items(found, model, user=2)["mean_rank"].shape == (1, N)

@@ -23,6 +23,7 @@ from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.numerics.memory import require_memory
+from pymc_ep.results import STORED_NUMBERS
 
 __all__ = ["OPTIONS", "PREFERENCE_EP", "rebuild", "solve"]
 
@@ -262,7 +263,9 @@ def _solution(
     weights = every.spread(compared, users.weights, form.n_items)
     state = {"theta": found.state.theta, "weights": weights} | own
     posterior = rebuild(form, state)
-    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
+    numbers = 2 * int(np.prod(form.shape))
+    stored = numbers <= STORED_NUMBERS
+    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     unsettled = users.change > settings["tol"]
     remarks = [found.status.sentence]
@@ -279,6 +282,11 @@ def _solution(
         )
     if none := form.n_users - len(compared.users):
         remarks.append(f"{none} of {form.n_users} users have no comparison, and keep their prior")
+    if not stored:
+        remarks.append(
+            f"moments of {form.form.utilities!r} are left out, which are {numbers} numbers; rank_items, log_predictive "
+            f"and next_pairs compute what they need"
+        )
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
     return Solution(
