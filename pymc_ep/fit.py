@@ -65,7 +65,8 @@ def fit(
         ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
         mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
         log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
-        model; for `PairedSymbols` ``"paired_vb"``. `pymc_ep.supported` lists all.
+        model; for `PairedSymbols` ``"paired_vb"``; for `PreferenceUtility` also ``"laplace"`` and, of `PairwiseLogit`,
+        ``"jaakkola"``. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -111,8 +112,10 @@ def fit(
         ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
-        EP for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a share of comparisons,
-        ``evidence_tol=1e-5`` nats a comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
+        EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a
+        share of comparisons, ``max_pairs=None``, a largest number of comparisons of a user, ``partitions``, a number of
+        parts of the users, ``client``, a `distributed.Client` whose workers hold these, ``evidence_tol=1e-5`` nats a
+        comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.

@@ -84,7 +84,7 @@ class PreferenceUtility(Continuous):
     name : str
     V : tensor_like, (I, D), optional
         Such as ``pm.Flat("V", dims=("item", "factor"))``, which a fit learns. None leaves the term out.
-    b : tensor_like, (I,) or (), optional
+    b : tensor_like, (I,), optional
         Mean utilities; zero by default.
     kernel : tensor_like, (I, I), or pymc.gp.cov.Covariance, optional
         Covariance of items, or a covariance function of features `X`. The identity by default.
@@ -163,15 +163,14 @@ class PreferenceUtility(Continuous):
         sizes = {key: value.type.shape[0] for key, value in given.items() if value.type.shape[0] is not None}
         if len(set(sizes.values())) > 1:
             raise InvalidDataError(f"{' and '.join(f'{key}= has {n} items' for key, n in sizes.items())}; correct one.")
+        if (sigma := pt.as_tensor_variable(sigma)).ndim:
+            raise InvalidDataError(f"sigma= has {sigma.ndim} dimensions, and is one number for all users and items.")
         n_items = next(iter(sizes.values())) if sizes else infer_shape([next(iter(given.values()))], (), ())[0][0]
-        sigma, none = pt.as_tensor_variable(sigma), pt.zeros((n_items, 0))
-        mean, factors = given.get("b", pt.zeros(n_items)), given.get("V", none)
+        mean, factors = given.get("b", pt.zeros(n_items)), given.get("V", pt.zeros((n_items, 0)))
         if "kernel" not in given:
             # Without any kernel K is the identity, of rank zero beside the jitter.
-            root, own = (
-                given.get("kernel_factor", none),
-                pt.as_tensor_variable(jitter if "kernel_factor" in given else 1.0),
-            )
+            root = given.get("kernel_factor", pt.zeros((n_items, 0)))
+            own = pt.as_tensor_variable(jitter if "kernel_factor" in given else 1.0)
             return _LowRankUtility.dist([mean, factors, root, own, sigma], **kwargs)
         kernel = given["kernel"]
         jitter = _LITTLE * pt.max(pt.abs(kernel)) if jitter is None else jitter
@@ -218,7 +217,8 @@ class _LowRankUtility(Continuous):
 
 def _mean_rows(size: Any, mean: Any) -> Any:
     """Return the graph of the mean utilities of all users; nothing is drawn for its shape."""
-    return mean if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
+    # A copy, as PyMC puts initial values in place of random variables inside a graph, but not of its output.
+    return mean.copy() if rv_size_is_none(size) else pt.broadcast_to(mean, (*size, mean.shape[-1]))
 
 
 def _check_factor(kernel: Any, factor: Any, jitter: Any) -> None:
@@ -243,6 +243,8 @@ def _matrix(kernel: Any, X: Any) -> Any:
         if isinstance(X, Variable):
             return kernel(X)
         features = np.asarray(X, dtype=float)
+        if features.ndim != 2:
+            raise InvalidDataError(f"X= has the shape {features.shape}; give a matrix, (items, features).")
         if not np.isfinite(features).all():
             place = first_index(~np.isfinite(features))
             raise InvalidDataError(f"X= has the feature {features[place]}{at_index(place)}; replace it by a number.")

@@ -9,6 +9,7 @@ from pymc_ep.plots.hyper import plot_hyper
 from pymc_ep.plots.image import plot_coverage, plot_image
 from pymc_ep.plots.latent import plot_latent
 from pymc_ep.plots.pairs import plot_popularity, plot_preference, plot_rank_by_activity
+from pymc_ep.plots.preferences import plot_item_map, plot_item_ranks
 from pymc_ep.plots.relevance import plot_relevance
 from pymc_ep.plots.wavelets import plot_coefficients, plot_states
 
@@ -22,6 +23,8 @@ __all__ = [
     "plot_forest",
     "plot_hyper",
     "plot_image",
+    "plot_item_map",
+    "plot_item_ranks",
     "plot_latent",
     "plot_popularity",
     "plot_preference",

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
 from pymc_ep.engines.preferences.kernels import DenseKernel, LowRankKernel
@@ -46,9 +47,11 @@ class Problem:
         return np.concatenate([prior.mean, prior.factors.ravel(), [0.5 * np.log(prior.scale)]])
 
 
-def problem(seed=0, parts=1, held=None, tol=1e-11, kernel=None, **sizes):
+def problem(
+    seed=0, parts=1, held=None, tol=1e-11, link="probit", approximation=EXPECTATION, scaled=1.0, kernel=None, **sizes
+):
     (mean, factors, scale, matrix), rows = simulated(seed=seed, **sizes)
-    prior = UtilityPrior(mean, factors, scale)
+    prior = UtilityPrior(mean, np.sqrt(scaled) * factors, scaled * scale)
     compared = ComparedUsers.of(*rows, len(mean))
     n_pairs = len(compared.order)
     observed = np.ones(n_pairs) if held is None else 1.0 - held
@@ -61,8 +64,9 @@ def problem(seed=0, parts=1, held=None, tol=1e-11, kernel=None, **sizes):
         partitions,
         len(compared.users),
         int(observed.sum()),
-        get_site("probit"),
+        get_site(link),
         Effort(tol, 500),
+        approximation,
         holds_out=held is not None,
     )
     first = evidence.at(
@@ -234,7 +238,8 @@ def test_em_raises_the_evidence_and_lbfgs_finds_more():
     assert (np.diff(em.objective) > 0).all()
     search = maximise(evidence, own, first, tol=1e-9, max_iter=15, report=Report(), save=lambda state: None)
     assert search.state.chosen.objective > em.state.objective
-    assert np.linalg.norm(evidence.gradient(own, search.state.chosen)) < np.linalg.norm(evidence.gradient(own, first))
+    found = evidence.at(own, search.state.chosen.theta, search.state.chosen.users)
+    assert np.linalg.norm(evidence.gradient(own, found)) < np.linalg.norm(evidence.gradient(own, first))
 
 
 def test_parts_add_up_to_the_whole():

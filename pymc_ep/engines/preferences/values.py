@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_ep.kernels.comparisons import Comparisons
 
-__all__ = ["ComparedUsers", "Learned", "UtilityPrior"]
+__all__ = ["ComparedUsers", "Learned", "Sites", "UtilityPrior"]
 
 
 class UtilityPrior(NamedTuple):
@@ -33,6 +33,18 @@ class Learned(NamedTuple):
     mean: bool
     factors: bool
     scale: bool
+
+
+class Sites(NamedTuple):
+    """Gaussian factors exp(shift d - precision d^2 / 2) of the differences d.
+
+    Attributes
+    ----------
+    shift, precision : ndarray, (P,)
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
 
 
 class ComparedUsers(NamedTuple):
@@ -70,3 +82,25 @@ class ComparedUsers(NamedTuple):
             seconds.astype(np.int32),
         )
         return cls(distinct, comparisons, order)
+
+    def capped(self, most: int, seed: int, n_items: int) -> "ComparedUsers":
+        """Return the comparisons with no more than some of each user, drawn evenly from its own."""
+        comparisons, counts = self.comparisons, np.diff(self.comparisons.pair_ends)
+        own = np.repeat(np.arange(comparisons.n_users), counts)
+        drawn = np.lexsort((np.random.default_rng(seed).random(len(own)), own))
+        # Places in the order of users are those of the draws: the first ones of each user are kept.
+        rank = np.arange(len(own)) - np.repeat(comparisons.pair_ends[:-1], counts)
+        kept = np.sort(drawn[rank < most])
+        winners, losers = (comparisons.items[place][kept].astype(np.int64) for place in comparisons.places)
+        found = ComparedUsers.of(self.users[own[kept]], winners, losers, n_items)
+        return found._replace(order=self.order[kept[found.order]])
+
+    def spread(self, some: "ComparedUsers", values: np.ndarray, n_items: int) -> np.ndarray:
+        """Return values of users' items, given those of `capped` ones; zero at items without a comparison there."""
+        keys, own = (
+            np.repeat(one.users, np.diff(one.comparisons.item_ends)) * np.int64(n_items) + one.comparisons.items
+            for one in (self, some)
+        )
+        out = np.zeros(len(keys))
+        out[np.searchsorted(keys, own)] = values
+        return out

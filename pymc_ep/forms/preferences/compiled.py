@@ -16,8 +16,9 @@ from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.preferences.kernels import Curvature, DenseKernel, Kernel, LowRankKernel
 from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
 
@@ -33,7 +34,7 @@ class CompiledPreferences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy.
+        Keywords of `pytensor.function`; by default functions run on NumPy. A mode also picks the bodies of kernels.
     """
 
     form: Preferences
@@ -43,6 +44,7 @@ class CompiledPreferences(DrawFunctions):
     def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
+        self.backend = bodies_of(compile_kwargs)
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
         self.restart(hyper_start)
 
@@ -120,7 +122,7 @@ class CompiledPreferences(DrawFunctions):
         """Parts of the prior that an update in closed form learns; None where it would not maximise the evidence.
 
         It is for flat priors, and constants: other priors, kernels with hyperparameters, and functions of
-        hyperparameters have none. The scale beside constant factors has none either.
+        hyperparameters have none. The scale beside constant factors has none either, or beside as many as items.
         """
         form, free = self.form, self.free
         if "kernel" in free or free != form.flat:
@@ -128,13 +130,16 @@ class CompiledPreferences(DrawFunctions):
         n_factors = self.prior(self.start)[0].factors.shape[1]
         if "sigma" in free and n_factors and "factors" not in free:
             return None
+        if n_factors > self.n_items - ("sigma" in free):
+            return None
         return Learned("mean" in free, "factors" in free, "sigma" in free)
 
     def prior(self, theta: np.ndarray) -> tuple[UtilityPrior, Kernel]:
         """Return the prior of utilities at unconstrained hyperparameters `theta`, (p,)."""
         mean, factors, sigma = map(np.asarray, self._parameters(*self.unpack(theta)))
+        self._require_finite(b=mean, V=factors)
         scale = float(sigma) ** 2
-        if not scale > 0:
+        if not sigma > 0:
             raise InvalidDataError(
                 f"{self.form.utilities!r} has sigma={float(sigma)!r}, which must be positive; correct it."
             )
@@ -147,9 +152,20 @@ class CompiledPreferences(DrawFunctions):
         known, of_data, of_theta = self._known
         if known is None or any(map(is_not, data, of_data)) or not np.array_equal(at, of_theta):
             arrays = self._kernel_arrays(*self.unpack(theta))
+            self._require_finite(**{"kernel" if len(arrays) == 1 else "kernel_factor": arrays[0]})
             known = DenseKernel(*arrays) if len(arrays) == 1 else LowRankKernel(*arrays)
             self._known = known, data, at.copy()
         return known
+
+    def _require_finite(self, **arrays: np.ndarray) -> None:
+        """Raise for entries of parameters of the prior that are not finite."""
+        for name, values in arrays.items():
+            if not np.isfinite(values).all():
+                place = first_index(~np.isfinite(values))
+                raise InvalidDataError(
+                    f"{self.form.utilities!r} has {name}={values[place]}{at_index(place)}, which must be finite; "
+                    f"correct it, or its jitter=."
+                )
 
     def log_prior(self, theta: np.ndarray) -> float:
         """Return the log prior of the hyperparameters, without Jacobian terms."""

@@ -171,11 +171,13 @@ class PreferencePosterior:
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
         own, items, pairs, _ = self.compared.comparisons.some(places)
+        backend = self.form.backend
         weights, precision = self.users.weights[items], self.users.sites.precision[pairs]
         for some, items, pairs in blocks(own):
-            lower, zero = factorised(some, self.covariance), np.zeros(len(pairs))
-            white = difference_moments(some, lower, zero, zero, precision[pairs]).whitened
-            losses, squares = precision_losses(some, white, precision[pairs]), some.square_ends
+            lower, zero = factorised(some, self.covariance, backend), np.zeros(len(pairs))
+            white = difference_moments(some, lower, zero, zero, precision[pairs], backend=backend).whitened
+            losses = precision_losses(some, white, precision[pairs], backend=backend)
+            squares = some.square_ends
             for k in range(some.n_users):
                 here, (mine, _) = slice(*squares[k : k + 2]), some.of_user(k)
                 matrices = (part[here].reshape(some.n_items(k), -1) for part in (losses, white, lower))

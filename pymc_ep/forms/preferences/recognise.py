@@ -135,6 +135,12 @@ def _comparisons(
     model: Model, rv: TensorVariable, f: TensorVariable, hyper: Sequence[TensorVariable]
 ) -> ComparisonGroup:
     """Return the comparisons of an observed variable."""
+    imputed = f"{rv.name.removesuffix('_observed')}_unobserved"
+    if rv.name.endswith("_observed") and imputed in model.named_vars:
+        raise UnsupportedModelError(
+            f"{rv.name.removesuffix('_observed')!r} has missing outcomes, which PyMC draws as {imputed!r}. They tell "
+            f"nothing of {f.name!r}: leave these comparisons out, and give log_predictive those to be predicted."
+        )
     family, parameters = family_of(rv), parameters_of(rv)
     graphs, difference, indices = parameters, pt.vector("difference", dtype="float64"), None
     for graph in ancestors(parameters, blockers=[f]):
