@@ -178,39 +178,6 @@ def test_logits_equal_the_latent_gaussian_fit():
         np.testing.assert_allclose(idata[what]["f"].values[1], expected[what]["f"], atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["laplace", "jaakkola"])
-def test_approximations_agree_with_ep_where_priors_are_narrow(method):
-    models = []
-    for scale in (1.0, 0.05):
-        with pm.Model(coords=COORDS) as model:
-            f = pmep.PreferenceUtility(
-                "f", V=scale * FACTORS, b=MEAN, kernel=KERNEL, sigma=0.7 * scale, dims=("user", "item")
-            )
-            pmep.PairwiseLogit("prefers", f, users=USERS, winners=WINNERS, losers=LOSERS)
-        models.append(model)
-    gaps = []
-    for model in models:
-        one, other = (fitted(model, method=name, draws=5) for name in ("ep", method))
-        gaps.append(
-            [
-                float(np.abs((other[what]["f"] - one[what]["f"]) / one["posterior_sd"]["f"]).max())
-                for what in ("posterior_mean", "posterior_sd")
-            ]
-            + [abs(float(other["fit"]["log_evidence"]) - float(one["fit"]["log_evidence"]))]
-        )
-        log_p = pmep.log_predictive(other, model, {"prefers": NEW})["prefers"].values
-        assert (log_p < 0).all()
-    assert (np.array(gaps[0]) > 20 * np.array(gaps[1])).all()
-    assert max(gaps[1]) < 0.02
-
-
-def test_the_bound_of_the_logistic_refuses_probits():
-    with pytest.raises(UnsupportedModelError, match=r"'prefers' has a probit likelihood.*PairwiseLogit"):
-        fitted(held_model(), method="jaakkola")
-    assert pmep.explain(held_model()).count("jaakkola") == 0
-    assert "jaakkola" in pmep.explain(held_model(pmep.PairwiseLogit))
-
-
 @pytest.mark.parametrize("learn", ["evidence", "em"])
 def test_flat_priors_are_learned_up_to_where_held_out_comparisons_are_most_probable(learn):
     idata = fitted(learned_model(), learn=learn)
