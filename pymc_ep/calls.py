@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.initial_point import make_initial_point_fn
 from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
+from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.method import Method
 from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
+from pymc_ep.forms import entry_of
+from pymc_ep.graphs.hyperparameters import initial_values
+from pymc_ep.results import fit_state, hyper_modes
+from pymc_ep.results.row_labels import earlier_rows
 
 __all__ = [
     "blas_threads",
@@ -120,19 +124,44 @@ def printed(rows: Sequence[Sequence[str]], *, header: bool = False) -> Printed:
     return text
 
 
-def hyper_start(
-    model: pm.Model, form: CompiledForm, values: dict[str, Any] | None, state: dict[str, np.ndarray] | None
-) -> np.ndarray:
+def hyper_start(model: pm.Model, form: CompiledForm, start: Container | dict[str, Any] | None) -> np.ndarray:
     """Return the unconstrained hyperparameters to start from."""
-    if state is not None:
-        if state["theta"].shape != form.start.shape:
-            raise ValueError(
-                f"start= holds {state['theta'].size} unconstrained hyperparameters, but the model has "
-                f"{form.start.size} ({', '.join(form.form.hyper_names)}); it is a fit of another model."
-            )
-        return state["theta"]
-    if not values:
+    if start is None:
         return form.start
+    if isinstance(start, dict):
+        return _theta_of(model, form, start) if start else form.start
+    if (extended := entry_of(form.form).extended) is not None:
+        return _extended(model, form, start, extended)
+    state = fit_state(start)
+    if state["theta"].shape != form.start.shape:
+        raise ValueError(
+            f"start= holds {state['theta'].size} unconstrained hyperparameters, but the model has "
+            f"{form.start.size} ({', '.join(form.form.hyper_names)}); it is a fit of another model."
+        )
+    return state["theta"]
+
+
+def _extended(model: pm.Model, form: CompiledForm, start: Container, extended: Callable[..., Any]) -> np.ndarray:
+    """Return the unconstrained hyperparameters of a fit whose rows may be others than those of the model."""
+    values = {name: value.to_numpy() for name, value in hyper_modes(start).items()}
+    rows = {name: earlier_rows(start, model, name) for name in values if name in model.named_vars}
+    shapes = {name: value.shape for name, value in form.constrained(form.start).items()}
+    if set(values) != set(shapes):
+        raise ValueError(
+            f"start= is a fit of the hyperparameters {', '.join(values) or 'none'}, and the model has "
+            f"{', '.join(shapes) or 'none'}; give a fit of a model with the same ones, or their values as a dict."
+        )
+    same = {name for name, own in rows.items() if own is None or np.array_equal(own, np.arange(len(values[name])))}
+    if {name: value.shape for name, value in values.items()} == shapes and len(same) == len(values):
+        if list(values) == list(shapes):
+            return fit_state(start)["theta"]
+        return _theta_of(model, form, values)
+    kept = {name: value for name, value in values.items() if name in same and value.shape == shapes[name]}
+    return _theta_of(model, form, extended(form, _theta_of(model, form, kept), values, rows.get))
+
+
+def _theta_of(model: pm.Model, form: CompiledForm, values: dict[str, Any]) -> np.ndarray:
+    """Return the unconstrained hyperparameters at given values, and at the model's initial ones."""
     unknown = sorted(set(values) - set(form.form.hyper_names))
     if unknown:
         raise ValueError(
@@ -148,11 +177,11 @@ def hyper_start(
             )
     overrides = {model[name]: np.asarray(value, dtype=float) for name, value in values.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
-        point = make_initial_point_fn(model=model, overrides=overrides)(0)
-    for name, variable in zip(form.form.hyper_names, form.form.hyper_values):
-        if name in values and not np.all(np.isfinite(point[variable.name])):
+        found = initial_values(model, form.form.hyper_values, overrides, random_seed=0)
+    for name, value in zip(form.form.hyper_names, found):
+        if name in values and not np.all(np.isfinite(value)):
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
-    unconstrained = np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in form.form.hyper_values)])
+    unconstrained = np.concatenate([np.zeros(0), *map(np.ravel, found)])
     return form.from_values(unconstrained[None])[0]
 
 

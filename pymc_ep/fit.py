@@ -65,7 +65,8 @@ def fit(
         ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
         mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
         log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
-        model; for `PairedSymbols` ``"paired_vb"``. `pymc_ep.supported` lists all.
+        model; for `PairedSymbols` ``"paired_vb"``; for `PreferenceUtility` also ``"laplace"`` and, of `PairwiseLogit`,
+        ``"jaakkola"``. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -80,7 +81,8 @@ def fit(
         hyperparameters by 250 draws a chain, and optimizes elsewhere.
     draws : int, optional
         Draws for each chain; by default 1000 (25 of a `SparseField` or a `WaveletTree`), or fewer where more than 5e7
-        numbers would be stored (the status says so). 0 stores moments only.
+        numbers would be stored (the status says so), or none where there are too many for a draw a chain. 0 stores
+        moments only.
     chains : int
         Independent draws are laid out in so many chains.
     random_seed : optional
@@ -89,7 +91,9 @@ def fit(
         Shown once two seconds have passed.
     start : optional
         Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` the
-        model may have other rows, which are known by their labels, and other pairs.
+        model may have other rows, which are known by their labels, and other pairs. For `PreferenceUtility` it may have
+        other users, items and comparisons: b and V at new items are predicted by the kernel, see
+        `pymc_ep.forms.preferences.new_items`.
     checkpoint : path, optional
         File to which the state of a long fit is written at intervals, and from which the same call resumes where it
         exists. ``n_iter`` and traces count from there.
@@ -108,8 +112,10 @@ def fit(
         ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
-        EP for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a share of comparisons,
-        ``evidence_tol=1e-5`` nats a comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
+        EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a
+        share of comparisons, ``max_pairs=None``, a largest number of comparisons of a user, ``partitions``, a number of
+        parts of the users, ``client``, a `distributed.Client` whose workers hold these, ``evidence_tol=1e-5`` nats a
+        comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.
         The variational Gaussian: ``covariance="diagonal"`` or ``"full"``, ``estimate``, names of matrices and biases
         that are points without a posterior (one matrix: EM; all: the mode), ``tol=1e-6`` nats a cell and step,
         ``max_iter=200``, ``seed=0``.
@@ -172,7 +178,7 @@ def fit(
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
-    theta = hyper_start(model, form, start if isinstance(start, dict) else None, state)
+    theta = hyper_start(model, form, start)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
     saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
     if (resumed := saved.load()) is not None:

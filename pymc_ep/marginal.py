@@ -28,7 +28,7 @@ from pymc_ep.exceptions import ConvergenceWarning, UnsupportedModelError
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.marginal_model import latents_missing_from, marginal_model, unconstrained
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import check_dims, fit_state, write_solution
+from pymc_ep.results import check_dims, write_solution
 
 __all__ = ["marginalize", "recover", "sample"]
 
@@ -54,8 +54,7 @@ def sample(
     """Marginalise, sample by `pymc.sample` with `arguments`, and recover; `why` goes into the status of the result."""
     theta, initvals = form.start, None
     if start is not None:
-        values, state = (start, None) if isinstance(start, dict) else (None, fit_state(start))
-        theta = hyper_start(model, form, values, state)
+        theta = hyper_start(model, form, start)
         initvals = form.constrained(theta)
     op = _evidence_op(form, chosen, options)
     endless = op.endless_directions(form.to_values(theta[None])[0])

@@ -257,10 +257,11 @@ def test_recovered_draws_have_the_nearest_fit(monkeypatch):
 
 
 SCRIPT = """
-import sys, warnings
+import signal, sys, warnings
 import numpy as np, pymc as pm, pymc_ep as pmep
 from pymc_ep import calls
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored in a process of the background.
 warnings.simplefilter("ignore")
 n = {n}
 x = np.linspace(0, 10, n)[:, None]
@@ -307,8 +308,8 @@ def test_a_signal_ends_a_search(seconds):
 def test_a_signal_ends_sampling():
     """The draws made are those of the result; where chains take turns, each takes a signal to end."""
     before = (
-        "sample, told = pm.sample, lambda trace, draw: draw.tuning or draw.draw_idx % 100 or print('running', flush=True); "
-        "pm.sample = lambda *a, **k: sample(*a, callback=told, **k)"
+        "told = lambda trace, draw: draw.tuning or draw.draw_idx % 100 or print('running', flush=True); "
+        "sample = pm.sample; pm.sample = lambda *a, **k: sample(*a, callback=told, **k)"
     )
     options = "hyper='sample', draws=500_000, chains=1, random_seed=1, progressbar=False"
     out = interrupted_run("running", 0.5, n=3, likelihood="pm.Normal('y', f, 0.5", before=before, options=options)

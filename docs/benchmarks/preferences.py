@@ -44,7 +44,13 @@ class Protocol(NamedTuple):
 PROTOCOLS = {"A": Protocol("a", 200, 3, 2), "B": Protocol("b", 5000, 10, 6)}
 
 
-def model_of(kind: str, protocol: Protocol, x: np.ndarray, rows: dict[str, np.ndarray]) -> pm.Model:
+def model_of(
+    kind: str,
+    protocol: Protocol,
+    x: np.ndarray,
+    rows: dict[str, np.ndarray],
+    compare: Callable[..., Any] = pmep.PairwiseProbit,
+) -> pm.Model:
     """Return a model of comparisons, (users, winners, losers), of items with features `x`, (I, F)."""
     coords = {"user": range(protocol.n_users), "item": range(len(x)), "factor": range(protocol.n_factors)}
     with pm.Model(coords=coords) as model:
@@ -55,7 +61,7 @@ def model_of(kind: str, protocol: Protocol, x: np.ndarray, rows: dict[str, np.nd
             # The paper's kernel, exp(-|x - x'|^2 / psi), with psi the number of features.
             terms |= {"kernel": pm.gp.cov.ExpQuad(x.shape[1], ls=np.sqrt(x.shape[1] / 2.0)), "X": x, "jitter": 0.1}
         f = pmep.PreferenceUtility("f", dims=("user", "item"), **terms)
-        pmep.PairwiseProbit("prefers", f, **rows)
+        compare("prefers", f, **rows)
     return model
 
 
@@ -73,12 +79,14 @@ def drawn(protocol: Protocol, seed: int) -> tuple[np.ndarray, dict[str, np.ndarr
     return x, train, tuple(part[last] for part in rows)
 
 
-def measured(kind: str, protocol: Protocol, options: dict[str, Any]) -> tuple[list[float], list[float], list[float]]:
+def measured(
+    kind: str, protocol: Protocol, options: dict[str, Any], compare: Callable[..., Any] = pmep.PairwiseProbit
+) -> tuple[list[float], list[float], list[float]]:
     """Return bits a held-out comparison, seconds and scales of utilities, for each seed."""
     bits, seconds, scales = [], [], []
     for seed in SEEDS:
         x, train, held_out = drawn(protocol, seed)
-        model = model_of(kind, protocol, x, train)
+        model = model_of(kind, protocol, x, train, compare)
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pmep.ConvergenceWarning)

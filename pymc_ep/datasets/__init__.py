@@ -2,12 +2,14 @@
 
 from pymc_ep.datasets.coal import load_coal
 from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pedestrians
+from pymc_ep.datasets.film_pairs import FilmPairs, load_movielens_pairs
 from pymc_ep.datasets.long_tables import load_foursquare, load_movielens, load_nips_coauthors
 from pymc_ep.datasets.pairs import PairTable, from_pairs, read_inter
 from pymc_ep.datasets.split import split_pairs
 from pymc_ep.datasets.sushi import SushiRankings, load_sushi, pairs_from_rankings
 
 __all__ = [
+    "FilmPairs",
     "PairTable",
     "SushiRankings",
     "from_pairs",
@@ -17,6 +19,7 @@ __all__ = [
     "load_lastfm",
     "load_melbourne_pedestrians",
     "load_movielens",
+    "load_movielens_pairs",
     "load_nips_coauthors",
     "load_sushi",
     "pairs_from_rankings",

@@ -9,7 +9,7 @@ import pandas as pd
 from pymc_ep.datasets.files import Collection
 from pymc_ep.exceptions import did_you_mean
 
-__all__ = ["load_foursquare", "load_movielens", "load_nips_coauthors"]
+__all__ = ["film_genres", "load_foursquare", "load_movielens", "load_nips_coauthors"]
 
 _MOVIELENS = {
     size: Collection(
@@ -69,8 +69,19 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
     with files.open("u.data", path) if small else _ratings_1m(path) as lines:
         ratings = pd.read_csv(lines, sep=sep, header=None, usecols=fields, dtype=np.int64)
     ratings = ratings.set_axis(["user", "item", "rating"], axis=1)
-    titles = _titles(files, "u.item" if small else "movies.dat", path, "|" if small else "::")
+    titles = {int(number): title for number, title, *_ in _films(size, path)}
     return ratings.assign(title=ratings["item"].map(titles))[["user", "item", "title", "rating"]]
+
+
+def film_genres(size: str, path: str | os.PathLike | None = None) -> pd.DataFrame:
+    """Return ones for the genres of each film, (films, genres), by the publishers' numbers; arguments as above."""
+    films = _films(size, path)
+    numbers = pd.Index([int(film[0]) for film in films], name="item")
+    if size == "100k":
+        with _MOVIELENS[size].open("u.genre", path) as lines:
+            names = [line.split("|")[0] for line in lines if line.strip()]
+        return pd.DataFrame([film[-len(names) :] for film in films], numbers, names).astype(float)
+    return pd.Series([film[-1] for film in films], numbers).str.get_dummies("|").astype(float)
 
 
 def _ratings_1m(path: str | os.PathLike | None) -> IO[str]:
@@ -84,15 +95,15 @@ def _ratings_1m(path: str | os.PathLike | None) -> IO[str]:
             raise error from None
 
 
-def _titles(files: Collection, name: str, path: str | os.PathLike | None, sep: str) -> dict[int, str]:
-    """Return the titles of films by their numbers: in Latin-1 as published, in UTF-8 in some copies."""
+def _films(size: str, path: str | os.PathLike | None) -> list[list[str]]:
+    """Return the fields of each film: in Latin-1 as published, in UTF-8 in some copies."""
+    name, sep = ("u.item", "|") if size == "100k" else ("movies.dat", "::")
     try:
-        with files.open(name, path) as lines:
-            films = [line.split(sep)[:2] for line in lines]
+        with _MOVIELENS[size].open(name, path) as lines:
+            return [line.rstrip("\n").split(sep) for line in lines]
     except UnicodeDecodeError:
-        with files.open(name, path, encoding="latin-1") as lines:
-            films = [line.split(sep)[:2] for line in lines]
-    return {int(number): title for number, title in films}
+        with _MOVIELENS[size].open(name, path, encoding="latin-1") as lines:
+            return [line.rstrip("\n").split(sep) for line in lines]
 
 
 def load_foursquare(path: str | os.PathLike | None = None) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from pymc_ep.compat import restore_observed
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
+from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.random_nodes import is_random
 
 __all__ = ["compiled_form", "require_readable"]
@@ -68,10 +69,9 @@ def compiled_form(
     if key in known and known[key][1] == start:
         return known[key][0]
     with pytensor.config.change_flags(cxx=""):
-        point = model.initial_point()
         form = known[key][0].form if key in known else recognise(model, names, wanted)
-    entry = entry_of(form)
-    values = [point[v.name] for v in form.hyper_values]
+        entry = entry_of(form)
+        values = initial_values(model, form.hyper_values)
     if key in known:
         compiled = known[key][0]
         compiled.restart(values)

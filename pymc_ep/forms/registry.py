@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc import Model
@@ -36,6 +37,8 @@ Row = tuple[str, str, str, Any]
 """Distribution, link and site by name, then the argument of `Method.takes`."""
 
 
+Rows = Callable[[str], np.ndarray | None]
+"""``rows(name)``; see `pymc_ep.contracts.Call.start_rows`."""
 OwnPosterior = TypeVar("OwnPosterior", bound=Posterior)
 """Type of the posterior of a form."""
 OwnForm = TypeVar("OwnForm", bound=Form, contravariant=True)
@@ -96,6 +99,11 @@ class FormEntry:
         Rankings and new rows of a form with two matrices, for `pymc_ep.recommend` and its siblings.
     utility_predictions : pymc_ep.contracts.utilities.UtilityPredictions, optional
         Rankings by utilities of items, for `pymc_ep.rank_items` and `pymc_ep.next_pairs`.
+    extended : callable, optional
+        ``extended(compiled form, theta, values, rows)`` returns the hyperparameters, by name, of a model whose rows may
+        be others than those of an earlier fit. It gets those of the fit, as `values`; theta, (p,), at which those
+        without rows have these values; and ``rows(name)``, see `pymc_ep.contracts.Call.start_rows`. None where the
+        hyperparameters of all models of the form have the shapes of the fit.
     """
 
     form: type
@@ -107,6 +115,7 @@ class FormEntry:
     predictions: Predictions[Any, Any] | None = None
     row_predictions: RowPredictions | None = None
     utility_predictions: UtilityPredictions | None = None
+    extended: Callable[[Any, np.ndarray, dict[str, np.ndarray], Rows], dict[str, np.ndarray]] | None = None
 
 
 _FORMS: dict[type, FormEntry] = {}

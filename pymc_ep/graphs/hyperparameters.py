@@ -1,11 +1,17 @@
 """Unknown variables of a model, and the fields of a form that its hyperparameters determine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
+from pymc.initial_point import make_initial_point_expression
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.pytensorf import compile as compile_with_seed
+from pymc.pytensorf import replace_rng_nodes
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.exceptions import UnsupportedModelError
@@ -13,7 +19,15 @@ from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.queries import depends_on
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
-__all__ = ["coordinates_of", "follows_from", "hyper_fields", "keeps_gaussian", "kind_of", "relevant_variables"]
+__all__ = [
+    "coordinates_of",
+    "follows_from",
+    "hyper_fields",
+    "initial_values",
+    "keeps_gaussian",
+    "kind_of",
+    "relevant_variables",
+]
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:
@@ -31,6 +45,45 @@ def relevant_variables(model: Model) -> list[TensorVariable]:
                 f"by a continuous variable."
             )
     return relevant
+
+
+def initial_values(
+    model: Model,
+    variables: Sequence[Variable],
+    overrides: Mapping[TensorVariable, np.ndarray] | None = None,
+    *,
+    random_seed: int | None = None,
+) -> list[np.ndarray]:
+    """Return the unconstrained initial values of hyperparameters, given by their value variables.
+
+    They are those of `pymc.Model.initial_point`, which forms the values of all other variables too, such as gigabytes
+    of utilities of many users and items.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : sequence of Variable
+    overrides : mapping of TensorVariable to ndarray, optional
+        Values on their own scale, by random variable.
+    random_seed : int, optional
+        For variables whose initial value is drawn.
+    """
+    hyper = [model.values_to_rvs[v] for v in variables]
+    behind = _behind(model, hyper)
+    graphs = make_initial_point_expression(
+        free_rvs=behind,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=model.rvs_to_initial_values | dict(overrides or {}),
+        return_transformed=True,
+    )
+    function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
+    found = dict(zip(behind, function()))
+    return [found[rv] for rv in hyper]
+
+
+def _behind(model: Model, hyper: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return hyperparameters with all free variables on which they depend."""
+    return [rv for rv in model.free_RVs if depends_on(hyper, [rv])]
 
 
 def kind_of(rv: TensorVariable) -> str:
@@ -77,6 +130,13 @@ def coordinates_of(model: Model, hyper: Sequence[TensorVariable]) -> tuple[Parti
 
 def _log_prior(model: Model, hyper: Sequence[TensorVariable], *, jacobian: bool) -> TensorVariable:
     """Return the log density of hyperparameters and potentials, (); `pm.find_MAP` omits the Jacobian terms."""
-    terms = [model.logp(vars=list(hyper), jacobian=jacobian)] if hyper else []
+    # PyMC evaluates constants in the graphs of all variables that it is given, such as the kernel in that of utilities.
+    values, transforms = (
+        {rv: known[rv] for rv in _behind(model, hyper)} for known in (model.rvs_to_values, model.rvs_to_transforms)
+    )
+    densities = transformed_conditional_logp(
+        hyper, rvs_to_values=values, rvs_to_transforms=transforms, jacobian=jacobian
+    )
+    terms = [density.sum() for density in densities]
     terms += [p.sum() for p in model.replace_rvs_by_values(model.potentials)]
     return sum(terms, start=pt.constant(0.0))

@@ -49,5 +49,6 @@ register_kernel(
     )
 )
 for _backend in ("jax", "numba"):
-    register_bodies(_backend, f"pymc_ep.kernels.paired_symbols.{_backend}")
+    for _package in ("comparisons", "paired_symbols"):
+        register_bodies(_backend, f"pymc_ep.kernels.{_package}.{_backend}")
 register_bodies("numba", "pymc_ep.kernels.paired_symbols.in_turn_numba")

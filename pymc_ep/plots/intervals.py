@@ -7,14 +7,12 @@ import xarray as xr
 from scipy.special import ndtri
 
 from pymc_ep.compat import Container, group, has_group
-from pymc_ep.results import fit_group, posterior_moments, settings
+from pymc_ep.results import hyper_modes, posterior_moments, settings
 
 __all__ = ["LEVELS", "Intervals", "hyper_names", "intervals_of", "labels_of"]
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Ends of the intervals of 90% and 50%, and the median."""
-_MODE_PREFIX = "hyper_mode_"
-"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 class Intervals(NamedTuple):
@@ -29,7 +27,7 @@ class Intervals(NamedTuple):
 
 def hyper_names(container: Container) -> list[str]:
     """Return the names of the hyperparameters of a fit."""
-    return [name.removeprefix(_MODE_PREFIX) for name in map(str, fit_group(container)) if name.startswith(_MODE_PREFIX)]
+    return list(hyper_modes(container))
 
 
 def intervals_of(source: Container | xr.Dataset, name: str) -> Intervals:

@@ -3,19 +3,16 @@
 import numpy as np
 
 from pymc_ep.compat import Container
-from pymc_ep.results import fit_group, posterior_moments, settings
+from pymc_ep.results import hyper_modes, posterior_moments, settings
 
 __all__ = ["start_point"]
-
-_MODE_PREFIX = "hyper_mode_"
-"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 def start_point(idata: Container) -> dict[str, np.ndarray]:
     """Return values of all free variables at the posterior mean of the latent ones, for ``pm.sample(initvals=...)``.
 
     Hyperparameters are at their mode. A model with a rectified likelihood has no finite density at PyMC's own
-    start point, where its predictor is 0.
+    start point, where its predictor is 0. Latent variables whose moments were too many to be stored are left out.
 
     Parameters
     ----------
@@ -27,8 +24,6 @@ def start_point(idata: Container) -> dict[str, np.ndarray]:
     dict
         Values by name.
     """
-    fit = fit_group(idata)
-    modes = {n.removeprefix(_MODE_PREFIX): fit[n] for n in map(str, fit) if n.startswith(_MODE_PREFIX)}
     means = posterior_moments(idata, "mean")
-    latent = {name: means[name] for name in settings(idata)["latent"]}
-    return {name: np.asarray(value) for name, value in (modes | latent).items()}
+    latent = {name: means[name] for name in settings(idata)["latent"] if name in means}
+    return {name: np.asarray(value) for name, value in (hyper_modes(idata) | latent).items()}

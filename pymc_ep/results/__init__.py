@@ -1,14 +1,16 @@
 """Layout of the ArviZ container: how a solution is written into it and read back."""
 
 from pymc_ep.results.container import build_container, check_dims, labelled, model_dims
-from pymc_ep.results.reading import fit_group, fit_state, posterior_moments, settings
-from pymc_ep.results.writing import layout_of, write_solution
+from pymc_ep.results.reading import fit_group, fit_state, hyper_modes, posterior_moments, settings
+from pymc_ep.results.writing import STORED_NUMBERS, layout_of, write_solution
 
 __all__ = [
+    "STORED_NUMBERS",
     "build_container",
     "check_dims",
     "fit_group",
     "fit_state",
+    "hyper_modes",
     "labelled",
     "layout_of",
     "model_dims",

@@ -8,7 +8,10 @@ import xarray as xr
 
 from pymc_ep.compat import Container, group, group_names, has_group
 
-__all__ = ["fit_group", "fit_state", "posterior_moments", "settings"]
+__all__ = ["fit_group", "fit_state", "hyper_modes", "posterior_moments", "settings"]
+
+_MODE_PREFIX = "hyper_mode_"
+"""Prefix of the modes of hyperparameters in the group ``fit``."""
 
 
 def fit_group(container: Container) -> xr.Dataset:
@@ -33,6 +36,18 @@ def fit_state(container: Container) -> dict[str, np.ndarray]:
         For an object that is not a container.
     """
     return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
+
+
+def hyper_modes(container: Container) -> dict[str, xr.DataArray]:
+    """Return the modes of the hyperparameters by name, or the values at which they were held.
+
+    Raises
+    ------
+    ValueError
+        When the container is no result of a fit.
+    """
+    fit = fit_group(container)
+    return {name.removeprefix(_MODE_PREFIX): fit[name] for name in map(str, fit) if name.startswith(_MODE_PREFIX)}
 
 
 def posterior_moments(container: Container, what: str) -> xr.Dataset:

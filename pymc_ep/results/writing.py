@@ -17,9 +17,9 @@ from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.results.container import build_container, model_dims
 
-__all__ = ["drawn_forward", "layout_of", "write_solution"]
+__all__ = ["STORED_NUMBERS", "drawn_forward", "layout_of", "write_solution"]
 
-_STORED_NUMBERS = 5e7
+STORED_NUMBERS = 5e7
 """Most numbers in the draws of a fit by default, 0.4 GB: a bound on memory and on the size of a saved result."""
 _STORED_LOG_LIKELIHOODS = 1e7
 """Most log likelihoods stored with the draws, 80 MB: a bound on memory and on the size of a saved result."""
@@ -31,7 +31,7 @@ def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, 
         return chains, 0, ""
     if draws is not None:
         return chains, draws, ""
-    most = max(1, min(solution.most_draws, int(_STORED_NUMBERS // max(1, chains * solution.numbers_per_draw))))
+    most = min(solution.most_draws, int(STORED_NUMBERS // max(1, chains * solution.numbers_per_draw)))
     if most >= 1000:
         return chains, most, ""
     return chains, most, f"{most} draws a chain instead of 1000, for {solution.numbers_per_draw} numbers a draw"

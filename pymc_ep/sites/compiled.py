@@ -193,6 +193,11 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
         return by_rows(self._log_density_function, y, eta, *parameters)
 
+    def log_density_derivatives(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
+        """Return log t(eta; y, parameters) and its first three derivatives in eta, each of the broadcast shape."""
+        shape, arrays = self._flatten(y, eta, *parameters)
+        return tuple(_shaped(part, shape) for part in self._derivatives_function(*arrays))
+
     def _has_closed_form(self, power: Array) -> bool:
         if self.site.tilted is None or self.site.any_power:
             return self.site.tilted is not None
@@ -267,6 +272,14 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
     def _closed_gradient_function(self) -> Callable[..., Sequence[Any]]:
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
+
+    @cached_property
+    def _derivatives_function(self) -> Callable[..., Sequence[Any]]:
+        y, eta, *parameters = inputs = self._vectors("y", "eta")
+        found = [self._log_t(y, eta, parameters)]
+        for _ in range(3):
+            found.append(pytensor.grad(found[-1].sum(), eta))
+        return self._function(inputs, found)
 
     def _by_closed_form(self, *arrays: Array) -> Sequence[Any]:
         return self._closed_function(*arrays)

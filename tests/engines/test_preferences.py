@@ -5,16 +5,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.sparse
 from scipy.stats import norm
 
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
+from pymc_ep.engines.preferences.kernels import DenseKernel, LowRankKernel
 from pymc_ep.engines.preferences.maximisation import Statistics, maximised
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityPrior
+from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.sites.base import get_site
 
 from .preference_dense import contrasts, dense_ep, simulated
@@ -26,7 +29,7 @@ class Problem:
     """Parameters of the prior as hyperparameters: b, V and log s, with a flat prior."""
 
     def __init__(self, prior, kernel):
-        self.shape, self.kernel = prior.factors.shape, Kernel(kernel)
+        self.shape, self.kernel = prior.factors.shape, kernel
 
     def prior(self, theta):
         n, d = self.shape
@@ -35,23 +38,24 @@ class Problem:
     def log_prior(self, theta):
         return 0.0
 
-    def gradient(self, theta, of_prior):
+    def gradient(self, theta, slope, curvature):
         prior, kernel = self.prior(theta)
-        in_factors = 2.0 * of_prior.covariance @ prior.factors
-        in_scale = 2.0 * prior.scale * (of_prior.covariance * kernel.matrix).sum()
-        return np.concatenate([of_prior.mean, in_factors.ravel(), [in_scale]])
+        in_factors, in_scale = -curvature @ prior.factors, -prior.scale * kernel.inner(curvature)
+        return np.concatenate([slope, in_factors.ravel(), [in_scale]])
 
     def theta_of(self, theta, prior):
         return np.concatenate([prior.mean, prior.factors.ravel(), [0.5 * np.log(prior.scale)]])
 
 
-def problem(seed=0, parts=1, held=None, tol=1e-11, **sizes):
-    (mean, factors, scale, kernel), rows = simulated(seed=seed, **sizes)
-    prior = UtilityPrior(mean, factors, scale)
+def problem(
+    seed=0, parts=1, held=None, tol=1e-11, link="probit", approximation=EXPECTATION, scaled=1.0, kernel=None, **sizes
+):
+    (mean, factors, scale, matrix), rows = simulated(seed=seed, **sizes)
+    prior = UtilityPrior(mean, np.sqrt(scaled) * factors, scaled * scale)
     compared = ComparedUsers.of(*rows, len(mean))
     n_pairs = len(compared.order)
     observed = np.ones(n_pairs) if held is None else 1.0 - held
-    own = Problem(prior, kernel)
+    own = Problem(prior, DenseKernel(matrix) if kernel is None else kernel)
     cuts = np.linspace(0, len(compared.users), parts + 1).astype(int)
     some = [compared.comparisons.some(np.arange(a, b)) for a, b in pairwise(cuts)]
     data = [ObservedComparisons(one, observed[pairs]) for one, _, pairs, _ in some]
@@ -60,8 +64,9 @@ def problem(seed=0, parts=1, held=None, tol=1e-11, **sizes):
         partitions,
         len(compared.users),
         int(observed.sum()),
-        get_site("probit"),
+        get_site(link),
         Effort(tol, 500),
+        approximation,
         holds_out=held is not None,
     )
     first = evidence.at(
@@ -93,7 +98,7 @@ def test_repeated_and_contradictory_comparisons_settle_under_a_wide_prior():
     winners, losers = np.array([0, 0, 0, 1, 1, 2, 0]), np.array([1, 1, 1, 0, 2, 0, 2])
     compared = ComparedUsers.of(np.zeros(7, dtype=int), winners, losers, 3)
     prior, kernel = UtilityPrior(np.zeros(3), np.zeros((3, 0)), 100.0), np.eye(3)
-    own = Problem(prior, kernel)
+    own = Problem(prior, DenseKernel(kernel))
     parts = LocalPartitions([ObservedComparisons(compared.comparisons, np.ones(7))])
     evidence = ComparisonEvidence(parts, 1, 7, get_site("probit"), Effort(1e-10, 500))
     first = evidence.at(own, own.theta_of(None, prior), parts.place([UserFactors.first(compared.comparisons)]))
@@ -167,13 +172,74 @@ def test_update_of_the_prior_is_the_numerical_maximum(learned):
     assert -best.fun > expected_log_density(prior, kernel, moments) + 1e-3
 
 
+ROOT = np.random.default_rng(8).normal(size=(12, 3))
+LOW_RANK = {"of rank 3": (LowRankKernel(ROOT, 0.3), ROOT @ ROOT.T + 0.3 * np.eye(12))}
+LOW_RANK["identity"] = LowRankKernel(np.zeros((12, 0)), 1.0), np.eye(12)
+KERNELS = pytest.mark.parametrize(("kernel", "matrix"), LOW_RANK.values(), ids=LOW_RANK)
+
+
+@KERNELS
+def test_products_of_low_rank_are_those_of_the_matrix(kernel, matrix):
+    rng = np.random.default_rng(2)
+    x, root = rng.normal(size=(12, 2)), kernel.times(np.eye(12))
+    np.testing.assert_allclose(root @ root.T, matrix, atol=1e-13)
+    np.testing.assert_allclose(kernel.product(x), matrix @ x, atol=1e-12)
+    np.testing.assert_allclose(kernel.times(x), root @ x, atol=1e-12)
+    np.testing.assert_allclose(kernel.transposed(x), root.T @ x, atol=1e-12)
+    np.testing.assert_allclose(kernel.solve(root @ x), x, atol=1e-12)
+    curvature = rng.normal(size=(12, 12))
+    curvature += curvature.T
+    assert kernel.inner(curvature) == pytest.approx((curvature * matrix).sum(), rel=1e-12)
+    known = np.arange(12) % 3 > 0
+    expected = matrix[np.ix_(~known, known)] @ np.linalg.solve(matrix[np.ix_(known, known)], x[known])
+    np.testing.assert_allclose(kernel.extended(x[known], known), expected, atol=1e-12)
+    draws = kernel.draws(200_000, rng)
+    np.testing.assert_allclose(draws.T @ draws / len(draws), matrix, atol=0.08)
+
+
+@KERNELS
+def test_derivatives_of_low_rank_equal_finite_differences(kernel, matrix):
+    rng = np.random.default_rng(2)
+    curvature, step, own = rng.normal(size=(12, 12)), rng.normal(size=kernel.root.shape), 0.7
+    curvature += curvature.T
+    ends = [LowRankKernel(kernel.root + h * step, kernel.jitter + h * own).inner(curvature) for h in (1e-5, -1e-5)]
+    in_root, in_jitter = kernel.gradient(curvature)
+    assert (in_root * step).sum() + in_jitter * own == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-7)
+
+
+@KERNELS
+@pytest.mark.parametrize("sparse", [False, True], ids=["array", "sparse"])
+def test_low_rank_equals_the_matrix(kernel, matrix, sparse, monkeypatch):
+    dense, dense_evidence, expected, *_ = problem(n_users=33, kernel=DenseKernel(matrix))
+    if sparse:
+        monkeypatch.setattr("pymc_ep.engines.preferences.users._NUMBERS", 100)
+    own, evidence, first, _, _, prior = problem(n_users=33, kernel=kernel)
+    assert scipy.sparse.issparse(first.totals.curvature) == sparse
+    assert first.objective == pytest.approx(expected.objective, abs=1e-9)
+    found = first.totals.curvature.toarray() if sparse else first.totals.curvature
+    np.testing.assert_allclose(found, expected.totals.curvature, atol=1e-9)
+    np.testing.assert_allclose(
+        evidence.gradient(own, first), dense_evidence.gradient(dense, expected), rtol=1e-8, atol=1e-8
+    )
+    after, expected_after = (
+        maximised(prior, one.kernel, Statistics(state.totals.slope / 33, state.totals.curvature / 33), EVERY)
+        for one, state in ((own, first), (dense, expected))
+    )
+    assert after.scale == pytest.approx(expected_after.scale, rel=1e-8)
+    np.testing.assert_allclose(after.mean, expected_after.mean, atol=1e-9)
+    # Factors are equal up to a rotation.
+    squares = after.factors @ after.factors.T, expected_after.factors @ expected_after.factors.T
+    np.testing.assert_allclose(*squares, atol=1e-8)
+
+
 def test_em_raises_the_evidence_and_lbfgs_finds_more():
     own, evidence, first, *_ = problem(n_users=40, tol=1e-8)
     em = run(PreferenceEM(evidence, EVERY, tol=1e-9), own, first, max_iter=16)
     assert (np.diff(em.objective) > 0).all()
     search = maximise(evidence, own, first, tol=1e-9, max_iter=15, report=Report(), save=lambda state: None)
     assert search.state.chosen.objective > em.state.objective
-    assert np.linalg.norm(evidence.gradient(own, search.state.chosen)) < np.linalg.norm(evidence.gradient(own, first))
+    found = evidence.at(own, search.state.chosen.theta, search.state.chosen.users)
+    assert np.linalg.norm(evidence.gradient(own, found)) < np.linalg.norm(evidence.gradient(own, first))
 
 
 def test_parts_add_up_to_the_whole():

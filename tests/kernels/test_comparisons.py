@@ -1,26 +1,34 @@
 """Posteriors of compared utilities: all bodies against dense linear algebra."""
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 
+from pymc_ep.compat import c_mode
 from pymc_ep.kernels.comparisons import (
     Comparisons,
+    add_losses,
     difference_means,
     difference_moments,
     precision_losses,
     prior_factors,
 )
+from pymc_ep.kernels.comparisons.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
 
 I, D, S2 = 15, 3, 0.7  # noqa: E741
-BACKENDS = ["numpy", "numba"]
+BACKENDS = ["numpy", "numba", "c", "jax"]
+MODES = {"c": c_mode(), "numba": "NUMBA", "jax": "JAX", "python": "FAST_COMPILE"}
 
 
 def problem(seed=0):
+    """Users of random comparisons; the last three have one, repeated and contradictory ones, and hundreds."""
     rng = np.random.default_rng(seed)
-    counts, pairs = rng.integers(2, 7, 6), rng.integers(1, 12, 6)
+    counts, pairs = np.append(rng.integers(2, 7, 6), [2, 3, 13]), np.append(rng.integers(1, 12, 6), [1, 5, 400])
     items = np.concatenate([np.sort(rng.choice(I, n, replace=False)) for n in counts])
     first = np.concatenate([rng.integers(0, n, p) for n, p in zip(counts, pairs)])
     second = (first + rng.integers(1, np.repeat(counts, pairs))) % np.repeat(counts, pairs)
+    first[-405:-400], second[-405:-400] = [0, 0, 0, 1, 2], [1, 1, 1, 0, 1]
     ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int64) for n in (counts, pairs)]
     comparisons = Comparisons(ends[0], items.astype(np.int32), ends[1], first.astype(np.int32), second.astype(np.int32))
     root = rng.normal(size=(I, I))
@@ -58,11 +66,61 @@ def test_bodies_equal_dense_algebra(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_kernel_without_entries_is_the_identity(backend):
+    comparisons, factors, *_ = problem()
+    found, _ = prior_factors(comparisons, factors, np.zeros((0, 0)), S2, backend=backend)
+    expected, _ = prior_factors(comparisons, factors, np.eye(I), S2, backend=backend)
+    np.testing.assert_allclose(found, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_covariances_that_are_not_positive_definite_are_named(backend):
     comparisons, *_ = problem()
-    rank_one = np.ones((I, I))
-    _, failed = prior_factors(comparisons, np.zeros((I, 0)), rank_one, 1.0, backend=backend)
-    assert failed == 0
+    indefinite = np.eye(I)
+    item = comparisons.items[comparisons.of_user(3)[0]][0]
+    indefinite[item, item] = -1.0
+    with_it = [u for u in range(comparisons.n_users) if item in comparisons.items[comparisons.of_user(u)[0]]]
+    _, failed = prior_factors(comparisons, np.zeros((I, 0)), indefinite, 1.0, backend=backend)
+    assert failed == with_it[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ops_run_in_graphs(mode):
+    comparisons, factors, kernel, mean, shift, precision = problem()
+    given = [pt.constant(part) for part in comparisons]
+    values = [factors, kernel, S2, mean, shift, precision]
+    v, k, scale, *of_pairs = inputs = [pt.as_tensor(value).type() for value in values]
+    lower, failed = PriorFactors()(*given, v, k, scale)
+    moments = DifferenceMoments()(*given, lower, *of_pairs)
+    means = DifferenceMeans()(*given, moments[3], of_pairs[0], of_pairs[1] + 1.0, of_pairs[2])
+    losses = PrecisionLosses()(*given, moments[3], of_pairs[2])
+    found = pytensor.function(inputs, [lower, failed, *moments, means, losses], mode=MODES[mode])(*values)
+    lower, failed = prior_factors(comparisons, factors, kernel, S2, backend="numpy")
+    moments = difference_moments(comparisons, lower, mean, shift, precision, backend="numpy")
+    means = difference_means(comparisons, moments.whitened, mean, shift + 1.0, precision, backend="numpy")
+    losses = precision_losses(comparisons, moments.whitened, precision, backend="numpy")
+    for one, other in zip(found, [lower, failed, *moments, means, losses], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_jax_asks_for_constant_comparisons():
+    pytest.importorskip("jax")
+    comparisons, *_, precision = problem()
+    inputs = [pt.as_tensor(value).type() for value in (*comparisons, precision, precision)]
+    with pytest.raises(NotImplementedError, match="PrecisionLosses needs comparisons that are constants"):
+        pytensor.function(inputs, PrecisionLosses()(*inputs), mode="JAX")
+
+
+def test_jax_groups_of_few_users_change_nothing(monkeypatch):
+    jax = pytest.importorskip("pymc_ep.kernels.comparisons.jax")
+    comparisons, factors, kernel, mean, shift, precision = problem()
+    lower, _ = prior_factors(comparisons, factors, kernel, S2, backend="numpy")
+    expected = difference_moments(comparisons, lower, mean, shift, precision, backend="numpy")
+    monkeypatch.setattr(jax, "_NUMBERS", 64)
+    assert max(len(group.users) for group in jax._groups(comparisons)) == 1
+    found = jax.difference_moments(comparisons, lower, mean, shift, precision)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_some_users_have_the_comparisons_of_the_whole():
@@ -80,11 +138,17 @@ def test_some_users_have_the_comparisons_of_the_whole():
         np.testing.assert_array_equal(pairs[mine[1]], np.arange(own[1].start, own[1].stop))
 
 
-def test_places_in_matrices_are_those_of_rows_and_columns():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_losses_add_up_at_the_places_of_items(backend):
     comparisons, *_ = problem()
-    rows, columns = comparisons.square_places
-    expected = []
+    rng = np.random.default_rng(1)
+    squares = comparisons.square_ends
+    losses, weights, total = rng.normal(size=squares[-1]), rng.normal(size=len(comparisons.items)), np.ones((I, I))
+    add_losses(comparisons, losses, weights, total, backend=backend)
+    expected = np.ones((I, I))
     for u in range(comparisons.n_users):
-        own = np.arange(comparisons.item_ends[u], comparisons.item_ends[u + 1])
-        expected += [(i, j) for i in own for j in own]
-    assert list(zip(rows.tolist(), columns.tolist())) == [tuple(map(int, one)) for one in expected]
+        own = comparisons.of_user(u)[0]
+        place = np.eye(I)[comparisons.items[own]]
+        loss = losses[squares[u] : squares[u + 1]].reshape(len(place), -1)
+        expected += place.T @ (loss - np.outer(weights[own], weights[own])) @ place
+    np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-12)

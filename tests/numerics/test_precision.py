@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.numerics import memory
 from pymc_ep.numerics.gaussian.flat_prior import null_unknowns
 from pymc_ep.numerics.precision import nested_dissection as dissection_module
 from pymc_ep.numerics.precision import plan as precision_module
@@ -191,8 +192,8 @@ def sparse_gradient(side):
 def test_too_little_memory_is_foreseen(monkeypatch):
     algebra = plan_algebra(image(10, 10, periodic=True), (10, 10))
     require_memory(algebra)
-    monkeypatch.setattr(precision_module, "_free_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "_free_memory", lambda: 1000)
     with pytest.raises(InvalidDataError, match=r"100 unknowns need \d\.\d GB.*perturb-and-map"):
         require_memory(algebra)
-    monkeypatch.setattr(precision_module, "_free_memory", lambda: None)
+    monkeypatch.setattr(memory, "_free_memory", lambda: None)
     require_memory(algebra)

@@ -1,6 +1,6 @@
 """Partitions in this process, one after the other; kernels run on its threads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -55,8 +55,17 @@ class LocalPartitions:
         combine: Callable[[Any, Any], Any] | None = None,
     ) -> tuple[Any, Any]:
         """Call a function at each part; see `Partitions.run`."""
-        kept, terms = zip(*(function(*values, *shared) for values in zip(self.data, *own, strict=True)))
-        return kept, reduce(combine or added, terms)
+        kept = []
+
+        def terms() -> Iterator[Any]:
+            for values in zip(self.data, *own, strict=True):
+                value, term = function(*values, *shared)
+                kept.append(value)
+                yield term
+
+        # One term at a time, as each may be as large as the data.
+        total = reduce(combine or added, terms())
+        return tuple(kept), total
 
     def collect(self, handles: Any) -> list[Any]:
         """Return the values."""

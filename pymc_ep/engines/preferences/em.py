@@ -1,4 +1,4 @@
-"""Learning the prior of utilities by EM, with EP for each user (Khan, Ko and Seeger 2014, algorithm 1)."""
+"""Learning the prior of utilities by EM, from Gaussian posteriors of users (Khan, Ko and Seeger 2014, algorithm 1)."""
 
 from pymc_ep.engines.ascent import BoundAscent
 from pymc_ep.engines.base import Status
@@ -10,7 +10,7 @@ __all__ = ["PreferenceEM"]
 
 
 class PreferenceEM(BoundAscent[State]):
-    """Alternates updates of the prior in closed form and expectation propagation.
+    """Alternates updates of the prior in closed form and of the factors of all users.
 
     Parameters
     ----------

@@ -1,12 +1,14 @@
 """Evidence of comparisons at hyperparameters, its gradient, and the search for its maximum.
 
-At a fixed point of EP the log evidence is stationary in the factors, so that its gradient is that at fixed factors:
+Where the log evidence is stationary in the factors, as at a fixed point of EP, its gradient is that at fixed factors:
 
     d log Z / d b = sum_u w_u,        d log Z / d S = -1/2 sum_u (Q_u - w_u w_u^T).
+
+That of Laplace's approximation has a `Response` too.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,9 +16,11 @@ from pymc_ep.engines.ascent import lbfgs
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
-from pymc_ep.engines.partitions import Partitions
+from pymc_ep.engines.partitions import Handles, Partitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
+from pymc_ep.engines.preferences.kernels import Curvature, Kernel
 from pymc_ep.engines.preferences.users import Effort, Totals, expect
-from pymc_ep.engines.preferences.values import Kernel, UtilityGradient, UtilityPrior
+from pymc_ep.engines.preferences.values import UtilityPrior
 from pymc_ep.sites.base import Site
 
 __all__ = ["ComparisonEvidence", "PreferenceProblem", "State", "maximise"]
@@ -37,8 +41,11 @@ class PreferenceProblem(Protocol):
     def log_prior(self, theta: np.ndarray) -> float:
         """Return the log prior of the hyperparameters."""
 
-    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
+    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities.
+
+        Its derivative in b is the slope, (I,), and in S = V V^T + s2 K the curvature, (I, I), times -1/2.
+        """
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
         """Return theta with the parameters of the prior set to given ones."""
@@ -54,7 +61,7 @@ class State(NamedTuple):
         `UserFactors` of each part.
     totals : Totals
     objective : float
-        EP's log evidence and the log prior of the hyperparameters.
+        Log evidence, by the method, and the log prior of the hyperparameters.
     score : float
         By which states compare: the log probability of comparisons that are held out, or `objective` without any.
     change : float
@@ -62,13 +69,13 @@ class State(NamedTuple):
     loop : int
         Number of evaluations of the evidence.
     best : State, optional
-        The earlier state of the highest score; None if that is this one.
+        The earlier state of the highest score, without its curvature; None if that is this one.
     stale : int
         Number of evaluations since then.
     """
 
     theta: np.ndarray
-    users: Any
+    users: Handles
     totals: Totals
     objective: float
     score: float
@@ -88,7 +95,9 @@ class State(NamedTuple):
         found = self._replace(change=change, loop=before.loop + 1)
         if self.score > best.score:
             return found
-        return found._replace(best=best, stale=before.stale + 1)
+        # Matrices of all items are those of the latest state alone, for its gradient.
+        bare = best.totals._replace(curvature=np.zeros((0, 0)))
+        return found._replace(best=best._replace(totals=bare), stale=before.stale + 1)
 
 
 class ComparisonEvidence:
@@ -103,18 +112,27 @@ class ComparisonEvidence:
     site : Site
         Of a comparison.
     effort : Effort
+    approximation : Approximation
     holds_out : bool
         Whether some comparisons are held out.
     """
 
     def __init__(
-        self, parts: Partitions, n_users: int, n_pairs: int, site: Site, effort: Effort, *, holds_out: bool = False
+        self,
+        parts: Partitions,
+        n_users: int,
+        n_pairs: int,
+        site: Site,
+        effort: Effort,
+        approximation: Approximation = EXPECTATION,
+        *,
+        holds_out: bool = False,
     ):
         self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
-        self.holds_out = holds_out
+        self.approximation, self.holds_out = approximation, holds_out
 
-    def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Any) -> State:
-        """Settle the factors of all users, from given ones.
+    def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> State:
+        """Settle the factors of all users, from given ones; where workers are lost, those of their parts anew.
 
         Raises
         ------
@@ -122,14 +140,23 @@ class ComparisonEvidence:
             If the prior covariance of the items of a user is not positive definite.
         """
         prior, kernel = problem.prior(theta)
-        shared = prior, kernel.matrix, self.site, self.effort
-        users, totals = self.parts.run(expect, users, shared=shared)
+        shared = prior.mean, kernel.covariance(prior), self.site, self.approximation, self.effort
+
+        def settled() -> tuple[Handles, Totals]:
+            after, totals = self.parts.run(expect, users, shared=shared)
+            self.parts.keep(after)
+            return after, totals
+
+        users, totals = self.parts.attempt(settled)
         objective = totals.log_z + problem.log_prior(theta)
         return State(theta, users, totals, objective, totals.held_log_p if self.holds_out else objective)
 
     def gradient(self, problem: PreferenceProblem, state: State) -> np.ndarray:
         """Return the gradient of the objective, (p,)."""
-        return problem.gradient(state.theta, UtilityGradient(state.totals.slope, -0.5 * state.totals.curvature))
+        slope, curvature, response = state.totals.slope, state.totals.curvature, state.totals.response
+        if response is not None:
+            slope, curvature = slope + response.slope, curvature + response.curvature
+        return problem.gradient(state.theta, slope, curvature)
 
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""

@@ -1,21 +1,20 @@
-"""Expectation propagation for the utilities of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
+"""Gaussian factors of the comparisons of many users, each on its own (Khan, Ko and Seeger 2014, section 3.1).
 
-Tilted moments are those of all comparisons at once; the Gaussian algebra is that of each user's items. A user takes no
+Factors are those of all comparisons at once; the Gaussian algebra is that of each user's items. A user takes no
 further part once its factors have settled, and steps are as long as its own comparisons allow.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from pymc_ep.engines.preferences.approximations import Approximation
+from pymc_ep.engines.preferences.values import Sites
 from pymc_ep.kernels.comparisons import Comparisons, Differences, difference_means, difference_moments
 from pymc_ep.sites.base import Tilted
+from pymc_ep.sites.compiled import CompiledSite
 
-__all__ = ["Settled", "Sites", "TiltedMoments", "item_differences", "settle"]
-
-TiltedMoments = Callable[[np.ndarray, np.ndarray], Tilted]
-"""``moments(mean, variance)`` of the cavities, (P,): of the factor of a comparison in its difference of utilities."""
+__all__ = ["Settled", "item_differences", "settle"]
 
 _LONGER, _SHORTER = 1.25, 0.5
 """Factors of a user's step after one that brought its factors closer to a fixed point, and after one that did not."""
@@ -28,20 +27,8 @@ _MATCHED = 0.03
 wasted, as the next update of the precisions moves the means by more."""
 
 
-class Sites(NamedTuple):
-    """Gaussian factors exp(shift d - precision d^2 / 2) of the differences d.
-
-    Attributes
-    ----------
-    shift, precision : ndarray, (P,)
-    """
-
-    shift: np.ndarray
-    precision: np.ndarray
-
-
 class Settled(NamedTuple):
-    """Factors of all users after expectation propagation, and the posterior under them.
+    """Settled factors of all users, and the posterior under them.
 
     Attributes
     ----------
@@ -71,7 +58,7 @@ class _Update(NamedTuple):
     ----------
     at : Differences
     cavity : ndarray, (P,)
-        Variances of the cavities.
+        Variances of the cavities, or zeros.
     tilted : Tilted
     log_z, change : ndarray, (U,)
     """
@@ -88,7 +75,8 @@ def settle(
     lower: np.ndarray,
     item_mean: np.ndarray,
     sites: Sites,
-    moments: TiltedMoments,
+    site: CompiledSite,
+    approximation: Approximation,
     observed: np.ndarray,
     *,
     tol: float,
@@ -106,7 +94,9 @@ def settle(
     item_mean : ndarray, (I,)
     sites : Sites
         The first ones, such as zeros.
-    moments : callable
+    site : CompiledSite
+        Of a comparison.
+    approximation : Approximation
     observed : ndarray, (P,)
         One for comparisons with a factor, and zero for those that are predicted only: their factors stay as they are.
     tol : float
@@ -125,7 +115,7 @@ def settle(
         prior_mean = item_differences(some, item_mean[some.items])
         own = Sites(shift[pairs], precision[pairs])
         kept = observed[pairs]
-        found = _update(some, lower[squares], prior_mean, own, moments, kept, backend)
+        found = _update(some, lower[squares], prior_mean, own, site, approximation, kept, backend)
         grown = found.change >= change[users]
         step[users] = np.clip(step[users] * np.where(grown, _SHORTER, _LONGER), _LEAST_STEP, 1.0)
         log_z[users], change[users] = found.log_z, found.change
@@ -133,7 +123,7 @@ def settle(
         going = found.change > tol
         if not going.any() or iteration + 1 == max_iter:
             break
-        new = _matched(some, prior_mean, own, found, moments, kept, backend)
+        new = _matched(some, prior_mean, own, found, site, kept, backend)
         # Users that have settled keep the factors under which their moments are known.
         length = kept * np.repeat(np.where(going, step[users], 0.0), np.diff(some.pair_ends))
         shift[pairs] += length * (new.shift - own.shift)
@@ -153,19 +143,20 @@ def _update(
     lower: np.ndarray,
     prior_mean: np.ndarray,
     sites: Sites,
-    moments: TiltedMoments,
+    site: CompiledSite,
+    approximation: Approximation,
     kept: np.ndarray,
     backend: str,
 ) -> _Update:
     """Return the posterior under given factors, and what an update makes of these."""
     shift, precision = sites
     at = difference_moments(comparisons, lower, prior_mean, shift, precision, backend=backend)
-    cavity, slope = at.variance / (1.0 - precision * at.variance), shift - precision * at.mean
-    tilted = moments(at.mean - cavity * slope, cavity)
+    slope = shift - precision * at.mean
+    cavity, tilted = approximation.update(site, at, sites)
     d_precision = tilted.precision - precision
     moved = np.abs(tilted.shift - shift - d_precision * at.mean) * np.sqrt(at.variance)
     moved = kept * np.maximum(np.abs(d_precision) * at.variance, moved)
-    # The form of EP's log evidence that is safe for factors of no or great precision, see `engines.ep.sweep`.
+    # The terms of the cavity are safe for factors of no or great precision, see `engines.ep.sweep`.
     terms = tilted.log_z + 0.5 * np.log1p(precision * cavity) + 0.5 * cavity * slope**2
     terms -= 0.5 * slope * (at.mean - prior_mean)
     begin = comparisons.pair_ends[:-1]
@@ -178,7 +169,7 @@ def _matched(
     prior_mean: np.ndarray,
     sites: Sites,
     found: _Update,
-    moments: TiltedMoments,
+    site: CompiledSite,
     kept: np.ndarray,
     backend: str,
 ) -> Sites:
@@ -186,7 +177,7 @@ def _matched(
 
     Precisions and cavity variances are held meanwhile. The shift that reproduces the tilted mean is a Newton step if
     the precision is the tilted one, and too long if the tilted one is larger: a user's step is shortened until its
-    means come closer.
+    means come closer. Without cavities these means are equal at once.
     """
     at, cavity, begin = found.at, found.cavity, comparisons.pair_ends[:-1]
     counts, precision = np.diff(comparisons.pair_ends), sites.precision
@@ -203,7 +194,7 @@ def _matched(
         step = kept * np.repeat(np.where(unmatched, length, 0.0), counts)
         trial = shift + step * (best.gradient + precision * best.mean - shift)
         mean = difference_means(comparisons, at.whitened, prior_mean, trial, precision, backend=backend)
-        here = moments(mean - cavity * (trial - precision * mean), cavity)
+        here = site.moments(np.ones(1), mean - cavity * (trial - precision * mean), cavity)
         gap_here = distance(here, mean)
         closer = unmatched & (gap_here < gap)
         taken = np.repeat(closer, counts)

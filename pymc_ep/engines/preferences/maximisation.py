@@ -15,7 +15,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
-from pymc_ep.engines.preferences.values import Kernel, Learned, UtilityPrior
+from pymc_ep.engines.preferences.kernels import Curvature, Kernel
+from pymc_ep.engines.preferences.values import Learned, UtilityPrior
 
 __all__ = ["Statistics", "maximised"]
 
@@ -30,12 +31,12 @@ class Statistics(NamedTuple):
     ----------
     slope : ndarray, (I,)
         Mean over users of w, where the posterior mean is b + S w.
-    curvature : ndarray, (I, I)
+    curvature : ndarray or csr_array, (I, I)
         Mean over users of Q - w w^T, where the posterior covariance is S - S Q S.
     """
 
     slope: np.ndarray
-    curvature: np.ndarray
+    curvature: Curvature
 
 
 def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> UtilityPrior:
@@ -52,7 +53,7 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
     """
     (mean, factors, scale), (slope, curvature) = prior, statistics
     if learned.mean:
-        mean = mean + factors @ (factors.T @ slope) + scale * (kernel.matrix @ slope)
+        mean = mean + factors @ (factors.T @ slope) + scale * kernel.product(slope)
     if not (learned.factors or learned.scale):
         return prior._replace(mean=mean)
     white = kernel.solve(factors)
@@ -72,8 +73,7 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
 
     # The trace takes no more than products with V.
     at = curvature @ factors + (np.outer(slope, slope @ factors) if learned.mean else 0.0)
-    squares = float((curvature * kernel.matrix).sum())
-    squares += float(slope @ kernel.matrix @ slope) if learned.mean else 0.0
+    squares = kernel.inner(curvature) + (float(slope @ kernel.product(slope)) if learned.mean else 0.0)
     small = white.T @ white
     trace = float(np.trace(small)) + size * scale
     trace -= float(((factors.T @ at) * (small + 2.0 * scale * np.eye(width))).sum()) + scale**2 * squares

@@ -1,15 +1,12 @@
 """Values of the preference model: the prior of utilities, and comparisons by user."""
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 
-from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.comparisons import Comparisons
 
-__all__ = ["ComparedUsers", "Kernel", "Learned", "UtilityGradient", "UtilityPrior"]
+__all__ = ["ComparedUsers", "Learned", "Sites", "UtilityPrior"]
 
 
 class UtilityPrior(NamedTuple):
@@ -30,20 +27,6 @@ class UtilityPrior(NamedTuple):
     scale: float
 
 
-class UtilityGradient(NamedTuple):
-    """Derivatives of a function of the prior of utilities, of the shapes of its parts.
-
-    Attributes
-    ----------
-    mean : ndarray, (I,)
-    covariance : ndarray, (I, I)
-        In S = V V^T + s2 K, symmetric.
-    """
-
-    mean: np.ndarray
-    covariance: np.ndarray
-
-
 class Learned(NamedTuple):
     """Which parts of the prior are learned."""
 
@@ -52,40 +35,16 @@ class Learned(NamedTuple):
     scale: bool
 
 
-class Kernel:
-    """Covariance K = L L^T of utilities between items.
+class Sites(NamedTuple):
+    """Gaussian factors exp(shift d - precision d^2 / 2) of the differences d.
 
-    Parameters
+    Attributes
     ----------
-    matrix : ndarray, (I, I)
+    shift, precision : ndarray, (P,)
     """
 
-    def __init__(self, matrix: np.ndarray):
-        self.matrix = np.ascontiguousarray(matrix, dtype=float)
-
-    @cached_property
-    def root(self) -> np.ndarray:
-        """L, lower triangular."""
-        try:
-            return np.linalg.cholesky(self.matrix)
-        except np.linalg.LinAlgError:
-            least = float(scipy.linalg.eigvalsh(self.matrix, subset_by_index=(0, 0))[0])
-            raise InvalidDataError(
-                f"kernel= is not positive definite: its least eigenvalue is {least:.3g}, as where two items have equal "
-                f"features; give the utilities a larger jitter=, such as 0.1."
-            ) from None
-
-    def times(self, x: np.ndarray) -> np.ndarray:
-        """Return L x."""
-        return self.root @ x
-
-    def transposed(self, x: np.ndarray) -> np.ndarray:
-        """Return L^T x."""
-        return self.root.T @ x
-
-    def solve(self, x: np.ndarray) -> np.ndarray:
-        """Return L^{-1} x."""
-        return scipy.linalg.solve_triangular(self.root, x, lower=True, check_finite=False)
+    shift: np.ndarray
+    precision: np.ndarray
 
 
 class ComparedUsers(NamedTuple):
@@ -123,3 +82,25 @@ class ComparedUsers(NamedTuple):
             seconds.astype(np.int32),
         )
         return cls(distinct, comparisons, order)
+
+    def capped(self, most: int, seed: int, n_items: int) -> "ComparedUsers":
+        """Return the comparisons with no more than some of each user, drawn evenly from its own."""
+        comparisons, counts = self.comparisons, np.diff(self.comparisons.pair_ends)
+        own = np.repeat(np.arange(comparisons.n_users), counts)
+        drawn = np.lexsort((np.random.default_rng(seed).random(len(own)), own))
+        # Places in the order of users are those of the draws: the first ones of each user are kept.
+        rank = np.arange(len(own)) - np.repeat(comparisons.pair_ends[:-1], counts)
+        kept = np.sort(drawn[rank < most])
+        winners, losers = (comparisons.items[place][kept].astype(np.int64) for place in comparisons.places)
+        found = ComparedUsers.of(self.users[own[kept]], winners, losers, n_items)
+        return found._replace(order=self.order[kept[found.order]])
+
+    def spread(self, some: "ComparedUsers", values: np.ndarray, n_items: int) -> np.ndarray:
+        """Return values of users' items, given those of `capped` ones; zero at items without a comparison there."""
+        keys, own = (
+            np.repeat(one.users, np.diff(one.comparisons.item_ends)) * np.int64(n_items) + one.comparisons.items
+            for one in (self, some)
+        )
+        out = np.zeros(len(keys))
+        out[np.searchsorted(keys, own)] = values
+        return out

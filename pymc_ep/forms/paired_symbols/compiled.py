@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
 from pytensor.graph.traversal import ancestors
-from pytensor.link.jax.linker import JAXLinker
-from pytensor.link.numba.linker import NumbaLinker
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.distributions.pair_data import as_counts, require_others
@@ -18,6 +15,7 @@ from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.paired_symbols.values import Block, GammaFactor, PairCounts, PairedPrior, Side
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.paired_symbols.form import GaussianEntries, PairedSymbolsForm
+from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.kernels.paired_symbols import Symbols
 
@@ -42,7 +40,7 @@ class CompiledPairedSymbols(DrawFunctions):
 
     def __init__(self, form: PairedSymbolsForm, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
-        self.backend = _backend(compile_kwargs)
+        self.backend = bodies_of(compile_kwargs)
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()}
         self.restart(hyper_start)
 
@@ -188,19 +186,6 @@ class CompiledPairedSymbols(DrawFunctions):
         values = list(self.form.hyper_values)
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
         return self.function([*values, *moments], [total, *gradient])
-
-
-def _backend(compile_kwargs: dict | None) -> str:
-    """Return the bodies of the row updates that a mode asks for; without one they are chosen by size."""
-    mode = (compile_kwargs or {}).get("mode")
-    if mode is None:
-        return "auto"
-    linker = get_mode(mode).linker
-    if isinstance(linker, JAXLinker):
-        return "jax"
-    if isinstance(linker, NumbaLinker):
-        return "numba"
-    return "c" if getattr(linker, "c_thunks", False) and pytensor.config.cxx else "numpy"
 
 
 def _require_prior(one: GaussianEntries, block: Block) -> None:

@@ -3,14 +3,18 @@
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.methods.ep import PREFERENCE_EP
+from pymc_ep.forms.preferences.methods.jaakkola import PREFERENCE_JAAKKOLA
+from pymc_ep.forms.preferences.methods.laplace import PREFERENCE_LAPLACE
+from pymc_ep.forms.preferences.new_items import extended_to_items
 from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
 from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
 from pymc_ep.forms.preferences.recognise import recognise_preferences
 from pymc_ep.forms.registry import FormEntry, register_form, register_method
+from pymc_ep.sites.base import get_site
 
 
 def _rows() -> list[tuple]:
-    return [("comparisons by PreferenceUtility", link, link, None) for link in ("probit", "logit")]
+    return [("comparisons by PreferenceUtility", link, link, get_site(link)) for link in ("probit", "logit")]
 
 
 register_form(
@@ -21,6 +25,8 @@ register_form(
         rows=_rows,
         predictions=ComparisonPredictions(),
         utility_predictions=UtilityRankings(),
+        extended=extended_to_items,
     )
 )
-register_method(PREFERENCE_EP)
+for method in (PREFERENCE_EP, PREFERENCE_LAPLACE, PREFERENCE_JAAKKOLA):
+    register_method(method)

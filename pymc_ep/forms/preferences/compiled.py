@@ -2,17 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import is_not
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import graph_inputs
 
 from pymc_ep.compat import numpy_mode
 from pymc_ep.engines.checkpoint import digest
-from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityGradient, UtilityPrior
+from pymc_ep.engines.preferences.kernels import Curvature, DenseKernel, Kernel, LowRankKernel
+from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.graphs.bodies import bodies_of
 from pymc_ep.graphs.hyper_functions import DrawFunctions
 from pymc_ep.graphs.queries import depends_on
 
@@ -28,7 +34,7 @@ class CompiledPreferences(DrawFunctions):
     hyper_start : sequence of ndarray
         Unconstrained values of the hyperparameters at PyMC's initial point, for their shapes.
     compile_kwargs : dict, optional
-        Keywords of `pytensor.function`; by default functions run on NumPy.
+        Keywords of `pytensor.function`; by default functions run on NumPy. A mode also picks the bodies of kernels.
     """
 
     form: Preferences
@@ -38,7 +44,8 @@ class CompiledPreferences(DrawFunctions):
     def __init__(self, form: Preferences, hyper_start: Sequence[np.ndarray], compile_kwargs: dict | None = None):
         self.form = form
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
-        self._kernel: Kernel | None = None
+        self.backend = bodies_of(compile_kwargs)
+        self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
@@ -106,8 +113,9 @@ class CompiledPreferences(DrawFunctions):
     @cached_property
     def free(self) -> frozenset[str]:
         """Parameters of the prior that depend on hyperparameters."""
-        graphs = self.form.prior._asdict()
-        return frozenset(key for key, graph in graphs.items() if depends_on([graph], self.form.hyper_values))
+        prior = self.form.prior
+        parts = {"mean": [prior.mean], "factors": [prior.factors], "kernel": prior.kernel, "sigma": [prior.sigma]}
+        return frozenset(key for key, graphs in parts.items() if depends_on(graphs, self.form.hyper_values))
 
     @property
     def learned(self) -> Learned | None:
@@ -135,11 +143,19 @@ class CompiledPreferences(DrawFunctions):
             raise InvalidDataError(
                 f"{self.form.utilities!r} has sigma={float(sigma)!r}, which must be positive; correct it."
             )
-        if self._kernel is None or "kernel" in self.free:
-            matrix = self._matrix(*self.unpack(theta))
-            self._require_finite(kernel=matrix)
-            self._kernel = Kernel(matrix)
-        return UtilityPrior(mean, factors, scale), self._kernel
+        return UtilityPrior(mean, factors, scale), self._kernel(theta)
+
+    def _kernel(self, theta: np.ndarray) -> Kernel:
+        """Return the kernel at theta, (p,), that of the last call where it is the same one."""
+        # Shared variables have another array once they are set.
+        data, at = [v.get_value(borrow=True) for v in self._kernel_data], theta if "kernel" in self.free else theta[:0]
+        known, of_data, of_theta = self._known
+        if known is None or any(map(is_not, data, of_data)) or not np.array_equal(at, of_theta):
+            arrays = self._kernel_arrays(*self.unpack(theta))
+            self._require_finite(**{"kernel" if len(arrays) == 1 else "kernel_factor": arrays[0]})
+            known = DenseKernel(*arrays) if len(arrays) == 1 else LowRankKernel(*arrays)
+            self._known = known, data, at.copy()
+        return known
 
     def _require_finite(self, **arrays: np.ndarray) -> None:
         """Raise for entries of parameters of the prior that are not finite."""
@@ -155,9 +171,13 @@ class CompiledPreferences(DrawFunctions):
         """Return the log prior of the hyperparameters, without Jacobian terms."""
         return float(self._log_prior(*self.unpack(theta)))
 
-    def gradient(self, theta: np.ndarray, of_prior: UtilityGradient) -> np.ndarray:
-        """Return the gradient in theta, (p,), of the log prior and of a function of the prior of utilities."""
-        found = self._gradient(*self.unpack(theta), *of_prior)
+    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
+        """Return the gradient in theta, (p,); see `pymc_ep.engines.preferences.evidence.PreferenceProblem`."""
+        prior, kernel = self.prior(theta)
+        own = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
+        if "kernel" in self.free:
+            own += [-0.5 * prior.scale * part for part in kernel.gradient(curvature)]
+        found = self._gradient(*self.unpack(theta), *own)
         values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
         return self.pull(theta[None], values[None])[0]
 
@@ -204,8 +224,16 @@ class CompiledPreferences(DrawFunctions):
         )
 
     @cached_property
-    def _matrix(self) -> Callable[..., Any]:
-        return self.function(self.form.hyper_values, self.form.prior.kernel.astype("float64"))
+    def _kernel_data(self) -> list[SharedVariable]:
+        """Shared variables on which the kernel depends, such as features."""
+        return [v for v in graph_inputs(self.form.prior.kernel) if isinstance(v, SharedVariable)]
+
+    @cached_property
+    def _kernel_arrays(self) -> Callable[..., Any]:
+        # Constants are not evaluated at compilation, which would keep all steps to the kernel, each of its size.
+        mode = get_mode(self._kwargs["mode"]).excluding("topo_constant_folding")
+        parts = [part.astype("float64") for part in self.form.prior.kernel]
+        return pytensor.function(list(self.form.hyper_values), parts, **(self._kwargs | {"mode": mode}))
 
     @cached_property
     def _log_prior(self) -> Callable[..., Any]:
@@ -214,10 +242,10 @@ class CompiledPreferences(DrawFunctions):
     @cached_property
     def _gradient(self) -> Callable[..., Any]:
         prior, values = self.form.prior, list(self.form.hyper_values)
-        mean, covariance = pt.vector("d_mean", dtype="float64"), pt.matrix("d_covariance", dtype="float64")
-        # The products with V and K alone, so that no graph has the covariance of all items.
-        total = self.form.log_prior + (mean * prior.mean).sum()
-        total += ((covariance @ prior.factors) * prior.factors).sum()
-        total += prior.sigma**2 * (covariance * prior.kernel).sum()
+        parts = [prior.mean, prior.factors, prior.sigma, *(prior.kernel if "kernel" in self.free else ())]
+        parts = [part.astype("float64") for part in parts]
+        # The derivatives in the parts come from outside, so that no graph has the covariance of all items.
+        own = [part.type() for part in parts]
+        total = self.form.log_prior + sum((weight * part).sum() for weight, part in zip(own, parts))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, mean, covariance], gradient)
+        return self.function([*values, *own], gradient)

@@ -21,13 +21,14 @@ class PriorGraphs(NamedTuple):
     ----------
     mean : TensorVariable, (I,)
     factors : TensorVariable, (I, D)
-    kernel : TensorVariable, (I, I)
+    kernel : tuple of TensorVariable
+        K, (I, I); or R, (I, r), and j of a kernel R R^T + j I.
     sigma : TensorVariable, ()
     """
 
     mean: TensorVariable
     factors: TensorVariable
-    kernel: TensorVariable
+    kernel: tuple[TensorVariable, ...]
     sigma: TensorVariable
 
 

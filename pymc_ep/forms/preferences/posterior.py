@@ -9,8 +9,9 @@ import numpy as np
 import scipy.linalg
 
 from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.engines.preferences.kernels import Kernel, UtilityCovariance
 from pymc_ep.engines.preferences.users import UserFactors, blocks, factorised
-from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, UtilityPrior
+from pymc_ep.engines.preferences.values import ComparedUsers, UtilityPrior
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.kernels.comparisons import difference_moments, precision_losses
 from pymc_ep.sites.compiled import compile_site
@@ -76,10 +77,16 @@ class PreferencePosterior:
         return self._prior[0]
 
     @cached_property
-    def covariance(self) -> np.ndarray:
-        """Prior covariance S of the utilities of a user, (I, I)."""
+    def covariance(self) -> UtilityCovariance:
+        """Prior covariance S of the utilities of a user."""
         prior, kernel = self._prior
-        return prior.factors @ prior.factors.T + prior.scale * kernel.matrix
+        return kernel.covariance(prior)
+
+    @cached_property
+    def _variances(self) -> np.ndarray:
+        """Prior variances of the utilities of a user, (I,)."""
+        every = np.arange(self.form.n_items)
+        return self.covariance.entries(every, every)
 
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""
@@ -104,14 +111,15 @@ class PreferencePosterior:
 
     def of_user(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the means and variances of all utilities of a user, (I,) each."""
-        own = self.covariance[:, one.items]
-        variance = np.diag(self.covariance) - np.einsum("in,in->i", own @ one.loss, own)
+        own = self.covariance.columns(one.items)
+        variance = self._variances - np.einsum("in,in->i", own @ one.loss, own)
         return self.prior.mean + own @ one.weights, variance
 
     def joint(self, one: UserPosterior) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean, (I,), and covariance, (I, I), of all utilities of a user."""
-        own = self.covariance[:, one.items]
-        return self.prior.mean + own @ one.weights, self.covariance - own @ one.loss @ own.T
+        own = self.covariance.columns(one.items)
+        every = self.covariance.columns(np.arange(self.form.n_items))
+        return self.prior.mean + own @ one.weights, every - own @ one.loss @ own.T
 
     def differences(self, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> Moments:
         """Return the moments of f_ui - f_uj, (n,) each, for users u and items i and j."""
@@ -119,13 +127,10 @@ class PreferencePosterior:
         order = np.argsort(users, kind="stable")
         distinct, begin = np.unique(users[order], return_index=True)
         for one, here in zip(self.each(distinct), np.split(order, begin[1:])):
-            contrast = self.covariance[firsts[here]] - self.covariance[seconds[here]]
-            prior = np.take_along_axis(contrast, firsts[here, None], 1) - np.take_along_axis(
-                contrast, seconds[here, None], 1
-            )
-            own = contrast[:, one.items]
+            own = self.covariance.block(firsts[here], one.items) - self.covariance.block(seconds[here], one.items)
             mean[here] += own @ one.weights
-            variance[here] = prior[:, 0] - np.einsum("kn,kn->k", own @ one.loss, own)
+            prior = self.covariance.differences(firsts[here], seconds[here])
+            variance[here] = prior - np.einsum("kn,kn->k", own @ one.loss, own)
         return Moments(mean, np.sqrt(np.maximum(variance, 0.0)))
 
     def user_draws(self, one: UserPosterior, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -134,12 +139,11 @@ class PreferencePosterior:
         Draws of the prior are moved by what the posterior knows of the compared items (Matheron's rule).
         """
         prior, kernel = self._prior
-        n_items, width = prior.factors.shape
-        free = rng.standard_normal((size, width)) @ prior.factors.T
-        free += np.sqrt(prior.scale) * rng.standard_normal((size, n_items)) @ kernel.root.T
+        free = rng.standard_normal((size, prior.factors.shape[1])) @ prior.factors.T
+        free += np.sqrt(prior.scale) * kernel.draws(size, rng)
         if not len(one.items):
             return prior.mean + free
-        across = self.covariance[:, one.items]
+        across = self.covariance.columns(one.items)
         own = rng.standard_normal((size, len(one.items))) @ one.whitened.T - free[:, one.items]
         moved = scipy.linalg.cho_solve((one.lower, True), own.T)
         return prior.mean + across @ one.weights + free + (across @ moved).T
@@ -167,12 +171,13 @@ class PreferencePosterior:
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
         own, items, pairs, _ = self.compared.comparisons.some(places)
-        prior, kernel = self._prior
+        backend = self.form.backend
         weights, precision = self.users.weights[items], self.users.sites.precision[pairs]
         for some, items, pairs in blocks(own):
-            lower, zero = factorised(some, prior, kernel.matrix), np.zeros(len(pairs))
-            white = difference_moments(some, lower, zero, zero, precision[pairs]).whitened
-            losses, squares = precision_losses(some, white, precision[pairs]), some.square_ends
+            lower, zero = factorised(some, self.covariance, backend), np.zeros(len(pairs))
+            white = difference_moments(some, lower, zero, zero, precision[pairs], backend=backend).whitened
+            losses = precision_losses(some, white, precision[pairs], backend=backend)
+            squares = some.square_ends
             for k in range(some.n_users):
                 here, (mine, _) = slice(*squares[k : k + 2]), some.of_user(k)
                 matrices = (part[here].reshape(some.n_items(k), -1) for part in (losses, white, lower))

@@ -17,11 +17,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import indexed_first, quick_mode
-from pymc_ep.distributions.preference_utility import PreferenceUtilityRV
+from pymc_ep.distributions.preference_utility import LowRankUtilityRV, PreferenceUtilityRV
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.form import ComparisonGroup, Preferences, PriorGraphs
 from pymc_ep.graphs.families import family_of
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, initial_values, relevant_variables
 from pymc_ep.graphs.inner_products import same_index
 from pymc_ep.graphs.predictor import AffineTest, find_predictor
 from pymc_ep.graphs.queries import depends_on, evaluated, without_casts
@@ -48,7 +48,7 @@ def recognise_preferences(
     UnsupportedModelError
         If the model has such utilities, but does not fit the form otherwise.
     """
-    found = [rv for rv in relevant_variables(model) if isinstance(rv.owner.op, PreferenceUtilityRV)]
+    found = [rv for rv in relevant_variables(model) if isinstance(rv.owner.op, PreferenceUtilityRV | LowRankUtilityRV)]
     if not found:
         return None
     f = found[0]
@@ -75,7 +75,8 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
     rv = _only_observed(model, f)
     relevant = relevant_variables(model)
     hyper = [v for v in relevant if v is not f]
-    mean, factors, kernel, sigma = (_without_batch(graph, ndim) for graph, ndim in zip(parameters_of(f), (1, 2, 2, 0)))
+    graphs = [_without_batch(graph, ndim) for graph, ndim in zip(parameters_of(f), f.owner.op.ndims_params)]
+    mean, factors, *kernel, sigma = graphs
     others = [p for v in hyper for p in parameters_of(v)]
     if depends_on([*others, *model.potentials], [f]):
         raise UnsupportedModelError(
@@ -85,8 +86,9 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
     comparisons = _comparisons(model, rv, f, hyper)
     stand_in = f.type(f"{f.name}_values")
     deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
-    graphs = graph_replace(deterministics, {f: stand_in}, strict=False) if deterministics else []
+    functions = graph_replace(deterministics, {f: stand_in}, strict=False) if deterministics else []
     own = {"mean": mean, "factors": factors, "sigma": sigma}
+    mean, factors, *kernel, sigma = model.replace_rvs_by_values(graphs)
     variables = {key: v for key, v in own.items() if v in hyper and _plain(model, v)}
     return Preferences(
         # Utilities are all that this form integrates out: that parameters of their prior are Gaussian is no remark.
@@ -95,11 +97,11 @@ def _build(model: Model, f: TensorVariable) -> Preferences:
         utilities=f.name,
         stand_in=stand_in,
         shape=tuple(infer_shape([f], (), ())[0]),
-        prior=PriorGraphs(*model.replace_rvs_by_values([mean, factors, kernel, sigma])),
+        prior=PriorGraphs(mean, factors, tuple(kernel), sigma),
         variables={key: v.name for key, v in variables.items()},
         flat=frozenset(key for key, v in variables.items() if isinstance(v.owner.op, FlatRV | HalfFlatRV)),
         comparisons=comparisons,
-        deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
+        deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(functions))),
         ignored=tuple(v.name for v in model.free_RVs if v not in relevant),
     )
 
@@ -155,9 +157,9 @@ def _comparisons(
     first, second = indices
     graphs = list(model.replace_rvs_by_values(graphs))
     values = [model.rvs_to_values[v] for v in hyper]
-    start = model.initial_point() if values else {}
+    start = dict(zip(values, initial_values(model, values)))
     shape = tuple(int(n) for n in evaluated(first[-1].shape))
-    test = AffineTest({difference: shape}, {v: start[v.name] for v in values}, {difference: pt.zeros(first[-1].shape)})
+    test = AffineTest({difference: shape}, start, {difference: pt.zeros(first[-1].shape)})
     site = find_predictor(rv.name, rv.owner.op, family, graphs, test)
     if site.parameters or site.site.domain != "binary":
         raise UnsupportedModelError(
@@ -166,7 +168,7 @@ def _comparisons(
         )
     x = np.random.default_rng(0).standard_normal(shape)
     function = pytensor.function([difference, *values], site.predictor, mode=quick_mode(), on_unused_input="ignore")
-    at = function(x, *(start[v.name] for v in values))
+    at = function(x, *start.values())
     signs = [sign for sign in (1.0, -1.0) if np.shape(at) == shape and np.allclose(at, sign * x, rtol=1e-6)]
     if not signs:
         raise UnsupportedModelError(

@@ -2,6 +2,7 @@
 
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 from pymc_ep.kernels.comparisons.dispatch import (
+    add_losses,
     difference_means,
     difference_moments,
     precision_losses,
@@ -11,6 +12,7 @@ from pymc_ep.kernels.comparisons.dispatch import (
 __all__ = [
     "Comparisons",
     "Differences",
+    "add_losses",
     "difference_means",
     "difference_moments",
     "precision_losses",

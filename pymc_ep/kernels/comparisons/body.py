@@ -17,6 +17,7 @@ import scipy.linalg
 __all__ = [
     "Comparisons",
     "Differences",
+    "add_losses",
     "difference_means",
     "difference_moments",
     "precision_losses",
@@ -122,8 +123,8 @@ def prior_factors(
     comparisons : Comparisons
     factors : ndarray, (I, D)
         V.
-    kernel : ndarray, (I, I)
-        K.
+    kernel : ndarray, (I, I) or (0, 0)
+        K; without entries it is the identity.
     scale : float
         s2.
 
@@ -137,7 +138,8 @@ def prior_factors(
     out = np.zeros(ends[-1])
     for u in range(comparisons.n_users):
         own = comparisons.items[comparisons.of_user(u)[0]]
-        covariance = factors[own] @ factors[own].T + scale * kernel[np.ix_(own, own)]
+        between = kernel[np.ix_(own, own)] if kernel.size else np.eye(len(own))
+        covariance = factors[own] @ factors[own].T + scale * between
         try:
             out[ends[u] : ends[u + 1]] = np.linalg.cholesky(covariance).ravel()
         except np.linalg.LinAlgError:
@@ -210,6 +212,27 @@ def precision_losses(comparisons: Comparisons, whitened: np.ndarray, precision: 
         laplacian = design.T @ (precision[pairs, None] * design)
         out[here] = (laplacian - through @ through.T).ravel()
     return out
+
+
+def add_losses(comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+    """Add Q - w w^T of each user to a matrix of all items, (I, I).
+
+    Parameters
+    ----------
+    comparisons : Comparisons
+    losses : ndarray, (sum of n^2,)
+        Q.
+    weights : ndarray, (N,)
+        w.
+    total : ndarray, (I, I)
+        Is added to.
+    """
+    squares = comparisons.square_ends
+    for u in range(comparisons.n_users):
+        here, (items, _) = slice(*squares[u : u + 2]), comparisons.of_user(u)
+        own, w = comparisons.items[items], weights[items]
+        # The items of a user are all different.
+        total[np.ix_(own, own)] += losses[here].reshape(len(own), -1) - np.outer(w, w)
 
 
 def _rows(comparisons: Comparisons, u: int, values: np.ndarray) -> np.ndarray:

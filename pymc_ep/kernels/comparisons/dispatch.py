@@ -1,13 +1,15 @@
-"""Dispatch of the posteriors of compared utilities: NumPy's bodies for few users, Numba's for many."""
+"""Dispatch of posteriors of compared utilities: by NumPy for few users, by Numba for many, by C and JAX if asked."""
 
 from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 
+from pymc_ep.kernels.array_op import compiled_in_c
+from pymc_ep.kernels.comparisons import body
 from pymc_ep.kernels.comparisons.body import Comparisons, Differences
 
-__all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
+__all__ = ["add_losses", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 _FEW = 30
 """Largest number of users for NumPy, which takes some 50 microseconds for each; Numba's bodies take some seconds to
@@ -26,6 +28,9 @@ def prior_factors(
 ) -> tuple[np.ndarray, int]:
     """Return the Cholesky factors of the users' prior covariances; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        lower, first = compiled_in_c(_ops().PriorFactors())(*comparisons, factors, kernel, scale)
+        return lower, int(first)
     if chosen != "numba":
         return _body(chosen).prior_factors(comparisons, factors, kernel, scale)
     squares = comparisons.square_ends
@@ -46,6 +51,8 @@ def difference_moments(
 ) -> Differences:
     """Return the posterior of the differences; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return Differences(*compiled_in_c(_ops().DifferenceMoments())(*comparisons, lower, mean, shift, precision))
     if chosen != "numba":
         return _body(chosen).difference_moments(comparisons, lower, mean, shift, precision)
     out = Differences.empty(comparisons)
@@ -65,6 +72,8 @@ def difference_means(
 ) -> np.ndarray:
     """Return the posterior means of the differences for other shifts; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return compiled_in_c(_ops().DifferenceMeans())(*comparisons, whitened, mean, shift, precision)
     if chosen != "numba":
         return _body(chosen).difference_means(comparisons, whitened, mean, shift, precision)
     out = np.zeros(len(mean))
@@ -78,6 +87,8 @@ def precision_losses(
 ) -> np.ndarray:
     """Return H - H cov(f | factors) H of each user; see the NumPy body."""
     chosen = _chosen(backend, comparisons)
+    if chosen == "c":
+        return compiled_in_c(_ops().PrecisionLosses())(*comparisons, whitened, precision)
     if chosen != "numba":
         return _body(chosen).precision_losses(comparisons, whitened, precision)
     squares = comparisons.square_ends
@@ -86,9 +97,23 @@ def precision_losses(
     return out
 
 
+def add_losses(
+    comparisons: Comparisons, losses: np.ndarray, weights: np.ndarray, total: np.ndarray, *, backend: str = "auto"
+) -> None:
+    """Add Q - w w^T of each user to a matrix of all items; see the NumPy body. There is none in C and JAX."""
+    if _chosen(backend, comparisons) != "numba":
+        body.add_losses(comparisons, losses, weights, total)
+        return
+    _body("numba").add_losses(comparisons.item_ends, comparisons.items, losses, weights, total)
+
+
 def _ends(comparisons: Comparisons) -> tuple[np.ndarray, ...]:
     return comparisons.item_ends, comparisons.pair_ends, comparisons.firsts, comparisons.seconds
 
 
 def _body(chosen: str) -> ModuleType:
     return import_module(f"pymc_ep.kernels.comparisons.{'body' if chosen == 'numpy' else chosen}")
+
+
+def _ops() -> ModuleType:
+    return import_module("pymc_ep.kernels.comparisons.op")

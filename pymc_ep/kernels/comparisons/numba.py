@@ -1,9 +1,16 @@
 """Numba bodies of the posteriors of compared utilities: users in parallel, buffers of one user's size."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
-__all__ = ["difference_means", "difference_moments", "precision_losses", "prior_factors"]
+from pymc_ep.kernels.comparisons.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
+
+__all__ = ["add_losses", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 # Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -53,7 +60,11 @@ def prior_factors(
             i = items[begin + r]
             for c in range(r + 1):
                 j = items[begin + c]
-                matrix[r, c] = scale * kernel[i, j] + _dot(factors[i], factors[j], width)
+                if kernel.size:
+                    between = kernel[i, j]
+                else:
+                    between = 1.0 if r == c else 0.0
+                matrix[r, c] = scale * between + _dot(factors[i], factors[j], width)
             for c in range(r + 1, n):
                 matrix[r, c] = 0.0
         failed[u] = not _factorise(matrix)
@@ -206,3 +217,82 @@ def precision_losses(
                 matrix[r, c] -= value
                 if c < r:
                     matrix[c, r] -= value
+
+
+@numba.njit(cache=True)
+def add_losses(
+    item_ends: np.ndarray, items: np.ndarray, losses: np.ndarray, weights: np.ndarray, total: np.ndarray
+) -> None:
+    """Add Q - w w^T of each user, one after the other, as users share items; see the NumPy body."""
+    entry = 0
+    for u in range(len(item_ends) - 1):
+        for r in range(item_ends[u], item_ends[u + 1]):
+            row = total[items[r]]
+            for c in range(item_ends[u], item_ends[u + 1]):
+                row[items[c]] += losses[entry] - weights[r] * weights[c]
+                entry += 1
+
+
+@_jit_part
+def _square_ends(item_ends: np.ndarray) -> np.ndarray:
+    """Return the ends of the users' n x n matrices, (U + 1,)."""
+    ends = np.zeros(len(item_ends), dtype=np.int64)
+    for u in range(len(item_ends) - 1):
+        ends[u + 1] = ends[u] + (item_ends[u + 1] - item_ends[u]) ** 2
+    return ends
+
+
+@register_funcify_and_cache_key(PriorFactors)
+def numba_prior_factors(op: PriorFactors, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `PriorFactors` and the key of its cache."""
+
+    @numba_njit
+    def run(item_ends: Any, items: Any, pair_ends: Any, firsts: Any, seconds: Any, v: Any, k: Any, scale: Any) -> Any:
+        squares = _square_ends(item_ends)
+        out, failed = np.empty(squares[-1]), np.zeros(len(item_ends) - 1, dtype=np.bool_)
+        prior_factors(item_ends, items, squares, v, k, scale.item(), out, failed)
+        first = np.argmax(failed) if failed.any() else -1
+        return out, np.array(first, dtype=np.int64)
+
+    return run, op.numba_cache_key(__file__)
+
+
+@register_funcify_and_cache_key(DifferenceMoments)
+def numba_difference_moments(op: DifferenceMoments, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `DifferenceMoments` and the key of its cache."""
+
+    @numba_njit
+    def run(item_ends: Any, items: Any, pair_ends: Any, firsts: Any, seconds: Any, lower: Any, *of_pairs: Any) -> Any:
+        mean, variance = np.zeros(len(firsts)), np.zeros(len(firsts))
+        log_det, whitened = np.zeros(len(item_ends) - 1), np.zeros(len(lower))
+        given = item_ends, pair_ends, firsts, seconds, _square_ends(item_ends), lower
+        difference_moments(*given, *of_pairs, mean, variance, log_det, whitened)
+        return mean, variance, log_det, whitened
+
+    return run, op.numba_cache_key(__file__)
+
+
+@register_funcify_and_cache_key(DifferenceMeans)
+def numba_difference_means(op: DifferenceMeans, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `DifferenceMeans` and the key of its cache."""
+
+    @numba_njit
+    def run(item_ends: Any, items: Any, pair_ends: Any, firsts: Any, seconds: Any, *arrays: Any) -> Any:
+        mean = np.zeros(len(firsts))
+        difference_means(item_ends, pair_ends, firsts, seconds, _square_ends(item_ends), *arrays, mean)
+        return mean
+
+    return run, op.numba_cache_key(__file__)
+
+
+@register_funcify_and_cache_key(PrecisionLosses)
+def numba_precision_losses(op: PrecisionLosses, node: Apply, **kwargs: object) -> tuple[Callable[..., Any], str]:
+    """Return the Numba body of `PrecisionLosses` and the key of its cache."""
+
+    @numba_njit
+    def run(item_ends: Any, items: Any, pair_ends: Any, firsts: Any, seconds: Any, white: Any, precision: Any) -> Any:
+        out = np.empty(len(white))
+        precision_losses(item_ends, pair_ends, firsts, seconds, _square_ends(item_ends), white, precision, out)
+        return out
+
+    return run, op.numba_cache_key(__file__)

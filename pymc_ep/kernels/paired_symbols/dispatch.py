@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
+from pymc_ep.kernels.array_op import compiled_in_c
 from pymc_ep.kernels.paired_symbols.body import Cells, Censored, Priors, Statistics, Symbols, curvature
 
 __all__ = ["pair_sums", "row_backend", "row_statistics", "solve_rows", "update_in_turn", "update_rows"]
@@ -29,7 +30,7 @@ def pair_sums(cells: Cells, own: Symbols, other: Symbols, weights: np.ndarray, *
     """Return sums over the cells of each own symbol, (I, 4); see the NumPy body."""
     chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     if chosen == "c":
-        return _ops().compiled_in_c(_ops().PairSums())(*cells, *_doubles(own), *_doubles(other), weights)
+        return compiled_in_c(_ops().PairSums())(*cells, *_doubles(own), *_doubles(other), weights)
     if chosen != "numba":
         return _body(chosen).pair_sums(cells, own, other, weights)
     out = np.empty((len(cells.ends) - 1, 4))
@@ -45,7 +46,7 @@ def row_statistics(
     weights = censored.own, censored.other
     if chosen == "c":
         arrays = (*cells, *_doubles(own), *_doubles(other), *weights)
-        return Statistics(*_ops().compiled_in_c(_ops().RowStatistics())(*arrays, censored.number, censored.xi))
+        return Statistics(*compiled_in_c(_ops().RowStatistics())(*arrays, censored.number, censored.xi))
     if chosen != "numba":
         return _body(chosen).row_statistics(cells, own, other, censored)
     n_own, width = own.mean.shape
@@ -67,7 +68,7 @@ def solve_rows(
     chosen = backend if backend != "auto" else "numpy" if statistics.precision.size <= _FEW else "numba"
     arrays = (*priors, censored.own, *censored.background[:4], censored.number)
     if chosen == "c":
-        solve = _ops().compiled_in_c(_ops().SolveRows(sequential))
+        solve = compiled_in_c(_ops().SolveRows(sequential))
         return _as_stored(own, solve(*statistics, np.asarray(own.mean, dtype=float), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).solve_rows(statistics, own, priors, censored, sequential)
@@ -90,7 +91,7 @@ def update_rows(
     chosen = row_backend(backend, len(cells.others), own.mean.shape[1])
     arrays = (*priors, censored.own, censored.other, *censored.background[:4], censored.number)
     if chosen == "c":
-        update = _ops().compiled_in_c(_ops().UpdateRows(sequential))
+        update = compiled_in_c(_ops().UpdateRows(sequential))
         return _as_stored(own, update(*cells, *_doubles(own), *_doubles(other), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).update_rows(cells, own, other, priors, censored, sequential)
@@ -113,7 +114,7 @@ def update_in_turn(
     chosen = backend if backend != "auto" else "numpy" if len(own.bias) <= _FEW_ROWS else "numba"
     arrays = (*priors, censored.own, *censored.background[:4], censored.number)
     if chosen == "c":
-        update = _ops().compiled_in_c(_ops().UpdateInTurn(sequential, *points))
+        update = compiled_in_c(_ops().UpdateInTurn(sequential, *points))
         return _as_stored(own, update(*cells, *_doubles(own), *arrays, censored.xi))
     if chosen != "numba":
         return _body(chosen).update_in_turn(cells, own, priors, censored, sequential, points)

@@ -3,7 +3,6 @@
 Numba's own cache looks at the text of this file alone: after a change of `numba.py` delete it.
 """
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +138,4 @@ def numba_update_in_turn(op: UpdateInTurn, node: Apply, **kwargs: object) -> tup
         update_in_turn(*inputs[:3], *inputs[7:15], *numbers, *flags, mean, variance, bias, bias_variance)
         return mean, variance, bias, bias_variance
 
-    here = Path(__file__)
-    texts = here.read_bytes() + here.with_name("numba.py").read_bytes()
-    return run, f"UpdateInTurn_{sequential}_{point_factors}_{point_bias}_{zlib.crc32(texts)}"
+    return run, op.numba_cache_key(__file__, str(Path(__file__).with_name("numba.py")))

@@ -1,8 +1,6 @@
 """Numba bodies of the row updates of the paired-symbol model: own symbols in parallel, nothing stored for a cell."""
 
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -417,7 +415,7 @@ def numba_pair_sums(op: PairSums, node: Apply, **kwargs: object) -> tuple[Callab
         pair_sums(*inputs, out)
         return out
 
-    return run, _cache_key(op)
+    return run, op.numba_cache_key(__file__)
 
 
 @register_funcify_and_cache_key(RowStatistics)
@@ -433,7 +431,7 @@ def numba_row_statistics(op: RowStatistics, node: Apply, **kwargs: object) -> tu
         row_statistics(*inputs[:13], inputs[13].item(), lam, precision, shift, slope, of_bias)
         return precision, shift, slope, of_bias
 
-    return run, _cache_key(op)
+    return run, op.numba_cache_key(__file__)
 
 
 @register_funcify_and_cache_key(SolveRows)
@@ -449,7 +447,7 @@ def numba_solve_rows(op: SolveRows, node: Apply, **kwargs: object) -> tuple[Call
         solve_rows(*inputs[:13], *numbers, sequential, mean, variance, bias, bias_variance)
         return mean, variance, bias, bias_variance
 
-    return run, _cache_key(op)
+    return run, op.numba_cache_key(__file__)
 
 
 @register_funcify_and_cache_key(UpdateRows)
@@ -465,10 +463,4 @@ def numba_update_rows(op: UpdateRows, node: Apply, **kwargs: object) -> tuple[Ca
         update_rows(*inputs[:20], *numbers, sequential, mean, variance, bias, bias_variance)
         return mean, variance, bias, bias_variance
 
-    return run, _cache_key(op)
-
-
-def _cache_key(op: PairSums | RowStatistics | SolveRows | UpdateRows) -> str:
-    """Return a key computed from the text of this file, so that no edit can use an old binary."""
-    options = "_".join(str(getattr(op, name)) for name in op.__props__)
-    return f"{type(op).__name__}_{options}_{zlib.crc32(Path(__file__).read_bytes())}"
+    return run, op.numba_cache_key(__file__)

@@ -1,97 +1,35 @@
 """Ops of the row updates of the paired-symbol model, with bodies in NumPy, C, Numba and JAX."""
 
-import zlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
-from pytensor.link.c.op import OpenMPOp
 
-from pymc_ep.compat import c_mode
+from pymc_ep.kernels.array_op import FLAT, INDICES, MATRIX, NUMBER, PLACES, ArrayOp
 from pymc_ep.kernels.paired_symbols import body
 from pymc_ep.kernels.paired_symbols.body import NOTHING, Background, Cells, Censored, Priors, Statistics, Symbols
 
-__all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateInTurn", "UpdateRows", "compiled_in_c"]
+__all__ = ["PairSums", "RowStatistics", "SolveRows", "UpdateInTurn", "UpdateRows"]
 
-_SOURCE = Path(__file__).with_name("body.c")
-_CELLS = (("int64", 1), ("int32", 1), ("float64", 1))
-_SYMBOLS = (("float64", 2), ("float64", 2), ("float64", 1), ("float64", 1))
-_NUMBER = ("float64", 0)
+_CELLS = (PLACES, INDICES, FLAT)
+_SYMBOLS = (MATRIX, MATRIX, FLAT, FLAT)
+_MOMENTS = (MATRIX, FLAT, FLAT, NUMBER)
+"""Of the background."""
 _OWN_SHAPES = ("n_own, width", "n_own, width", "n_own", "n_own")
 """Shapes of the fields of the own symbols."""
-_C_TYPES = {"int64": "npy_int64", "int32": "npy_int32", "float64": "double"}
 
 
-class _RowOp(OpenMPOp):
-    """An Op of contiguous arrays, whose types and numbers of dimensions are fixed."""
+class _RowOp(ArrayOp):
+    """An Op of the rows of the own symbols."""
 
-    types: tuple[tuple[str, int], ...]
-    """Type and number of dimensions of each input."""
-    outputs: tuple[int, ...]
-    """Number of dimensions of each output, all float64."""
+    source = Path(__file__).with_name("body.c")
     sized_by = 3
     """The input of shape (own symbols, factors)."""
 
-    def make_node(self, *inputs: Any) -> Apply:
-        """Return the node; inputs are cast to their types."""
-        cast = []
-        for value, (dtype, ndim) in zip(map(pt.as_tensor_variable, inputs), self.types, strict=True):
-            if value.ndim != ndim:
-                raise TypeError(f"{type(self).__name__} takes an input of {ndim} dimensions, and got {value.ndim}.")
-            cast.append(value if value.dtype == dtype else value.astype(dtype))
-        return Apply(self, cast, [pt.tensor(dtype="float64", shape=(None,) * ndim) for ndim in self.outputs])
-
-    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Sequence[list[Any]]) -> None:
-        """Run the NumPy body."""
-        for storage, value in zip(output_storage, self.evaluate(inputs)):
-            storage[0] = value
-
-    def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Return the outputs by the NumPy body."""
-        raise NotImplementedError
-
-    def c_headers(self, **kwargs: object) -> list[str]:
-        """Return the headers of the body and of OpenMP."""
-        return ["<math.h>", "<stdlib.h>", "<string.h>", *super().c_headers(**kwargs)]
-
-    def c_support_code(self, **kwargs: object) -> str:
-        """Return the C bodies."""
-        return _SOURCE.read_text()
-
-    def c_code_cache_version(self) -> tuple[int, ...]:
-        """Return a version computed from the text of the body, so that no edit can use an old binary."""
-        return (1, zlib.crc32(self.c_support_code().encode()))
-
-    def c_call(self, inputs: Sequence[str], outputs: Sequence[str], fail: str) -> str:
-        """Return the C statement that runs the body on pointers."""
-        raise NotImplementedError
-
-    def c_shapes(self) -> Sequence[str]:
-        """Return the shape of each output, in terms of n_own and width."""
-        raise NotImplementedError
-
-    def c_code(self, node: Apply, name: str, inputs: Sequence[str], outputs: Sequence[str], sub: dict[str, str]) -> str:
-        """Return C code that makes inputs contiguous, allocates outputs and runs the body."""
-        fail, lines, held = sub["fail"], [], []
-        for k, (value, (dtype, _)) in enumerate(zip(inputs, self.types)):
-            held.append(f"{name}_{k}")
-            lines.append(f"PyArrayObject *{name}_{k} = PyArray_GETCONTIGUOUS({value});")
-            lines.append(f"const {_C_TYPES[dtype]} *{name}_p{k} = (const {_C_TYPES[dtype]} *)PyArray_DATA({name}_{k});")
-        own = f"{name}_{self.sized_by}"
-        lines.append(f"const npy_intp n_own = PyArray_DIM({own}, 0), width = PyArray_DIM({own}, 1);")
-        for out, shape, ndim in zip(outputs, self.c_shapes(), self.outputs):
-            lines.append(f"npy_intp {out}_shape[] = {{{shape}}}; Py_XDECREF({out});")
-            lines.append(f"{out} = (PyArrayObject *)PyArray_EMPTY({ndim}, {out}_shape, NPY_DOUBLE, 0);")
-            lines.append(f"if (!{out}) {{ {fail} }}")
-        pointers = [f"{name}_p{k}" for k in range(len(inputs))]
-        lines.append(self.c_call(pointers, [f"(double *)PyArray_DATA({out})" for out in outputs], fail))
-        lines += [f"Py_DECREF({one});" for one in held]
-        return "{ " + "\n".join(lines) + " }"
+    def c_sizes(self, arrays: Sequence[str], pointers: Sequence[str]) -> str:
+        """Return C declarations of the numbers of own symbols and of factors."""
+        own = arrays[self.sized_by]
+        return f"const npy_intp n_own = PyArray_DIM({own}, 0), width = PyArray_DIM({own}, 1);"
 
 
 def _symbols(pointers: Sequence[str]) -> str:
@@ -102,8 +40,8 @@ class PairSums(_RowOp):
     """Op of `pymc_ep.kernels.paired_symbols.pair_sums`: cells, own and other symbols and weights, to sums (I, 4)."""
 
     __props__ = ()
-    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, ("float64", 1))
-    outputs = (2,)
+    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, FLAT)
+    outputs = (MATRIX,)
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the sums by the NumPy body."""
@@ -128,8 +66,8 @@ class RowStatistics(_RowOp):
     """
 
     __props__ = ()
-    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, *(("float64", 1),) * 2, *(_NUMBER,) * 2)
-    outputs = (2, 2, 2, 2)
+    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, FLAT, FLAT, NUMBER, NUMBER)
+    outputs = (MATRIX,) * 4
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the statistics by the NumPy body."""
@@ -156,8 +94,8 @@ class SolveRows(_RowOp):
     """
 
     __props__ = ("sequential",)
-    types = (*(("float64", 2),) * 5, *_SYMBOLS, *(("float64", ndim) for ndim in (1, 2, 1, 1)), *(_NUMBER,) * 3)
-    outputs = (2, 2, 1, 1)
+    types = (*(MATRIX,) * 5, *_SYMBOLS, FLAT, *_MOMENTS, NUMBER, NUMBER)
+    outputs = _SYMBOLS
     sized_by = 4
 
     def __init__(self, sequential: bool = False) -> None:
@@ -192,15 +130,8 @@ class UpdateRows(_RowOp):
     """
 
     __props__ = ("sequential",)
-    types = (
-        *_CELLS,
-        *_SYMBOLS,
-        *_SYMBOLS,
-        *_SYMBOLS,
-        *(("float64", ndim) for ndim in (1, 1, 2, 1, 1)),
-        *(_NUMBER,) * 3,
-    )
-    outputs = (2, 2, 1, 1)
+    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, *_SYMBOLS, FLAT, FLAT, *_MOMENTS, NUMBER, NUMBER)
+    outputs = _SYMBOLS
 
     def __init__(self, sequential: bool = False) -> None:
         self.sequential = bool(sequential)
@@ -233,14 +164,8 @@ class UpdateInTurn(_RowOp):
     """
 
     __props__ = ("sequential", "point_factors", "point_bias")
-    types = (
-        *_CELLS,
-        *_SYMBOLS,
-        *_SYMBOLS,
-        *(("float64", ndim) for ndim in (1, 2, 1, 1)),
-        *(_NUMBER,) * 3,
-    )
-    outputs = (2, 2, 1, 1)
+    types = (*_CELLS, *_SYMBOLS, *_SYMBOLS, FLAT, *_MOMENTS, NUMBER, NUMBER)
+    outputs = _SYMBOLS
 
     def __init__(self, sequential: bool = False, point_factors: bool = False, point_bias: bool = False) -> None:
         self.sequential = bool(sequential)
@@ -274,10 +199,3 @@ def _background(moments: Sequence[np.ndarray]) -> Background:
     """Return the background with its first four fields."""
     outer, mean, mean_bias, bias = moments
     return Background(outer, mean, mean_bias, float(bias), 0.0)
-
-
-@cache
-def compiled_in_c(op: _RowOp) -> Any:
-    """Return an Op as a function of arrays that runs its C body."""
-    inputs = [pt.tensor(dtype=dtype, shape=(None,) * ndim) for dtype, ndim in op.types]
-    return pytensor.function(inputs, op(*inputs), mode=c_mode(), trust_input=False)

@@ -1,8 +1,6 @@
 """Protocol of a precision A = D^T diag(pi) D of N unknowns and its factor, and the choice of an exact algebra."""
 
-import os
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +8,7 @@ import scipy.linalg
 import scipy.sparse
 from scipy.sparse.linalg import LinearOperator
 
-from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.numerics import memory
 from pymc_ep.numerics.backend.cholesky import counts, factor_lower, mirror_lower
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.precision.multifrontal import Multifrontal, pivots_vanish, rows_by_length
@@ -39,8 +37,6 @@ _GATHER = 8
 """Time of one random access to memory, in multiply-adds of a dense product."""
 _GAIN = 2.0
 """Factor by which nested dissection must save operations: its small matrices run at a lower rate than one large one."""
-_FREE = 0.8
-"""Largest share of the free memory for a factor: the rest is for the model, the draws and other processes."""
 _DENSE_COPIES = 4
 """Copies of the dense design, and of the precision, that exist at a time under JAX."""
 
@@ -123,7 +119,7 @@ def require_memory(algebra: Algebra) -> None:
     """Raise where a factor exceeds the free memory of this machine, if that is known."""
     n = algebra.design.shape[1]
     cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
-    _require(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
+    memory.require_memory(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
 
 
 def require_dense_memory(design: scipy.sparse.csr_array) -> None:
@@ -135,31 +131,7 @@ def require_dense_memory(design: scipy.sparse.csr_array) -> None:
     n_rows, n = design.shape
     cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
     needed = _DENSE_COPIES * 8 * n * (n_rows + n)
-    _require(needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure)
-
-
-def _require(needed: int, what: str, how: str, cure: str) -> None:
-    free = _free_memory()
-    if free is not None and needed > _FREE * free:
-        raise InvalidDataError(
-            f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"
-        )
-
-
-def _free_memory() -> int | None:
-    """Return the available memory in bytes, or None where the system does not report it.
-
-    On Linux that includes caches which can be reclaimed; elsewhere all memory counts as available.
-    """
-    try:
-        with Path("/proc/meminfo").open() as lines:
-            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    memory.require_memory(needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure)
 
 
 class Dense:

@@ -50,6 +50,14 @@ def model_of(observed, coords=COORDS, gamma=False):
     return model
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler, which a process that was started in the background does not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("pairs")
@@ -91,7 +99,7 @@ def parts_of_worker():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_client, monkeypatch):
+def test_an_interrupted_fit_on_a_cluster_returns_what_it_reached(folder, dask_client, ctrl_c, monkeypatch):
     """Interrupted while the workers are in the middle of a sweep, as a terminal does: these are sent the signal too."""
     from pymc_ep.engines.partitions.dask import DaskPartitions
 

@@ -178,6 +178,39 @@ def test_logits_equal_the_latent_gaussian_fit():
         np.testing.assert_allclose(idata[what]["f"].values[1], expected[what]["f"], atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["laplace", "jaakkola"])
+def test_approximations_agree_with_ep_where_priors_are_narrow(method):
+    models = []
+    for scale in (1.0, 0.05):
+        with pm.Model(coords=COORDS) as model:
+            f = pmep.PreferenceUtility(
+                "f", V=scale * FACTORS, b=MEAN, kernel=KERNEL, sigma=0.7 * scale, dims=("user", "item")
+            )
+            pmep.PairwiseLogit("prefers", f, users=USERS, winners=WINNERS, losers=LOSERS)
+        models.append(model)
+    gaps = []
+    for model in models:
+        one, other = (fitted(model, method=name, draws=5) for name in ("ep", method))
+        gaps.append(
+            [
+                float(np.abs((other[what]["f"] - one[what]["f"]) / one["posterior_sd"]["f"]).max())
+                for what in ("posterior_mean", "posterior_sd")
+            ]
+            + [abs(float(other["fit"]["log_evidence"]) - float(one["fit"]["log_evidence"]))]
+        )
+        log_p = pmep.log_predictive(other, model, {"prefers": NEW})["prefers"].values
+        assert (log_p < 0).all()
+    assert (np.array(gaps[0]) > 20 * np.array(gaps[1])).all()
+    assert max(gaps[1]) < 0.02
+
+
+def test_the_bound_of_the_logistic_refuses_probits():
+    with pytest.raises(UnsupportedModelError, match=r"'prefers' has a probit likelihood.*PairwiseLogit"):
+        fitted(held_model(), method="jaakkola")
+    assert pmep.explain(held_model()).count("jaakkola") == 0
+    assert "jaakkola" in pmep.explain(held_model(pmep.PairwiseLogit))
+
+
 @pytest.mark.parametrize("learn", ["evidence", "em"])
 def test_flat_priors_are_learned_up_to_where_held_out_comparisons_are_most_probable(learn):
     idata = fitted(learned_model(), learn=learn)
@@ -217,9 +250,13 @@ def test_result_survives_a_file(held, tmp_path):
     np.testing.assert_allclose(before, after, rtol=1e-12)
 
 
-def test_functions_of_the_model_run_on_jax():
+def test_a_fit_runs_on_jax(monkeypatch):
+    bodies, ran = pytest.importorskip("pymc_ep.kernels.comparisons.jax"), []
+    losses = bodies.precision_losses
+    monkeypatch.setattr(bodies, "precision_losses", lambda *given: ran.append(given) or losses(*given))
     options = {"held_out": 0, "evidence_tol": 1e-3}
     here, there = (fitted(learned_model(), **options, **more) for more in ({}, {"compile_kwargs": {"mode": "JAX"}}))
+    assert ran
     assert float(there["fit"]["log_evidence"]) == pytest.approx(float(here["fit"]["log_evidence"]), rel=1e-6)
 
 
@@ -230,6 +267,54 @@ def test_fits_of_other_comparisons_are_refused(held):
         pmep.PairwiseProbit("prefers", f, users=USERS, winners=LOSERS, losers=WINNERS)
     with pytest.raises(ValueError, match="comparisons"):
         pmep.rank_items(idata, other, user="u0")
+
+
+def busy_model(n_pairs=10_000, n_items=200):
+    """One user with thousands of comparisons, beside others with two each."""
+    rng = np.random.default_rng(2)
+    users = np.concatenate([np.zeros(n_pairs, dtype=int), np.repeat(np.arange(1, U), 2)])
+    winners = rng.integers(0, n_items, len(users))
+    losers = (winners + rng.integers(1, n_items, len(users))) % n_items
+    with pm.Model(coords={"user": range(U), "item": range(n_items)}) as model:
+        f = pmep.PreferenceUtility("f", b=np.zeros(n_items), sigma=1.0, n_users=U, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    return model, users, winners, losers
+
+
+def test_capped_comparisons_are_a_fit_of_a_sample():
+    model, users, winners, losers = busy_model(n_pairs=300)
+    found = fitted(model, max_pairs=40, seed=3)
+    status = found["fit"].attrs["status"]
+    assert "260 of 310 comparisons are left out, as a user has no more than max_pairs=40" in status
+    kept = found["fit"]["prefers_precision"].values > 0
+    np.testing.assert_array_equal(np.bincount(users[kept]), [40, 2, 2, 2, 2, 2])
+    with pm.Model(coords={"user": range(U), "item": range(200)}) as sample:
+        f = pmep.PreferenceUtility("f", b=np.zeros(200), sigma=1.0, n_users=U, dims=("user", "item"))
+        pmep.PairwiseProbit("prefers", f, users=users[kept], winners=winners[kept], losers=losers[kept])
+    expected = fitted(sample)
+    for what in ("posterior_mean", "posterior_sd"):
+        np.testing.assert_allclose(found[what]["f"].values, expected[what]["f"].values, rtol=1e-9, atol=1e-12)
+    new = {"prefers": ([0, 0, 4], [1, 5, 9], [2, 8, 7])}
+    one, other = (pmep.log_predictive(*of, new)["prefers"].values for of in ((found, model), (expected, sample)))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+    again = fitted(model, max_pairs=40, seed=4)["fit"]["prefers_precision"].values > 0
+    assert (again != kept).any()
+
+
+def test_a_user_may_have_thousands_of_comparisons():
+    model, users, winners, losers = busy_model()
+    idata = fitted(model)
+    assert idata["fit"].attrs["status"] == "the factors of all users have settled"
+    # Winners are random: of 100 comparisons of an item about half are won.
+    won = np.bincount(winners[users == 0], minlength=200) - np.bincount(losers[users == 0], minlength=200)
+    assert np.corrcoef(won, idata["posterior_mean"]["f"].values[0])[0, 1] > 0.95
+    assert idata["posterior_sd"]["f"].values[0].max() < 0.3
+
+
+def test_too_little_memory_is_foreseen(monkeypatch):
+    monkeypatch.setattr("pymc_ep.numerics.memory._free_memory", lambda: 1000)
+    with pytest.raises(InvalidDataError, match=r"5 items of 'f' and the 5 that user 1 compared need .*max_pairs="):
+        fitted(held_model())
 
 
 def test_draws_of_the_prior_have_its_moments():

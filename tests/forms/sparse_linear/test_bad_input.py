@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 
 import pymc_ep as pmep
 from pymc_ep.forms.sparse_linear import probing
-from pymc_ep.numerics.precision import plan as precision
+from pymc_ep.numerics import memory
 from pymc_ep.operators import Convolution2D, Gradient2D, Mask, Wavelet2D
 from pymc_ep.results import fit_group
 
@@ -333,7 +333,7 @@ def test_other_densities_of_a_predictor_are_taken():
 
 
 def test_memory_is_foreseen(monkeypatch):
-    monkeypatch.setattr(precision, "_free_memory", lambda: 10_000)
+    monkeypatch.setattr(memory, "_free_memory", lambda: 10_000)
     with pm.Model() as model:
         pm.Normal("y", blurred(), 1.0, observed=np.ones(SHAPE))
     with pytest.raises(pmep.InvalidDataError, match=r"36 unknowns need .* GB.*are free.*method='dsb'.*perturb-and-map"):
@@ -344,7 +344,7 @@ def test_memory_is_foreseen(monkeypatch):
 def test_dense_memory_under_jax_is_foreseen(monkeypatch):
     """Where the sparse factor still fits, which the cure leads to."""
     pytest.importorskip("jax")
-    monkeypatch.setattr(precision, "_free_memory", lambda: 120_000)
+    monkeypatch.setattr(memory, "_free_memory", lambda: 120_000)
     with pm.Model() as model:
         pm.Normal("y", blurred(), 1.0, observed=np.ones(SHAPE))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Expectation propagation on preferences: options, fit, warnings."""
+"""Expectation propagation on preferences: options, fit, warnings; and the fit by other approximations."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -11,23 +11,28 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import check_positive, check_whole
-from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences.approximations import EXPECTATION, Approximation
+from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
-from pymc_ep.engines.preferences.expectation import Sites
-from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers, UtilityPrior
+from pymc_ep.engines.preferences.users import Effort, UserFactors
+from pymc_ep.engines.preferences.values import ComparedUsers, Sites, UtilityPrior
 from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.numerics.memory import require_memory
+from pymc_ep.results import STORED_NUMBERS
 
 __all__ = ["OPTIONS", "PREFERENCE_EP", "rebuild", "solve"]
 
 OPTIONS = {
     "learn": "evidence",
     "held_out": "auto",
+    "max_pairs": None,
+    "partitions": None,
+    "client": None,
     "tol": 1e-8,
     "evidence_tol": 1e-5,
     "max_iter": 200,
@@ -47,14 +52,16 @@ _LARGER = 10.0
 _FALL = 1e-4
 """Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
 for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
+_MATRICES = 4
+"""Number of matrices of all items that are held at a time: K, and curvatures of the first, the last and a new state."""
+_USER_MATRICES = 6
+"""Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
 _CHECKPOINT = "comparisons of the checkpoint"
 """Entry of checkpoints that identifies the comparisons."""
-_EVIDENCE = "log evidence of the comparisons by expectation propagation, at the hyperparameters of the result"
-"""Description of the log evidence in the result."""
 
 
-def solve(call: Call[CompiledPreferences]) -> Solution:
-    """Fit a form of preferences.
+def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECTATION) -> Solution:
+    """Fit a form of preferences by one of the approximations of each user's posterior.
 
     Raises
     ------
@@ -66,38 +73,51 @@ def solve(call: Call[CompiledPreferences]) -> Solution:
         For options out of range.
     """
     form, settings = call.form, _checked(OPTIONS | call.options)
-    compared, digest = form.compared(), form.fingerprint()["comparisons"]
+    every, digest = form.compared(), form.fingerprint()["comparisons"]
     if not np.array_equal((call.start or {}).get(_CHECKPOINT, digest), digest):
         raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
-    users, theta = _first_factors(call, compared), call.theta
+    compared = every
+    if settings["max_pairs"] is not None:
+        compared = every.capped(settings["max_pairs"], settings["seed"], form.n_items)
+    _require_memory(form, compared)
+    where = settings.pop("partitions"), settings.pop("client")
+    users, theta = _first_factors(call, compared, digest), call.theta
     status, loop = Status(True, "the factors of all users have settled"), 0
     objective = change = np.zeros(0)
     if call.hyper == "optimize" and theta.size:
         held = _held_out(form, compared, settings)
         # Comparisons that are held out have no factors.
         first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
-        evidence = _evidence(form, compared, settings, 1.0 - held)
-        start = evidence.at(form, _started(form, theta, settings["seed"]), evidence.parts.place([first]))
-        found = _learned(call, evidence, settings, start, compared, digest)
+        with divided(compared.comparisons, 1.0 - held, *where) as parts:
+            evidence = _evidence(form, parts, settings, approximation, 1.0 - held)
+            start = evidence.at(form, _started(form, theta, settings["seed"]), parts.place(first))
+            found = _learned(call, evidence, settings, start, compared, digest, parts)
+            endless = _rises_without_end(form, evidence, found)
+            users = parts.collect(found.state.chosen.users)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
         loop = found.state.chosen.loop
-        if _rises_without_end(form, evidence, found):
+        if endless:
             status = Status(False, f"stopped after {loop} evaluations of the evidence, {_without_end(form)}")
-        (users,) = evidence.parts.collect(found.state.chosen.users)
-    evidence = _evidence(form, compared, settings, np.ones(len(compared.order)))
-    last = evidence.at(form, theta, evidence.parts.place([users]))._replace(loop=loop)
+    observed = np.ones(len(compared.order))
+    with divided(compared.comparisons, observed, *where) as parts:
+        evidence = _evidence(form, parts, settings, approximation, observed)
+        last = evidence.at(form, theta, parts.place(users))._replace(loop=loop)
+        users = parts.collect(last.users)
     run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
-    return _solution(form, run, settings, compared, evidence.parts.collect(last.users)[0])
+    return _solution(form, run, settings, every, compared, users, approximation)
 
 
 def _evidence(
-    form: CompiledPreferences, compared: ComparedUsers, settings: dict[str, Any], observed: np.ndarray
+    form: CompiledPreferences,
+    users: DividedUsers,
+    settings: dict[str, Any],
+    approximation: Approximation,
+    observed: np.ndarray,
 ) -> ComparisonEvidence:
     """Return the evidence of comparisons, of which those with zero in `observed`, (P,), are held out."""
-    parts = LocalPartitions([ObservedComparisons(compared.comparisons, observed)])
-    effort = Effort(settings["tol"], _MOST_UPDATES)
-    site, sizes = form.form.comparisons.site, (len(compared.users), int(observed.sum()))
-    return ComparisonEvidence(parts, *sizes, site, effort, holds_out=not observed.all())
+    effort = Effort(settings["tol"], _MOST_UPDATES, form.backend)
+    site, sizes = form.form.comparisons.site, (users.comparisons.n_users, int(observed.sum()))
+    return ComparisonEvidence(users.parts, *sizes, site, effort, approximation, holds_out=not observed.all())
 
 
 def _learned(
@@ -107,13 +127,14 @@ def _learned(
     start: State,
     compared: ComparedUsers,
     digest: np.ndarray,
+    parts: DividedUsers,
 ) -> Run[State]:
     """Return the search for hyperparameters, which saves its states at intervals."""
     form, limit = call.form, settings["max_iter"]
 
     def arrays(state: State) -> dict[str, np.ndarray]:
-        (users,) = evidence.parts.collect(state.users)
-        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users)
+        users = parts.collect(state.users)
+        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users, len(form.observed()[0]))
 
     def save(state: State) -> None:
         if call.checkpoint.due:
@@ -187,9 +208,27 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"held_out={share!r} must be 'auto', or a share of comparisons in [0, 1).")
     for name in ("tol", "evidence_tol"):
         check_positive(name, options[name])
+    for name in ("max_pairs", "partitions"):
+        if options[name] is not None:
+            check_whole(name, options[name])
     check_whole("max_iter", options["max_iter"])
     check_whole("seed", options["seed"], least=0)
     return options
+
+
+def _require_memory(form: CompiledPreferences, compared: ComparedUsers) -> None:
+    """Raise where the matrices of all items, or of those of one user, exceed the free memory of this machine."""
+    counts, name = np.diff(compared.comparisons.item_ends), form.form.utilities
+    most = int(np.argmax(counts))
+    user, n, n_items = compared.users[most], int(counts[most]), form.n_items
+    # Kernels of low rank form none of all items.
+    of_all = _MATRICES if len(form.form.prior.kernel) == 1 else 0
+    require_memory(
+        8 * (of_all * n_items**2 + _USER_MATRICES * n**2),
+        f"The {n_items} items of {name!r} and the {n} that user {user} compared need",
+        f"{of_all} matrices of {n_items} x {n_items} and {_USER_MATRICES} of {n} x {n}",
+        "Leave out items that few compare, or give max_pairs=, a largest number of comparisons of a user.",
+    )
 
 
 def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndarray:
@@ -201,22 +240,32 @@ def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndar
     return form.theta_of(theta, prior._replace(factors=_FIRST_SCALE * draws))
 
 
-def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers) -> UserFactors:
-    """Return factors of one, or those of an earlier fit of as many comparisons."""
+def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
+    """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    if "shift" not in start or start["shift"].shape != first.sites.shift.shape:
+    of = next((start[name] for name in (_CHECKPOINT, "comparisons") if name in start), None)
+    if of is None or not np.array_equal(of, digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 
 
 def _solution(
-    form: CompiledPreferences, found: Run[State], settings: dict[str, Any], compared: ComparedUsers, users: UserFactors
+    form: CompiledPreferences,
+    found: Run[State],
+    settings: dict[str, Any],
+    every: ComparedUsers,
+    compared: ComparedUsers,
+    users: UserFactors,
+    approximation: Approximation,
 ) -> Solution:
-    """Return the solution."""
-    own = _saved(compared, users)
-    state = {"theta": found.state.theta, "weights": users.weights} | own
+    """Return the solution, given all comparisons and those that have factors."""
+    own = _saved(compared, users, len(every.order))
+    weights = every.spread(compared, users.weights, form.n_items)
+    state = {"theta": found.state.theta, "weights": weights} | own
     posterior = rebuild(form, state)
-    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
+    numbers = 2 * int(np.prod(form.shape))
+    stored = numbers <= STORED_NUMBERS
+    moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     unsettled = users.change > settings["tol"]
     remarks = [found.status.sentence]
@@ -226,8 +275,18 @@ def _solution(
             f"the factors of {int(unsettled.sum())} of {len(users.change)} users have not settled, the first one is "
             f"user {first}: check their comparisons for contradictions"
         )
+    if left := len(every.order) - len(compared.order):
+        remarks.append(
+            f"{left} of {len(every.order)} comparisons are left out, as a user has no more than "
+            f"max_pairs={settings['max_pairs']}"
+        )
     if none := form.n_users - len(compared.users):
         remarks.append(f"{none} of {form.n_users} users have no comparison, and keep their prior")
+    if not stored:
+        remarks.append(
+            f"moments of {form.form.utilities!r} are left out, which are {numbers} numbers; rank_items, log_predictive "
+            f"and next_pairs compute what they need"
+        )
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
     return Solution(
@@ -243,15 +302,15 @@ def _solution(
         status="; ".join(remarks),
         converged=found.status.converged and not unsettled.any(),
         settings=settings,
-        log_evidence_is=_EVIDENCE,
+        log_evidence_is=f"{approximation.evidence}, at the hyperparameters of the result",
         objective_is="log evidence + log prior",
         max_change_is="rise of the objective, a comparison",
     )
 
 
-def _saved(compared: ComparedUsers, users: UserFactors) -> dict[str, np.ndarray]:
-    """Return the factors in the order in which comparisons were given."""
-    shift, precision = (np.empty_like(part) for part in users.sites)
+def _saved(compared: ComparedUsers, users: UserFactors, n_pairs: int) -> dict[str, np.ndarray]:
+    """Return the factors in the order in which comparisons were given; comparisons that are left out have none."""
+    shift, precision = np.zeros((2, n_pairs))
     shift[compared.order], precision[compared.order] = users.sites
     return {"shift": shift, "precision": precision}
 

@@ -1,0 +1,39 @@
+"""The bound of Jaakkola and Jordan (2000) on preferences, which are then logits."""
+
+from pymc_ep.contracts.method import Call, Method
+from pymc_ep.contracts.solution import Solution
+from pymc_ep.engines.preferences.approximations import BOUND
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.forms.preferences.methods.ep import OPTIONS, rebuild, solve
+from pymc_ep.sites.base import Site
+
+__all__ = ["PREFERENCE_JAAKKOLA", "solve_bound"]
+
+
+def solve_bound(call: Call[CompiledPreferences]) -> Solution:
+    """Fit a form of preferences by the bound; for exceptions see `solve`.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For comparisons by a probit.
+    """
+    comparisons = call.form.form.comparisons
+    if not _bounded(comparisons.site):
+        raise UnsupportedModelError(
+            f"{comparisons.name!r} has a {comparisons.site.name} likelihood, and method='jaakkola' is a bound on the "
+            f"logistic; compare by PairwiseLogit, or use method='ep' or 'laplace'."
+        )
+    return solve(call, BOUND)
+
+
+def _bounded(site: Site | None) -> bool:
+    return site is not None and site.super_gaussian is not None
+
+
+PREFERENCE_JAAKKOLA = Method(
+    "jaakkola", Preferences, solve_bound, rebuild, OPTIONS, ("optimize", "fixed"), takes=_bounded
+)
+"""Gaussian posterior of each user's utilities, by the best Gaussians below the logistic."""

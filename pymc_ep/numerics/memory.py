@@ -1,0 +1,48 @@
+"""Memory that computations need, and this machine has."""
+
+import os
+from pathlib import Path
+
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["require_memory"]
+
+_FREE = 0.8
+"""Largest share of the free memory for one computation: the rest is for the model, the draws and other processes."""
+
+
+def require_memory(needed: int, what: str, how: str, cure: str) -> None:
+    """Raise where a computation needs more memory than is free on this machine, if that is known.
+
+    Parameters
+    ----------
+    needed : int
+        B.
+    what, how, cure : str
+        What needs it, up to the number; of what it consists; and a sentence on what else to do.
+
+    Raises
+    ------
+    InvalidDataError
+    """
+    free = _free_memory()
+    if free is not None and needed > _FREE * free:
+        raise InvalidDataError(
+            f"{what} {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: {how}. {cure}"
+        )
+
+
+def _free_memory() -> int | None:
+    """Return the available memory in bytes, or None where the system does not report it.
+
+    On Linux that includes caches which can be reclaimed; elsewhere all memory counts as available.
+    """
+    try:
+        with Path("/proc/meminfo").open() as lines:
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
