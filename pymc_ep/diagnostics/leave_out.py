@@ -117,8 +117,8 @@ def _loo_names(fit: xr.Dataset) -> list[str]:
     names = [name for name in names if f"{name}_site_shift" in fit]
     if not names:
         raise ValueError(
-            f"A fit by {fit.attrs['method']!r} has no cavities, and so no leave-one-out densities; fit by method='ep' "
-            f"if the model has it, or compare log_predictive of observations that were held out."
+            f"A fit by {fit.attrs['method']!r} has no cavities in its result, and so no leave-one-out densities; give "
+            f"az.loo a fit with draws, or compare log_predictive of observations that were held out."
         )
     return names
 
