@@ -1,5 +1,6 @@
 """Expectation propagation on preferences: options, fit, warnings; and the fit by other approximations."""
 
+import warnings
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -21,6 +22,7 @@ from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.forms.preferences.methods.spread import neglected_remark
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.numerics.memory import require_memory
 from pymc_ep.results import STORED_NUMBERS
@@ -102,9 +104,13 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     with divided(compared.comparisons, observed, *where) as parts:
         evidence = _evidence(form, parts, settings, approximation, observed)
         last = evidence.at(form, theta, parts.place(users))._replace(loop=loop)
+        known = call.hyper == "fixed" or not status.converged
+        spread = "" if known else neglected_remark(form, evidence, last, parts, compared)
         users = parts.collect(last.users)
     run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
-    return _solution(form, run, settings, every, compared, users, approximation)
+    if spread:
+        warnings.warn(f"{form.form.utilities!r} is less certain than this fit says: {spread}.", stacklevel=3)
+    return _solution(form, run, settings, every, compared, users, approximation, spread)
 
 
 def _evidence(
@@ -257,8 +263,9 @@ def _solution(
     compared: ComparedUsers,
     users: UserFactors,
     approximation: Approximation,
+    spread: str,
 ) -> Solution:
-    """Return the solution, given all comparisons and those that have factors."""
+    """Return the solution, given all comparisons, those that have factors, and a note on hyperparameters."""
     own = _saved(compared, users, len(every.order))
     weights = every.spread(compared, users.weights, form.n_items)
     state = {"theta": found.state.theta, "weights": weights} | own
@@ -289,6 +296,8 @@ def _solution(
         )
     if found.state.theta.size:
         remarks.append("the hyperparameters are at their mode, without a spread")
+    if spread:
+        remarks.append(spread)
     return Solution(
         moments=moments | of_hyper,
         hyper_modes=form.constrained(found.state.theta),

@@ -1,0 +1,127 @@
+"""How far utilities are from those at the mode of a hyperparameter, once that is integrated over."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_ep.engines.preferences.divided import DividedUsers
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
+from pymc_ep.engines.preferences.values import ComparedUsers
+from pymc_ep.exceptions import NumericalError
+from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.posterior import PreferencePosterior
+
+__all__ = ["Neglected", "neglected", "neglected_remark"]
+
+_STEP = 0.5
+"""Step of the grid, in unconstrained units: a factor of 1.6 for a scale. What is narrower matters to nothing."""
+_FALL = 4.0
+"""Fall of the log density, in nats, at which the grid ends."""
+_MOST_STEPS = 16
+"""Largest number of steps to each side: a factor of 3000 for a scale."""
+_USERS = 200
+"""Number of users whose comparisons are looked at."""
+_QUANTILE = 0.9
+"""Of the comparisons, to which a factor and a distance belong."""
+_WIDENED, _MOVED = 1.2, 0.3
+"""Factor and distance above which they are reported: beside them the error of EP itself is nothing."""
+
+
+class Neglected(NamedTuple):
+    """Differences of utilities that were compared, integrated over a hyperparameter, beside those at its mode.
+
+    Attributes
+    ----------
+    widened : float
+        Ratio of standard deviations, that a tenth of them exceed.
+    moved : float
+        Distance of means, in standard deviations at the mode, that a tenth of them exceed.
+    """
+
+    widened: float
+    moved: float
+
+
+def neglected(
+    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
+) -> dict[str, Neglected]:
+    """Return what is neglected by name of hyperparameters that are a number with a bound, such as scales.
+
+    Each is integrated over by a grid of steps, with the others held at their mode. Where b or V are learned nothing is
+    returned: these are stopped by comparisons that are held out, and a scale beside them is no mode.
+    """
+    if any(values.size > 1 for values in form.unpack(at.theta)):
+        return {}
+    n = int(compared.comparisons.pair_ends[min(_USERS, len(compared.users))])
+    own = np.repeat(compared.users, np.diff(compared.comparisons.pair_ends))[:n]
+    firsts, seconds = (compared.comparisons.items[place[:n]] for place in compared.comparisons.places)
+
+    def differences(state: State) -> tuple[np.ndarray, np.ndarray]:
+        posterior = PreferencePosterior(form, state.theta, compared, users.collect(state.users))
+        return posterior.differences(own, firsts, seconds)
+
+    out, (mean, sd) = {}, differences(at)
+    for place, (name, transformed) in enumerate(zip(form.form.hyper_names, form.form.hyper_transformed)):
+        if not transformed:
+            continue
+        grid = _grid(form, evidence, at, name, place)
+        density = np.array([log_density for _, log_density in grid])
+        weights = np.exp(density - density.max())
+        weights /= weights.sum()
+        means, sds = map(np.array, zip(*(differences(state) for state, _ in grid)))
+        mixed = weights @ means
+        spread = np.sqrt(weights @ (sds**2 + (means - mixed) ** 2))
+        out[name] = Neglected(
+            float(np.quantile(spread / sd, _QUANTILE)), float(np.quantile(np.abs(mixed - mean) / sd, _QUANTILE))
+        )
+    return out
+
+
+def neglected_remark(
+    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
+) -> str:
+    """Return what a status says of hyperparameters whose spread matters; empty where there are none."""
+    found = neglected(form, evidence, at, users, compared)
+    own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
+    if not own:
+        return ""
+    parts = (
+        f"the spread of {name} would widen differences of utilities {one.widened:.2g} times and move them by "
+        f"{one.moved:.2g} sd"
+        for name, one in own.items()
+    )
+    return (
+        f"{', '.join(parts)}: with so few comparisons draw from the posterior by pymc.sample, or hold "
+        f"{', '.join(own)} at a known value"
+    )
+
+
+def _grid(
+    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, name: str, place: int
+) -> list[tuple[State, float]]:
+    """Return states at steps of a hyperparameter to both sides of a state, with the log density of theta there."""
+    most = log_density = _log_density(form, at, name, place)
+    found = [(at, log_density)]
+    for side in (-_STEP, _STEP):
+        state = at
+        for _ in range(_MOST_STEPS):
+            theta = state.theta.copy()
+            theta[place] += side
+            try:
+                state = evidence.at(form, theta, state.users)
+            except NumericalError:
+                break
+            log_density = _log_density(form, state, name, place)
+            if log_density < most - _FALL:
+                break
+            most = max(most, log_density)
+            found.append((state, log_density))
+    return found
+
+
+def _log_density(form: CompiledPreferences, state: State, name: str, place: int) -> float:
+    """Return the log density of a hyperparameter in unconstrained units, up to a constant."""
+    ends = np.tile(state.theta, (2, 1))
+    ends[:, place] += -1e-4, 1e-4
+    below, above = form.constrained(ends)[name].ravel()
+    return state.objective + float(np.log(abs(above - below)))

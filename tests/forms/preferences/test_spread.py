@@ -1,0 +1,62 @@
+"""What a fit at the mode of a scale neglects, and says."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.stats import halfnorm, norm
+
+import pymc_ep as pmep
+from pymc_ep.forms.preferences.methods import spread
+
+KERNEL = np.array([[1.0, 0.3, 0.0], [0.3, 1.0, 0.5], [0.0, 0.5, 1.0]])
+QUIET = {"draws": 0, "progressbar": False}
+
+
+def model_of(n_users, n_pairs, seed=3):
+    """Answers of people with a scale of one."""
+    rng = np.random.default_rng(seed)
+    utilities = rng.multivariate_normal(np.zeros(3), KERNEL, size=n_users)
+    users = np.repeat(np.arange(n_users), n_pairs)
+    firsts = rng.integers(3, size=len(users))
+    seconds = (firsts + rng.integers(1, 3, size=len(users))) % 3
+    wins = utilities[users, firsts] - utilities[users, seconds] + rng.normal(size=len(users)) > 0
+    winners, losers = np.where(wins, firsts, seconds), np.where(wins, seconds, firsts)
+    with pm.Model() as model:
+        f = pmep.PreferenceUtility("f", kernel=KERNEL, sigma=pm.HalfNormal("sigma", 1.0), n_users=n_users, jitter=0.0)
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    return model, users, winners, losers
+
+
+def test_what_is_neglected_is_that_of_importance_sampling(monkeypatch):
+    """One person: utilities from the prior, weighted by their likelihood, with sigma drawn too and at its mode."""
+    model, _, winners, losers = model_of(1, 8)
+    found = []
+    own = spread.neglected
+    monkeypatch.setattr(spread, "neglected", lambda *a: found.append(own(*a)) or found[-1])
+    with pytest.warns(UserWarning, match="the spread of sigma would widen .* and move them by .* sd: with so"):
+        idata = pmep.fit(model=model, **QUIET)
+    assert "the spread of sigma" in idata["fit"].attrs["status"]
+    rng, n = np.random.default_rng(0), 400_000
+    unit = rng.normal(size=(n, 3)) @ np.linalg.cholesky(KERNEL).T
+
+    def differences(sigma):
+        f = sigma[:, None] * unit
+        d = f[:, winners] - f[:, losers]
+        weights = np.exp(norm.logcdf(d).sum(axis=1))
+        mean = weights @ d / weights.sum()
+        return mean, np.sqrt(weights @ (d - mean) ** 2 / weights.sum())
+
+    mode = float(idata["posterior_mean"]["sigma"])
+    at_mode, integrated = differences(np.full(n, mode)), differences(halfnorm.rvs(size=n, random_state=rng))
+    assert found[0]["sigma"].widened == pytest.approx(np.quantile(integrated[1] / at_mode[1], 0.9), rel=0.05)
+    moved = np.quantile(np.abs(integrated[0] - at_mode[0]) / at_mode[1], 0.9)
+    assert found[0]["sigma"].moved == pytest.approx(moved, abs=0.05)
+
+
+def test_nothing_is_said_where_comparisons_are_many_or_sigma_is_held():
+    many, *_ = model_of(200, 8)
+    assert "the spread of" not in pmep.fit(model=many, **QUIET)["fit"].attrs["status"]
+    few, *_ = model_of(1, 8)
+    assert (
+        "the spread of" not in pmep.fit(model=few, hyper="fixed", start={"sigma": 1.0}, **QUIET)["fit"].attrs["status"]
+    )
