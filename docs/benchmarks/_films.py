@@ -16,8 +16,9 @@ from pymc_ep.engines.partitions import LocalPartitions
 from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
+from pymc_ep.engines.preferences.kernels import UtilityCovariance
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect
-from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
+from pymc_ep.engines.preferences.values import ComparedUsers, Learned
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.sites.base import get_site
 
@@ -132,7 +133,7 @@ def curve(films: Films, n_factors: int, learn: str, steps: int) -> dict[str, Any
             state = engine.step(form, state)
             record(state)
     else:
-        maximise(evidence, form, state, tol=1e-5, max_iter=steps, report=Report(), save=record)
+        maximise(evidence, form, state.theta, state.users, tol=1e-5, max_iter=steps, report=Report(), save=record)
     return {"bits": bits, "seconds": seconds, "n_train": len(films.train[0])}
 
 
@@ -147,8 +148,8 @@ def npca(films: Films, steps: int) -> dict[str, Any]:
     mean, covariance = np.zeros(len(films.genres)), films.kernel + JITTER * np.eye(len(films.genres))
     none, bits, seconds, began = np.zeros((len(mean), 0)), [], [], time.perf_counter()
     for _ in range(steps):
-        prior = UtilityPrior(mean, none, 1.0)
-        users, totals = expect(data, users, prior, covariance, get_site("probit"), EXPECTATION, EFFORT)
+        prior = UtilityCovariance(none, covariance, 1.0)
+        users, totals = expect(data, users, mean, prior, get_site("probit"), EXPECTATION, EFFORT)
         bits.append(-totals.held_log_p / len(films.test[0]) / np.log(2))
         seconds.append(time.perf_counter() - began)
         slope, curvature = totals.slope / n, totals.curvature / n

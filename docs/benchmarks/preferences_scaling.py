@@ -21,11 +21,13 @@ from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks.preferences import PROTOCOLS, drawn, model_of
 from pymc_ep.datasets import load_movielens
 from pymc_ep.engines.base import Report
+from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.divided import divided
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State, maximise
+from pymc_ep.engines.preferences.kernels import DenseKernel
 from pymc_ep.engines.preferences.maximisation import Statistics, maximised
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors, expect
-from pymc_ep.engines.preferences.values import ComparedUsers, Kernel, Learned, UtilityGradient, UtilityPrior
+from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.forms.cache import compiled_form
 
 NAME = "docs/benchmarks/preferences_scaling.py"
@@ -47,7 +49,7 @@ CASES = (
 )
 """Data, largest number of comparisons of a user, and the published pairs and seconds of E on four cores."""
 PER_USER = (25, 100, 400, 1600)
-ITEMS = (100, 300, 1000, 3000)
+ITEMS = (100, 300, 1000, 3000, 10_000)
 BLOCKS = 10
 BUDGET = 5.0
 """CPU seconds of each way to learn."""
@@ -116,9 +118,9 @@ def passes(case: Case, n: int) -> Iterator[dict[str, tuple[float, float]]]:
     data, own = ObservedComparisons(comparisons, np.ones(len(comparisons.firsts))), UserFactors.first(comparisons)
     (prior, kernel), theta, site = form.prior(case.theta), case.theta, form.form.comparisons.site
     for _ in range(n):
-        (own, totals), *of_e = timed(expect, data, own, prior, kernel.matrix, site, Effort(1e-8, 200))
-        of_prior = UtilityGradient(totals.slope, -0.5 * totals.curvature)
-        _, *of_gradient = timed(form.gradient, theta, of_prior)
+        shared = prior.mean, kernel.covariance(prior), site, EXPECTATION, Effort(1e-8, 200)
+        (own, totals), *of_e = timed(expect, data, own, *shared)
+        _, *of_gradient = timed(form.gradient, theta, totals.slope, totals.curvature)
         mean = Statistics(totals.slope / comparisons.n_users, totals.curvature / comparisons.n_users)
         prior, *of_m = timed(maximised, prior, kernel, mean, EVERY)
         theta = form.theta_of(theta, prior)
@@ -147,7 +149,7 @@ def time_table(report: Callable[[str], None]) -> list[str]:
     about = (
         f"{WIDTH} factors, kernel of the films' decades. E settles the factors of all users to 1e-8; gradient and M "
         f"take its sums. Medians of {PASSES - 1} iterations of EM, after a first one from nothing. "
-        "Seconds on two cores beside other work, CPU seconds of all threads.\n"
+        "Seconds on two cores, CPU seconds of all threads.\n"
     )
     return ["## MovieLens\n", about, markdown_table(head, rows)]
 
@@ -176,11 +178,11 @@ def _of_items(n: int) -> list[float]:
     """Return CPU seconds of the Cholesky factor of K, and of M."""
     rng = np.random.default_rng(0)
     x = rng.random(n)
-    kernel = Kernel(np.exp(-np.abs(x[:, None] - x)) + 0.1 * np.eye(n))
+    kernel = DenseKernel(np.exp(-np.abs(x[:, None] - x)) + 0.1 * np.eye(n))
     factors = rng.normal(size=(n, 100))
     statistics = Statistics(rng.normal(size=n), factors @ factors.T / 1e5)
     prior = UtilityPrior(np.zeros(n), 0.1 * rng.normal(size=(n, WIDTH)), 1.0)
-    _, _, of_root = timed(lambda: kernel.root)
+    _, _, of_root = timed(kernel.solve, np.zeros(n))
     _, _, of_m = timed(maximised, prior, kernel, statistics, EVERY)
     return [of_root, of_m]
 
@@ -189,7 +191,7 @@ def memory_line() -> str:
     """Return the peak memory of a search."""
     case = movielens("1m", 31)
     form, comparisons = case.form, case.compared.comparisons
-    form.gradient(case.theta, UtilityGradient(np.zeros(form.n_items), np.zeros((form.n_items,) * 2)))
+    form.gradient(case.theta, np.zeros(form.n_items), np.zeros((form.n_items,) * 2))
     tracemalloc.start()
     search(case, max_iter=4)
     peak = tracemalloc.get_traced_memory()[1]
@@ -210,8 +212,8 @@ def search(case: Case, *, max_iter: int, save: Callable[[State], None] = lambda 
         evidence = ComparisonEvidence(
             users.parts, comparisons.n_users, n_pairs, form.form.comparisons.site, Effort(1e-8, 200)
         )
-        first = evidence.at(form, case.theta, users.place(UserFactors.first(comparisons)))
-        maximise(evidence, form, first, tol=1e-12, max_iter=max_iter, report=Report(), save=save)
+        first = users.place(UserFactors.first(comparisons))
+        maximise(evidence, form, case.theta, first, tol=1e-12, max_iter=max_iter, report=Report(), save=save)
 
 
 class _OutOfTime(Exception):
@@ -246,7 +248,7 @@ def by_blocks(case: Case, n_blocks: int, *, decreasing: bool) -> float:
     (prior, kernel), average, t, began = form.prior(case.theta), None, 0, time.process_time()
     while time.process_time() - began < BUDGET:
         k = t % n_blocks
-        own[k], totals = expect(data[k], own[k], prior, kernel.matrix, site, effort)
+        own[k], totals = expect(data[k], own[k], prior.mean, kernel.covariance(prior), site, EXPECTATION, effort)
         share = blocks[k].n_users
         if decreasing:
             new, rate = (totals.slope / share, totals.curvature / share), (t + 2.0) ** -0.6
@@ -259,7 +261,8 @@ def by_blocks(case: Case, n_blocks: int, *, decreasing: bool) -> float:
             slope, curvature = (sum(one[j] for one in known) / seen for j in (0, 1))
         prior = maximised(prior, kernel, Statistics(slope, curvature), EVERY)
         t += 1
-    return sum(expect(one, mine, prior, kernel.matrix, site, effort)[1].log_z for one, mine in zip(data, own))
+    shared = prior.mean, kernel.covariance(prior), site, EXPECTATION, effort
+    return sum(expect(one, mine, *shared)[1].log_z for one, mine in zip(data, own))
 
 
 def block_table(report: Callable[[str], None]) -> list[str]:

@@ -25,6 +25,9 @@ from .preference_dense import contrasts, dense_ep, simulated
 EVERY = Learned(mean=True, factors=True, scale=True)
 
 
+UNSEEN = {"report": Report(), "save": lambda state: None}
+
+
 class Problem:
     """Parameters of the prior as hyperparameters: b, V and log s, with a flat prior."""
 
@@ -236,7 +239,9 @@ def test_em_raises_the_evidence_and_lbfgs_finds_more():
     own, evidence, first, *_ = problem(n_users=40, tol=1e-8)
     em = run(PreferenceEM(evidence, EVERY, tol=1e-9), own, first, max_iter=16)
     assert (np.diff(em.objective) > 0).all()
-    search = maximise(evidence, own, first, tol=1e-9, max_iter=15, report=Report(), save=lambda state: None)
+    search = maximise(
+        evidence, own, first.theta, first.users, tol=1e-9, max_iter=15, report=Report(), save=lambda state: None
+    )
     assert search.state.chosen.objective > em.state.objective
     found = evidence.at(own, search.state.chosen.theta, search.state.chosen.users)
     assert np.linalg.norm(evidence.gradient(own, found)) < np.linalg.norm(evidence.gradient(own, first))
@@ -273,7 +278,9 @@ def test_held_out_comparisons_are_predicted_and_not_learned_from():
 def test_search_returns_the_state_of_the_highest_score():
     held = np.random.default_rng(0).random(20 * 7) < 0.3
     own, evidence, first, *_ = problem(n_users=20, held=held, tol=1e-7)
-    found = maximise(evidence, own, first, tol=1e-12, max_iter=60, report=Report(), save=lambda state: None)
+    found = maximise(
+        evidence, own, first.theta, first.users, tol=1e-12, max_iter=60, report=Report(), save=lambda state: None
+    )
     chosen = found.state.chosen
     assert found.status.converged
     assert chosen.score >= first.score

@@ -89,15 +89,18 @@ class State(NamedTuple):
         """The state of the highest score so far."""
         return self if self.best is None else self.best
 
+    @property
+    def bare(self) -> "State":
+        """The state without matrices of all items, which are for its gradient alone."""
+        return self._replace(totals=self.totals._replace(curvature=np.zeros((0, 0)), response=None))
+
     def after(self, before: "State", n_pairs: int) -> "State":
         """Return this state as the one that follows another."""
         change, best = (self.objective - before.objective) / n_pairs, before.chosen
         found = self._replace(change=change, loop=before.loop + 1)
         if self.score > best.score:
             return found
-        # Matrices of all items are those of the latest state alone, for its gradient.
-        bare = best.totals._replace(curvature=np.zeros((0, 0)))
-        return found._replace(best=best._replace(totals=bare), stale=before.stale + 1)
+        return found._replace(best=best.bare, stale=before.stale + 1)
 
 
 class ComparisonEvidence:
@@ -180,7 +183,8 @@ class _Enough(Exception):
 def maximise(
     evidence: ComparisonEvidence,
     problem: PreferenceProblem,
-    first: State,
+    theta: np.ndarray,
+    users: Handles,
     *,
     tol: float,
     max_iter: int,
@@ -193,8 +197,10 @@ def maximise(
     ----------
     evidence : ComparisonEvidence
     problem : PreferenceProblem
-    first : State
+    theta : ndarray, (p,)
         Where to start.
+    users : Handles
+        The first factors.
     tol : float
         Rise in an iteration, per comparison, at which the search ends.
     max_iter : int
@@ -206,31 +212,37 @@ def maximise(
     Returns
     -------
     Run
-        Of the last state, which knows the best one.
+        Of the last state, which knows the best one; states are bare.
     """
-    latest = first
-    objective, change = [first.objective], [np.inf]
+
+    def evaluated(theta: np.ndarray, before: State | None) -> tuple[State, np.ndarray]:
+        found = evidence.at(problem, theta, users if before is None else before.users)
+        gradient = evidence.gradient(problem, found)
+        return found.bare if before is None else found.bare.after(before, evidence.n_pairs), gradient
+
+    latest, gradient = evaluated(theta, None)
+    objective, change = [latest.objective], [np.inf]
 
     def function(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal latest
+        nonlocal latest, gradient
         if not np.array_equal(theta, latest.theta):
             if (ended := evidence.may_stop(latest)) is not None:
                 raise _Enough(ended)
-            latest = evidence.at(problem, theta, latest.users).after(latest, evidence.n_pairs)
+            latest, gradient = evaluated(theta, latest)
             objective.append(latest.objective)
             change.append(latest.change)
             report(latest.objective, latest.change)
             save(latest)
-        return latest.objective, evidence.gradient(problem, latest)
+        return latest.objective, gradient
 
     try:
         found = lbfgs(
             function,
-            first.theta,
+            theta,
             maxfun=max_iter,
             maxiter=max_iter,
             maxcor=_MEMORY,
-            ftol=tol * evidence.n_pairs / max(1.0, abs(first.objective)),
+            ftol=tol * evidence.n_pairs / max(1.0, abs(latest.objective)),
             gtol=0.0,
         )
         status = Status(True, f"converged after {latest.loop} evaluations of the evidence")

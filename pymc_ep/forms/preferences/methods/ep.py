@@ -54,8 +54,8 @@ _LARGER = 10.0
 _FALL = 1e-4
 """Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
 for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
-_MATRICES = 4
-"""Number of matrices of all items that are held at a time: K, and curvatures of the first, the last and a new state."""
+_MATRICES = 3
+"""Number of matrices of all items that are held at a time: K, its Cholesky factor for draws, and a curvature."""
 _USER_MATRICES = 6
 """Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
 _CHECKPOINT = "comparisons of the checkpoint"
@@ -92,8 +92,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
         with divided(compared.comparisons, 1.0 - held, *where) as parts:
             evidence = _evidence(form, parts, settings, approximation, 1.0 - held)
-            start = evidence.at(form, _started(form, theta, settings["seed"]), parts.place(first))
-            found = _learned(call, evidence, settings, start, compared, digest, parts)
+            found = _learned(call, evidence, settings, first, compared, digest, parts)
             endless = _rises_without_end(form, evidence, found)
             users = parts.collect(found.state.chosen.users)
         status, objective, change, theta = found.status, found.objective, found.change, found.state.chosen.theta
@@ -130,17 +129,18 @@ def _learned(
     call: Call[CompiledPreferences],
     evidence: ComparisonEvidence,
     settings: dict[str, Any],
-    start: State,
+    first: UserFactors,
     compared: ComparedUsers,
     digest: np.ndarray,
     parts: DividedUsers,
 ) -> Run[State]:
-    """Return the search for hyperparameters, which saves its states at intervals."""
-    form, limit = call.form, settings["max_iter"]
+    """Return the search for hyperparameters from given factors of users, which saves its states at intervals."""
+    form, limit, users = call.form, settings["max_iter"], parts.place(first)
+    theta = _started(form, call.theta, settings["seed"])
 
     def arrays(state: State) -> dict[str, np.ndarray]:
-        users = parts.collect(state.users)
-        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, users, len(form.observed()[0]))
+        reached = parts.collect(state.users)
+        return {"theta": state.theta, _CHECKPOINT: digest} | _saved(compared, reached, len(form.observed()[0]))
 
     def save(state: State) -> None:
         if call.checkpoint.due:
@@ -148,7 +148,7 @@ def _learned(
 
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]
-        found = maximise(evidence, form, start, tol=tol, max_iter=limit, report=call.report, save=save)
+        found = maximise(evidence, form, theta, users, tol=tol, max_iter=limit, report=call.report, save=save)
         call.checkpoint.save(last=True, **arrays(found.state.chosen))
         return found
     if (learned := form.learned) is None:
@@ -158,7 +158,7 @@ def _learned(
             f"columns than items, and a kernel without hyperparameters; leave out learn=."
         )
     engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
-    found = run(engine, form, start, max_iter=limit + 1, report=call.report)
+    found = run(engine, form, evidence.at(form, theta, users), max_iter=limit + 1, report=call.report)
     engine.save(found.state.chosen, last=True)
     return found
 
