@@ -147,7 +147,9 @@ def test_parts_are_spread_again_after_a_loss(dask_client, wait, monkeypatch):
             np.testing.assert_array_equal(total, np.full(ROWS, 10.0))
             shares.append(sorted(len(own) for own in parts._by_worker().values()))
             dask_client.wait_for_workers(2, timeout=60)
-        assert shares == [[2, 3] if wait else [5], [2, 3]]
+        # A nanny that is quick has the worker back before a step that does not wait for it.
+        assert shares[0] in ([[2, 3]] if wait else [[5], [2, 3]])
+        assert shares[1] == [2, 3]
         assert sorted(dask_client.run(n_parts).values()) == [2, 3]
 
 
