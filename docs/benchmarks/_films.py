@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ JITTER = 0.1
 FIRST_SCALE = 0.1
 """Standard deviation of the first factors of a search, as in a fit."""
 EFFORT = Effort(1e-8, 200)
+FLAT = pm.Flat, pm.HalfFlat, pm.Flat
+"""Priors of b, sigma and V."""
+PROPER = partial(pm.Normal, sigma=2.0), partial(pm.HalfNormal, sigma=2.0), partial(pm.Normal, sigma=0.5)
+"""The same, which hold the scale of utilities."""
 
 
 class Films(NamedTuple):
@@ -58,12 +63,13 @@ def loaded(size: str, max_pairs: int | None, *, unseen: bool, seed: int) -> Film
 
 
 def model_of(films: Films, kind: str, n_factors: int, rows: tuple[np.ndarray, ...]) -> pm.Model:
-    """Return the model of given comparisons: factors if `kind` has VU, genres if it has GP."""
+    """Return the model of given comparisons: factors if `kind` has VU, genres if GP, proper priors if it says so."""
     coords = {"user": range(films.n_users), "film": range(len(films.genres)), "factor": range(n_factors)}
     with pm.Model(coords=coords) as model:
-        terms: dict[str, Any] = {"b": pm.Flat("b", dims="film"), "sigma": pm.HalfFlat("sigma")}
+        b, sigma, V = PROPER if "proper" in kind else FLAT
+        terms: dict[str, Any] = {"b": b("b", dims="film"), "sigma": sigma("sigma")}
         if "VU" in kind:
-            terms["V"] = pm.Flat("V", dims=("film", "factor"))
+            terms["V"] = V("V", dims=("film", "factor"))
         if "GP" in kind:
             terms |= {"kernel": films.kernel, "jitter": JITTER}
         f = pmep.PreferenceUtility("f", dims=("user", "film"), **terms)
@@ -119,10 +125,14 @@ def curve(films: Films, n_factors: int, learn: str, steps: int) -> dict[str, Any
     theta = form.theta_of(form.start, prior._replace(factors=FIRST_SCALE * draws))
     bits: list[float] = []
     seconds: list[float] = []
-    began = time.perf_counter()
+    began, highest = time.perf_counter(), -np.inf
 
     def record(state: State) -> None:
-        bits.append(-state.totals.held_log_p / len(films.test[0]) / np.log(2))
+        """Add a pass; one that lowers the evidence, as some steps of a line search, has the bits of the one before."""
+        nonlocal highest
+        taken = state.objective > highest
+        highest = max(highest, state.objective)
+        bits.append(-state.totals.held_log_p / len(films.test[0]) / np.log(2) if taken else bits[-1])
         seconds.append(time.perf_counter() - began)
 
     state = evidence.at(form, theta, evidence.parts.place([UserFactors.first(compared.comparisons)]))

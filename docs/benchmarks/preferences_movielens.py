@@ -22,7 +22,7 @@ NAME = "docs/benchmarks/preferences_movielens.py"
 N_FACTORS = 30
 CAP = 25
 """Most training comparisons of a user in the tables."""
-CAPS = (25,)
+CAPS = (25, 100, 400, 900)
 """The same in the figure."""
 STEPS = {"npca": 30, "em": 40, "evidence": 40}
 PUBLISHED = {
@@ -37,10 +37,11 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPitem, default": ("GPitem", {}),
     "VU, default": ("VU", {}),
     "GPVU, default": ("GPVU", {}),
+    "GPVU, proper priors": ("GPVU proper", {}),
     "GPVU, EM, 40 iterations": ("GPVU", {"learn": "em", "max_iter": STEPS["em"], "held_out": 0}),
 }
 NPCA = f"NPCA, EM, {STEPS['npca']} iterations"
-LARGE = ("GPVU, default",)
+LARGE = ("GPVU, default", "GPVU, proper priors")
 """Fits of 1M. NPCA and EM take as many products of all films as passes."""
 FILMS = {"new": True, "known": False}
 """Whether the films of a user's test comparisons have none in training."""
@@ -106,19 +107,19 @@ def table(store: Store, size: str, films: str) -> str:
 
 def figure(store: Store) -> None:
     """Draw the curves: bits against passes over the data and against seconds."""
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for cap, colour in zip(CAPS, ("C0", "C1", "C2")):
+    fig, axes = plt.subplots(1, 2, figsize=(9, 4.0), sharey=True, layout="constrained")
+    for cap, colour in zip(CAPS, ("C0", "C1", "C2", "C3")):
         for learn, style in (("em", "--"), ("evidence", "-")):
             row = store.rows[f"curve/{cap}/{learn}"]
             for ax, x in zip(axes, (np.arange(1, len(row["bits"]) + 1), row["seconds"])):
                 label = f"{cap} a user, {'EM' if learn == 'em' else 'L-BFGS'}"
                 ax.plot(x, row["bits"], style, color=colour, label=label)
-        default = store.rows[f"100k/new/{cap}/GPVU, default/0"]
-        for ax, x in zip(axes, (default["evaluations"], default["seconds"])):
-            ax.plot(x, default["bits"], "o", color=colour)
+        if default := store.rows.get(f"100k/new/{cap}/GPVU, default/0"):
+            for ax, x in zip(axes, (default["evaluations"], default["seconds"])):
+                ax.plot(x, default["bits"], "o", color=colour)
     axes[0].set(xlabel="passes over the data", ylabel="bits a held-out comparison", ylim=(0.5, 1.1))
     axes[1].set(xlabel="seconds", xscale="log")
-    axes[0].legend(fontsize=7, ncols=2)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", fontsize=8, ncols=4)
     fig.savefig(PAGES / "preferences_movielens.png", dpi=110)
 
 
@@ -157,7 +158,7 @@ def page(store: Store) -> list[str]:
             lowest = int(np.argmin(bits))
             rows.append([str(cap), name, f"{bits[lowest]:.3f}", str(lowest + 1), f"{bits[-1]:.3f}", str(len(bits))])
     head = ["Most a user", "Learned", "Fewest bits", "At pass", "Bits at last", "Passes"]
-    about = "GPVU, new films, the first draw. In the picture dots are the default, which ends early.\n"
+    about = "GPVU, new films, the first draw. In the picture a dot is the default, which ends early.\n"
     curves = "![Bits against passes over the data and against seconds](preferences_movielens.png)\n"
     return [*parts, "## Learning\n", about, markdown_table(head, rows), curves, store.measured()]
 
