@@ -38,7 +38,7 @@ _LEAST_RHAT, _LEAST_DRAWS = 1.05, 100
 """Least R-hat of chains that are reported to disagree, and least draws of a chain for which it is computed. Looser than
 the 1.01 advised for converged chains, so that the scatter of short chains is not reported."""
 _NO_DRAWS = "Not enough samples"
-"""What `pymc.sample` says where Ctrl-C ends it while it tunes."""
+"""Beginning of the ValueError of `pymc.sample` where Ctrl-C ends it while it tunes."""
 _INTERRUPTED = "Sampling was interrupted before its first draw."
 
 

@@ -31,7 +31,7 @@ GROUP, GROUP_NAME = "group_7", "roe"
 ENGLISH = "shrimp/sea eel/tuna/squid/sea urchin/salmon roe/egg/fatty tuna/tuna roll/cucumber roll"
 """Names of the ten kinds of Sushi-A, in their order."""
 ARROWS = {"heaviness": "less oily", "price": "price", "frequency_eaten": "eaten often"}
-"""What larger values of features mean."""
+"""Meaning of larger values of the features."""
 DPI = 110
 HEAD = ["Probability said", "Comparisons", "Mean said", "Share that came true", "95% interval"]
 CALIBRATION = """\

@@ -1,4 +1,4 @@
-"""What the pictures of preferences draw, read back from their axes."""
+"""Pictures of preferences, read back from their axes."""
 
 import numpy as np
 import pandas as pd

@@ -32,7 +32,7 @@ _WON = np.ones(1)
 
 
 class Approximation(NamedTuple):
-    """What a method makes of the factors of comparisons.
+    """Treatment of the factors of comparisons by a method.
 
     Attributes
     ----------

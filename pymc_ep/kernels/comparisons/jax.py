@@ -149,7 +149,7 @@ def _over_groups(
     given: Sequence[tuple[str, Any]],
     found: Sequence[str],
 ) -> list[Any]:
-    """Return what a function of groups returns, for all users.
+    """Return the results of a function of groups, for all users.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a fit at the mode of a scale neglects, and says."""
+"""The spread of a scale, which a fit at its mode neglects and announces."""
 
 import numpy as np
 import pymc as pm

@@ -102,14 +102,14 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     observed = np.ones(len(compared.order))
     with divided(compared.comparisons, observed, *where) as parts:
         evidence = _evidence(form, parts, settings, approximation, observed)
-        last = evidence.at(form, theta, parts.place(users))._replace(loop=loop)
+        last = evidence.at(form, theta, parts.place(users)).bare._replace(loop=loop)
         known = call.hyper == "fixed" or not status.converged
         spread = "" if known else neglected_remark(form, evidence, last, parts, compared)
         users = parts.collect(last.users)
-    run = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
+    ended = Run(last, status, np.append(objective, last.objective), np.append(change, 0.0))
     if spread:
         warnings.warn(f"{form.form.utilities!r} is less certain than this fit says: {spread}.", stacklevel=3)
-    return _solution(form, run, settings, every, compared, users, approximation, spread)
+    return _solution(form, ended, settings, every, compared, users, approximation, spread)
 
 
 def _evidence(
@@ -185,7 +185,7 @@ def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, 
 
 
 def _without_end(form: CompiledPreferences) -> str:
-    """Return what a status says of evidence without a maximum."""
+    """Return the note of a status on evidence without a maximum."""
     priors = {"mean": "pm.Normal", "factors": "pm.Normal", "sigma": "pm.HalfNormal"}
     own = {name: priors[key] for key, name in form.form.variables.items() if key in form.form.flat}
     return (

@@ -45,7 +45,7 @@ class Neglected(NamedTuple):
 def neglected(
     form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
 ) -> dict[str, Neglected]:
-    """Return what is neglected by name of hyperparameters that are a number with a bound, such as scales.
+    """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
 
     Each is integrated over by a grid of steps, with the others held at their mode. Where b or V are learned nothing is
     returned: these are stopped by comparisons that are held out, and a scale beside them is no mode.
@@ -80,7 +80,7 @@ def neglected(
 def neglected_remark(
     form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
 ) -> str:
-    """Return what a status says of hyperparameters whose spread matters; empty where there are none."""
+    """Return the note of a status on hyperparameters whose spread matters; empty where there are none."""
     found = neglected(form, evidence, at, users, compared)
     own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
     if not own:
@@ -99,7 +99,7 @@ def neglected_remark(
 def _grid(
     form: CompiledPreferences, evidence: ComparisonEvidence, at: State, name: str, place: int
 ) -> list[tuple[State, float]]:
-    """Return states at steps of a hyperparameter to both sides of a state, with the log density of theta there."""
+    """Return bare states at steps of a hyperparameter to both sides of a state, with the log density of theta there."""
     most = log_density = _log_density(form, at, name, place)
     found = [(at, log_density)]
     for side in (-_STEP, _STEP):
@@ -108,7 +108,7 @@ def _grid(
             theta = state.theta.copy()
             theta[place] += side
             try:
-                state = evidence.at(form, theta, state.users)
+                state = evidence.at(form, theta, state.users).bare
             except NumericalError:
                 break
             log_density = _log_density(form, state, name, place)
