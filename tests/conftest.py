@@ -1,6 +1,8 @@
 """What all tests share: no windows, which are slow, and the folder with data that the package does not bring."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,28 @@ def dask_client():
     ):
         client.wait_for_workers(2)
         yield client
+
+
+@pytest.fixture
+def kill_worker(dask_client):
+    """Function that kills a worker: the older one, or, once `both` are there, that of a given place.
+
+    It waits until the worker's nanny says that it runs: a nanny never starts a worker again that dies before that,
+    though the scheduler knows such a worker already, and a test would wait for it for ever.
+    """
+    killed: set[int] = set()
+
+    def kill(place: int = 0, *, both: bool = False) -> int:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            nannies = [nanny for nanny in dask_client.cluster.workers.values() if nanny.process is not None]
+            running = {nanny.pid for nanny in nannies if nanny.process.status.name == "running"} - killed - {None}
+            if len(running) >= 1 + both:
+                pid = sorted(running)[place]
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+                return pid
+            time.sleep(0.02)
+        pytest.fail("no nanny has a running worker after 120 s")
+
+    return kill

@@ -345,7 +345,7 @@ def test_a_process_killed_while_it_writes_resumes(folder, tmp_path):
     assert float(done.stdout) == pytest.approx(float(expected["fit"]["log_evidence"]), rel=1e-12)
 
 
-def test_workers_killed_within_sweeps_change_nothing(folder, dask_client, monkeypatch):
+def test_workers_killed_within_sweeps_change_nothing(folder, dask_client, kill_worker, monkeypatch):
     """A worker is killed in the middle of each of ten sweeps."""
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
@@ -355,10 +355,7 @@ def test_workers_killed_within_sweeps_change_nothing(folder, dask_client, monkey
     def killing(parts, function, *own, **options):
         calls.append(function.__name__)
         if function.__name__ == "update" and calls.count("update") % 2 == 0 and len(killed) < 10:
-            dask_client.wait_for_workers(2)
-            pid = sorted(dask_client.run(os.getpid).values())[len(killed) % 2]
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+            killed.append(kill_worker(len(killed) % 2, both=True))
             time.sleep(0.1)
         return run(parts, function, *own, **options)
 

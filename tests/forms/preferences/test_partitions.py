@@ -1,7 +1,5 @@
 """Fits of users in parts: those of one part, in this process and on a cluster, whatever dies."""
 
-import os
-import signal
 import sys
 import warnings
 
@@ -83,7 +81,7 @@ def test_a_cluster_gives_what_the_whole_gives(whole, dask_client):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_lost_worker_changes_nothing(whole, dask_client, monkeypatch):
+def test_a_lost_worker_changes_nothing(whole, dask_client, kill_worker, monkeypatch):
     from pymc_ep.engines.partitions.dask import DaskPartitions
 
     run, calls = DaskPartitions.run, []
@@ -91,7 +89,7 @@ def test_a_lost_worker_changes_nothing(whole, dask_client, monkeypatch):
     def losing(*given, **options):
         calls.append(given)
         if len(calls) == 4:
-            os.kill(next(iter(dask_client.run(os.getpid).values())), signal.SIGKILL)
+            kill_worker()
         return run(*given, **options)
 
     monkeypatch.setattr(DaskPartitions, "run", losing)
