@@ -6,21 +6,22 @@ import scipy.sparse
 
 from pymc_ep.numerics.gaussian import sparse_coefficient_space as sparse_coefficients
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
-from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
 
 N, P = 60, 9
 PRECISION = np.ones(P)
 PRECISION[[2, 5]] = 0.0  # flat
 
 
-@pytest.fixture(params=[2**20, 5 * P], ids=["at once", "in parts"])
+@pytest.fixture(params=[(2**20, 2**20), (5 * P, 0)], ids=["at once", "in parts"])
 def prior(request, monkeypatch):
-    monkeypatch.setattr(sparse_coefficients, "_PART", request.param)
+    monkeypatch.setattr(sparse_coefficients, "_PART", request.param[0])
+    monkeypatch.setattr(sparse_coefficients, "_PAIRS", request.param[1])
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(N, P)) * (rng.random((N, P)) < 0.2)
     rows[7] = 0.0
     design = scipy.sparse.csr_array(rows)
-    return SparseFactorPrior(design.data, design.indices, design.indptr, PRECISION), rows
+    return SparseFactorPrior(design.data, EntryPattern(design), PRECISION), rows
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_the_dense_prior_says_the_same_of_flat_coefficients(prior):
     assert not dense.undetermined().size
     repeated = np.where(np.arange(P) == 5, -2.0 * rows[:, [2]], rows)
     design = scipy.sparse.csr_array(repeated)
-    again = SparseFactorPrior(design.data, design.indices, design.indptr, PRECISION)
+    again = SparseFactorPrior(design.data, EntryPattern(design), PRECISION)
     for either in (again, FactorPrior(repeated.T, PRECISION)):
         assert either.undetermined().tolist() in ([2], [5])
 

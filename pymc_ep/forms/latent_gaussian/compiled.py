@@ -3,7 +3,7 @@
 They hold for every value of the hyperparameters and, where data are shared variables, for data of every length.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
+from pymc_ep.graphs.hyper_functions import row_variables
+from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
@@ -98,24 +100,56 @@ class CompiledLatentGaussian(SiteFunctions):
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
+    def predictor_rows(self, thetas: np.ndarray) -> list[tuple[np.ndarray, GaussianPrior]]:
+        """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
+        if self._fitted is not None:
+            form, data = self._fitted
+            with exchanged(data):
+                return form.predictor_rows(thetas)
+        rows = zip(thetas, *self._evaluated_rows("prior rows", self._predictor_graphs, thetas))
+        return [(mean, self._gaussian(theta, arrays)) for theta, mean, *arrays in rows]
+
     def affine_moments(
         self, theta: np.ndarray, variables: Sequence[AffineVariable] | None = None
     ) -> dict[str, AffineMoments]:
         """Evaluate the prior moments of affine variables, by default of all those of the form."""
+        return self.affine_rows(theta[None], variables)[0]
+
+    def affine_rows(
+        self, thetas: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> list[dict[str, AffineMoments]]:
+        """Return `affine_moments` for rows of theta, (s, p)."""
         variables = self.form.affine if variables is None else tuple(variables)
-        parts = [np.asarray(p) for p in self._affine_function(variables)(*self.unpack(theta))]
-        return {v.name: AffineMoments(*parts[3 * i : 3 * i + 3]) for i, v in enumerate(variables)}
+
+        def graphs() -> list[TensorVariable]:
+            moments = [
+                (v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables
+            ]
+            return [self.form.at_zero_noise(graph) for graphs in moments for graph in graphs]
+
+        parts = self._evaluated_rows(variables, graphs, thetas)
+        return [
+            {v.name: AffineMoments(*(part[k] for part in parts[3 * i : 3 * i + 3])) for i, v in enumerate(variables)}
+            for k in range(len(thetas))
+        ]
 
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
         """Evaluate the prior moments of each noise block."""
-        parts = list(self._noise(*self.unpack(theta)))
-        out = []
-        for block in self.form.blocks:
-            take = 2 if block.factor is None else 4
-            cross, covariance, *factor = (np.asarray(p) for p in parts[:take])
-            out.append(NoiseMoments(cross, covariance, block.flat, *factor))
-            del parts[:take]
-        return out
+        return self.noise_rows(theta[None])[0]
+
+    def noise_rows(self, thetas: np.ndarray) -> list[list[NoiseMoments]]:
+        """Return `noise_moments` for rows of theta, (s, p)."""
+        parts = self._evaluated_rows("noise", self._noise_graphs, thetas)
+        flat = [block.flat for block in self.form.blocks]
+        sizes = [2 if block.factor is None else 4 for block in self.form.blocks]
+        ends = np.cumsum([0, *sizes])
+        return [
+            [
+                NoiseMoments(own[0], own[1], is_flat, *own[2:])
+                for is_flat, own in ((f, [part[k] for part in parts[a:b]]) for f, a, b in zip(flat, ends, ends[1:]))
+            ]
+            for k in range(len(thetas))
+        ]
 
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`, one line for each part of the form."""
@@ -163,25 +197,28 @@ class CompiledLatentGaussian(SiteFunctions):
     def _constants(self) -> Sequence[TensorVariable]:
         return self.solver.constants(self.form) if self._design() is None else ()
 
-    def _affine_function(self, variables: tuple[AffineVariable, ...]) -> Callable[..., Any]:
+    def _predictor_graphs(self) -> list[TensorVariable]:
+        """Return the graphs of the prior mean of all predictors and of the arrays that `_gaussian` takes."""
+        return [self.form.at_zero_noise(self.form.predictor), *self._arrays, *self._constants]
+
+    def _noise_graphs(self) -> list[TensorVariable]:
+        outputs = []
+        for block in self.form.blocks:
+            outputs += [self.solver.cross(self.form, AffineVariable(block.name, block.noise)), block.covariance]
+            if block.factor is not None:
+                origin = AffineVariable(block.name, block.origin, block)
+                outputs += [block.factor, self.solver.cross(self.form, origin)]
+        return [self.form.at_zero_noise(graph) for graph in outputs]
+
+    def _evaluated_rows(
+        self, name: Hashable, graphs: Callable[[], list[TensorVariable]], thetas: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return graphs of the hyperparameters for rows of theta, (s, *shape); compiled once for each name."""
+
         def build() -> Callable[..., Any]:
-            outputs = []
-            for v in variables:
-                mean = self.form.at_zero_noise(v.expression)
-                outputs += [mean, self.solver.cross(self.form, v), self.solver.variance(self.form, v)]
-            return self.function(self.form.hyper_values, outputs)
+            rows = row_variables(self.form.hyper_values)
+            outputs = [batch(graph, rows) if rows else graph[None] for graph in graphs()]
+            return self.function(rows.values(), outputs)
 
-        return self._for_solver(variables, build)
-
-    @property
-    def _noise(self) -> Callable[..., Any]:
-        def build() -> Callable[..., Any]:
-            outputs = []
-            for block in self.form.blocks:
-                outputs += [self.solver.cross(self.form, AffineVariable(block.name, block.noise)), block.covariance]
-                if block.factor is not None:
-                    origin = AffineVariable(block.name, block.origin, block)
-                    outputs += [block.factor, self.solver.cross(self.form, origin)]
-            return self.function(self.form.hyper_values, [self.form.at_zero_noise(o) for o in outputs])
-
-        return self._for_solver("noise", build)
+        parts = map(np.asarray, self._for_solver(name, build)(*self.unpack_rows(thetas)))
+        return [np.broadcast_to(part, (len(thetas), *part.shape[1:])) for part in parts]

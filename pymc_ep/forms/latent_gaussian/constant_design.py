@@ -20,20 +20,19 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
-from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
 
-__all__ = ["Design", "DesignMatrix", "Pattern"]
+__all__ = ["Design", "DesignMatrix", "VaryingPattern"]
 
 _MAX_DENSITY = 0.1
 """Largest fraction of nonzero entries of R, (p, n), for sparse algebra.
 
-With one thread, p = 200 to 400 and n = 2000, a sparse posterior took 0.5 to 0.8 of the time of a dense one at a
-fraction of 0.1, and 1.5 times its time at 0.2."""
-_MIN_PRODUCTS = 5e6
+With one thread a sparse posterior took 1.5 times the time of a dense one at fractions of 0.17 to 0.2 (p = 61 to 241,
+n = 1000 and 2000), and 0.1 to 0.8 of it below 0.05."""
+_MIN_PRODUCTS = 5e5
 """p^2 n below which algebra is dense whatever the fraction of nonzeros.
 
-With one thread a dense posterior took 0.7 ms there, a sparse one 0.5 ms at a fraction of 0.02 and 0.9 ms at 0.1, so
-that the choice does not matter."""
+With one thread a dense posterior took 0.07 ms at 3e5, a sparse one 0.09; at 8e5 they took 0.13 and 0.10 ms."""
 _MAX_STORED = 2**22
 """Largest number of doubles in a cached design, 32 MiB: all of a dense one, the nonzeros of a sparse one.
 
@@ -58,24 +57,24 @@ class DesignMatrix:
         self.sparse = sparse
         self._flat = flat
         self._splits = np.cumsum([part.shape[0] for part in maps])[:-1]
-        self._transposed = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
+        self._entries = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
+        self._pattern = None if self._entries is None else EntryPattern(self._entries)
         self._dense = [] if sparse else [part.toarray() for part in maps]
 
     def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
         """Return the prior of the predictors from the roots, diagonals (d_j,) or matrices (k_j, d_j)."""
         precision = np.concatenate([np.full(len(root), 0.0 if f else 1.0) for root, f in zip(roots, self._flat)])
-        if self._transposed is not None:
-            entries = self._transposed
-            values = entries.data * np.concatenate(roots)[entries.indices]
-            return SparseFactorPrior(values, entries.indices, entries.indptr, precision)
+        if self._pattern is not None:
+            values = self._entries.data * np.concatenate(roots)[self._pattern.column]
+            return SparseFactorPrior(values, self._pattern, precision)
         rows = [root[:, None] * a if root.ndim == 1 else root @ a for root, a in zip(roots, self._dense)]
         return FactorPrior(rows[0] if len(rows) == 1 else np.concatenate(rows), precision)
 
     def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
         """Return the gradient in each root from the gradient in the prior's array."""
-        if self._transposed is not None:
-            entries = self._transposed
-            total = np.bincount(entries.indices, cotangent * entries.data, minlength=entries.shape[1])
+        if self._pattern is not None:
+            weights = cotangent * self._entries.data
+            total = np.bincount(self._pattern.column, weights, minlength=self._pattern.coefficients)
             return np.split(total, self._splits)
         ends = np.cumsum([len(a) for a in self._dense])
         out = []
@@ -84,7 +83,7 @@ class DesignMatrix:
         return out
 
 
-class Pattern:
+class VaryingPattern:
     """Sparsity pattern of R, (p, n), where the map depends on hyperparameters.
 
     Parameters
@@ -94,23 +93,19 @@ class Pattern:
     """
 
     def __init__(self, rows: np.ndarray):
-        entries = scipy.sparse.csr_array(rows.T)
         self.shape = rows.shape
-        self._indices, self._starts = entries.indices, entries.indptr
-        self._predictor = np.repeat(np.arange(rows.shape[1]), np.diff(entries.indptr))
+        self._pattern = EntryPattern(scipy.sparse.csr_array(rows.T))
 
     def prior(self, rows: np.ndarray, precision: np.ndarray) -> FactorPrior | SparseFactorPrior:
         """Return the prior for R at any hyperparameters; dense where R has entries outside of the pattern."""
-        values = rows[self._indices, self._predictor]
+        values = rows[self._pattern.column, self._pattern.row]
         few = is_sparse(len(values), *self.shape) and np.count_nonzero(rows) == np.count_nonzero(values)
-        if not few:
-            return FactorPrior(rows, precision)
-        return SparseFactorPrior(values, self._indices, self._starts, precision)
+        return SparseFactorPrior(values, self._pattern, precision) if few else FactorPrior(rows, precision)
 
     def cotangent(self, cotangent: np.ndarray) -> np.ndarray:
         """Return the gradient in R, (p, n), from the gradient in a sparse prior's array."""
         rows = np.zeros(self.shape)
-        rows[self._indices, self._predictor] = cotangent
+        rows[self._pattern.column, self._pattern.row] = cotangent
         return rows
 
 
@@ -134,7 +129,7 @@ class Design:
         self._compile = compile_function
         self._data: list[Any] | None = None
         self._matrix: DesignMatrix | None = None
-        self._pattern: Pattern | None = None
+        self._pattern: VaryingPattern | None = None
 
     @cached_property
     def roots(self) -> list[TensorVariable]:
@@ -197,7 +192,7 @@ class Design:
         if not is_sparse(int(np.count_nonzero(rows)), *rows.shape):
             return FactorPrior(rows, precision)
         if self._pattern is None or self._pattern.shape != rows.shape:
-            self._pattern = Pattern(perturbed_rows())
+            self._pattern = VaryingPattern(perturbed_rows())
         return self._pattern.prior(rows, precision)
 
     def varying_cotangent(self, cotangent: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.form_rows import FormRow
 from pymc_ep.forms.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import NoiseMoments
@@ -59,15 +60,12 @@ class NoiseAtMode(NamedTuple):
 
     Attributes
     ----------
-    priors : list of NoisePrior
-        Prior of each block.
     noise : NoiseDraws
         Noise, (s, d), and, for a block with an origin, the origin, (s, k).
     coordinates : ndarray, (s, c)
         Draws of the solver's coordinates, or, by Matheron's rule, coefficients of the shifts of prior draws.
     """
 
-    priors: list[NoisePrior]
     noise: NoiseDraws
     coordinates: np.ndarray
 
@@ -88,6 +86,8 @@ class LatentPosterior:
         Derivatives of the sites along each row of D.
     mode : tuple of Prior and the solver's posterior, optional
         Prior and posterior at `theta` and these sites, if they have been computed.
+    at : FormRow, optional
+        The form at `theta`, if it belongs to rows that are evaluated at once.
     """
 
     without_sites = ""
@@ -103,6 +103,7 @@ class LatentPosterior:
         d_shift: np.ndarray,
         d_precision: np.ndarray,
         mode: tuple[Prior, GaussianPosterior] | None = None,
+        at: FormRow | None = None,
     ):
         self.form = form
         self.theta = theta
@@ -111,14 +112,21 @@ class LatentPosterior:
         self.d_shift, self.d_precision = d_shift, d_precision
         self.log_concave = all(s.site.log_concave for s in form.sites)
         self._given_mode = mode
+        self.at = FormRow.at(form, theta) if at is None else at
+        """The form at `theta`."""
 
     @classmethod
     def at_sites(
-        cls, form: SiteFunctions, theta: np.ndarray, shift: np.ndarray, precision: np.ndarray
+        cls,
+        form: SiteFunctions,
+        theta: np.ndarray,
+        shift: np.ndarray,
+        precision: np.ndarray,
+        at: FormRow | None = None,
     ) -> "LatentPosterior":
         """Return the posterior with hyperparameters fixed at theta, (p,), for sites, (n,) each, at theta."""
         none = np.zeros((0, len(shift)))
-        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none)
+        return cls(form, theta, shift, precision, np.zeros((0, theta.size)), none, none, at=at)
 
     def _at_step(self, step: float, direction: int) -> tuple[np.ndarray, Prior, GaussianPosterior]:
         """Return hyperparameters, prior and posterior at mode + step * direction, with sites linear in the step."""
@@ -142,6 +150,21 @@ class LatentPosterior:
             return self.theta, *known
         prior, posterior = self._given_mode
         return self.theta, prior, on_host(posterior)
+
+    @cached_property
+    def coordinates(self) -> tuple[np.ndarray, GaussianPosterior]:
+        """Prior mean of the predictors, and a posterior for its coordinates: variances of predictors may be missing."""
+        if "mode" in self.__dict__ or self._given_mode is not None:
+            _, prior, posterior = self.mode
+            return np.asarray(prior.mean), posterior
+        mean, gaussian = self.at.predictors
+        log_concave = self.log_concave
+        return mean, gaussian.posterior(mean, self.shift, self.precision, log_concave=log_concave, with_variances=False)
+
+    @cached_property
+    def _noise_priors(self) -> list[NoisePrior]:
+        """Prior of each noise block."""
+        return [NoisePrior(block) for block in self.at.noise]
 
     @cached_property
     def _differences(self) -> list[tuple[float, tuple, tuple]]:
@@ -176,10 +199,10 @@ class LatentPosterior:
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
-        theta, _, posterior = self.mode
+        _, posterior = self.coordinates
         means = {}
         variances = {}
-        for name, part in self.form.affine_moments(theta, variables).items():
+        for name, part in self.at.affine(variables).items():
             shape = part.mean.shape
             means[name] = part.mean + (part.cross @ posterior.coordinates).reshape(shape)
             variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)
@@ -248,37 +271,33 @@ class LatentPosterior:
         held = not len(self.directions)
         excess = self.mode[1].log_excess if held else self.form.rows.log_excess(thetas)
         log_p, reason = log_joint(
-            self.form, at_mode.priors, thetas, shifted, densities, excess, held=held, budget=budget
+            self.form, self._noise_priors, thetas, shifted, densities, excess, held=held, budget=budget
         )
         log_q = None if log_p is None else self._log_q(spread, at_mode)
         return JointDraws(values, self.form.rows.observed_log_density(thetas, densities), log_p, log_q, reason)
 
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
         """Return draws of the noise of all blocks, with hyperparameters at their mode."""
-        theta, prior, posterior = self.mode
-        blocks = self.form.noise_moments(theta)
-        priors = [NoisePrior(block) for block in blocks]
+        prior_mean, posterior = self.coordinates
+        blocks = self.at.noise
         starts = [tuple(np.zeros((size, cross.shape[0])) for cross in _cross_covariances(block)) for block in blocks]
         if posterior.drawn_from_prior:
             # Matheron's rule: prior draws plus Cov(w, coordinates) times coefficients from the draws' residuals.
-            starts = [block.draw(size, rng) for block in priors]
-            predictors = self.form.rows.predictors(theta, [draw[0] for draw in starts])
-            coordinates = posterior.draw_coordinates(predictors - np.asarray(prior.mean), rng)
+            starts = [block.draw(size, rng) for block in self._noise_priors]
+            predictors = self.form.rows.predictors(self.theta, [draw[0] for draw in starts])
+            coordinates = posterior.draw_coordinates(predictors - prior_mean, rng)
         else:
             coordinates = posterior.draw_coordinates(size, rng)
         at_mode = [
             tuple(x + coordinates @ cross.T for x, cross in zip(draw, _cross_covariances(block)))
             for draw, block in zip(starts, blocks)
         ]
-        return NoiseAtMode(priors, at_mode, coordinates)
+        return NoiseAtMode(at_mode, coordinates)
 
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
-        theta, _, posterior = self.mode
-        return [
-            tuple(c @ posterior.coordinates for c in _cross_covariances(block))
-            for block in self.form.noise_moments(theta)
-        ]
+        _, posterior = self.coordinates
+        return [tuple(c @ posterior.coordinates for c in _cross_covariances(block)) for block in self.at.noise]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
         """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
@@ -305,7 +324,7 @@ class LatentPosterior:
             # A posterior that is not drawn from its prior has a prior on coordinates.
             gaussian = cast(CoordinatePrior, prior.gaussian)
             ratio = posterior.log_ratio(at_mode.coordinates, np.asarray(gaussian.precision))
-        log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(at_mode.priors, at_mode.noise))
+        log_q = ratio + sum(block.log_density(*draw) for block, draw in zip(self._noise_priors, at_mode.noise))
         if not len(self.directions):
             return log_q
         return log_q + log_standard_normal(spread) - np.linalg.slogdet(self.directions)[1]

@@ -1,7 +1,8 @@
 """Mixture of Gaussian posteriors at draws of the hyperparameters, with sites interpolated between fits.
 
-Its interface is that of `LatentPosterior`. Components are computed one at a time. They are cached up to a bound on
-memory, as moments and draws need the same ones, and each may hold n by n matrices.
+Its interface is that of `LatentPosterior`. Prior moments are evaluated for many components at once, posteriors one at a
+time. These are cached up to a bound on memory, as moments and draws need the same ones, and each may hold n by n
+matrices.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.prior import Prior
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.form_rows import FormRow, FormRows
 from pymc_ep.forms.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
@@ -22,6 +24,8 @@ __all__ = ["PosteriorMixture", "mixed_moments"]
 
 _CACHE_BYTES = 2**28
 """Largest memory of all cached components in bytes, 256 MiB; it is traded off against computing them twice."""
+_ROWS_BYTES = 2**26
+"""Memory of what is evaluated for several components at once, in bytes, 64 MiB, beyond what one needs."""
 _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
 """Reason for missing densities of draws: each would need all components."""
 
@@ -73,7 +77,7 @@ class PosteriorMixture:
         self.fits = thetas, shifts, precisions
         self.thetas = draws if len(draws) else thetas
         """Hyperparameters of the components, (s, p)."""
-        self._cache: dict[int, LatentPosterior] = {}
+        self._cache: dict[int, tuple[np.ndarray, GaussianPosterior]] = {}
         self._cache_left = _CACHE_BYTES
 
     @property
@@ -122,18 +126,27 @@ class PosteriorMixture:
         for posterior in self._components(range(len(self.thetas))):
             yield weight, posterior
 
-    def _components(self, index: Iterable[int]) -> Iterator[LatentPosterior]:
-        for k in index:
-            if k in self._cache:
-                yield self._cache[k]
-                continue
-            theta = self.thetas[k]
-            shift, precision = (self.fits[1][k], self.fits[2][k]) if self._sites is None else self._sites(theta)
-            posterior = LatentPosterior.at_sites(self.form, theta, shift, precision)
-            yield posterior
-            if (size := _nbytes(posterior.mode)) <= self._cache_left:
-                self._cache[k] = posterior
-                self._cache_left -= size
+    def _components(self, index: Sequence[int]) -> Iterator[LatentPosterior]:
+        start, count = 0, 1
+        while start < len(index):
+            part = np.asarray(index[start : start + count])
+            rows = FormRows(self.form, self.thetas[part])
+            shifts, precisions = self._sites_of(part)
+            for i, k in enumerate(part.tolist()):
+                own = LatentPosterior.at_sites(self.form, rows.thetas[i], shifts[i], precisions[i], FormRow(rows, i))
+                if k in self._cache:
+                    own.coordinates = self._cache[k]
+                yield own
+                if k not in self._cache and (size := _nbytes(own.coordinates)) <= self._cache_left:
+                    self._cache[k] = own.coordinates
+                    self._cache_left -= size
+            start, count = start + count, max(1, _ROWS_BYTES // max(1, rows.row_bytes))
+
+    def _sites_of(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return shifts and precisions of components, (s, n) each."""
+        if self._sites is None:
+            return self.fits[1][index], self.fits[2][index]
+        return self._sites.rows(self.thetas[index])
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return the moments of affine variables under the mixture."""
@@ -184,8 +197,7 @@ class PosteriorMixture:
 
 
 def _nbytes(part: object) -> int:
-    """Return the bytes of all arrays in nested tuples, lists and attributes."""
+    """Return the bytes of all arrays in nested tuples."""
     if isinstance(part, np.ndarray):
         return part.nbytes
-    parts = part if isinstance(part, tuple | list) else vars(part).values() if hasattr(part, "__dict__") else ()
-    return sum(map(_nbytes, parts))
+    return sum(map(_nbytes, part)) if isinstance(part, tuple) else 0

@@ -23,7 +23,8 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import variances_of
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import HyperFunctions
-from pymc_ep.numerics.backend.namespace import Array, to_jax
+from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
+from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
 __all__ = ["SiteFunctions"]
@@ -105,6 +106,20 @@ class SiteFunctions(HyperFunctions, ABC):
     @abstractmethod
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
         """Evaluate the prior moments of each noise block."""
+
+    def predictor_rows(self, thetas: np.ndarray) -> list[tuple[np.ndarray, GaussianPrior]]:
+        """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
+        return [(np.asarray(prior.mean), on_host(prior.gaussian)) for prior in map(self.prior, thetas)]
+
+    def affine_rows(
+        self, thetas: np.ndarray, variables: Sequence[AffineVariable] | None = None
+    ) -> list[dict[str, AffineMoments]]:
+        """Return `affine_moments` for rows of theta, (s, p)."""
+        return [self.affine_moments(theta, variables) for theta in thetas]
+
+    def noise_rows(self, thetas: np.ndarray) -> list[list[NoiseMoments]]:
+        """Return `noise_moments` for rows of theta, (s, p)."""
+        return [self.noise_moments(theta) for theta in thetas]
 
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:

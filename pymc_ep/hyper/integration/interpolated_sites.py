@@ -39,9 +39,14 @@ class InterpolatedSites:
 
     def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return shifts and precisions, (n,) each, at theta, (p,)."""
-        first, second = np.split(self._spline(theta[None])[0], 2)
+        shifts, precisions = self.rows(theta[None])
+        return shifts[0], precisions[0]
+
+    def rows(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return shifts and precisions, (s, n) each, at rows of theta, (s, p)."""
+        first, second = np.split(self._spline(thetas), 2, axis=1)
         precision = np.clip(second, self._least, self._most)
-        precision[self._gaussian] = np.exp(second[self._gaussian])
+        precision[:, self._gaussian] = np.exp(second[:, self._gaussian])
         return np.where(self._gaussian, first * precision, first), precision
 
 

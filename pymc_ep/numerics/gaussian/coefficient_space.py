@@ -129,15 +129,16 @@ class FactorPrior(NamedTuple):
         return first_not_finite(np.asarray(self.rows))
 
     def posterior(
-        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         xp = namespace(self.rows)
         p = self.rows.shape[0]
         gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._blocks())
         whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
-        pieces = [_column_squares(_triangular_product(whitener, self.rows[:, part])) for part in self._blocks()]
-        variance = xp.concatenate(pieces)
+        blocks = self._blocks() if with_variances else []
+        pieces = [_column_squares(_triangular_product(whitener, self.rows[:, part])) for part in blocks]
+        variance = xp.concatenate(pieces) if with_variances else xp.full(len(mean), xp.nan)
         zero = xp.zeros_like(shift)
         prior = CoefficientPosterior(
             mean, variance, 1.0 - precision * variance, zero, log_det, proper, xp.zeros(p), whitener

@@ -159,7 +159,9 @@ class FlatPrior(NamedTuple):
         predictor = int(np.searchsorted(design.indptr, bad[0], side="right")) - 1
         return float(design.data[bad[0]]), int(design.indices[bad[0]]), predictor
 
-    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> FlatPosterior:
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
+    ) -> FlatPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         design, total = self.algebra.design, self.added + precision
         factor = self.algebra.factor(total)

@@ -182,7 +182,9 @@ class DensePrior(NamedTuple):
         """Return the first covariance that is not finite, and the two predictors."""
         return first_not_finite(np.asarray(self.covariance))
 
-    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> DensePosterior:
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
+    ) -> DensePosterior:
         """Multiply by Gaussian sites.
 
         Parameters
@@ -193,6 +195,8 @@ class DensePrior(NamedTuple):
             Natural parameters of the sites.
         log_concave : bool
             Whether all precisions are known not to be negative.
+        with_variances : bool
+            Of no effect here, where the predictors are the coordinates.
         """
         covariance = self.covariance
         xp = namespace(covariance)

@@ -114,8 +114,14 @@ class GaussianPrior(Protocol[P]):
     def not_finite(self) -> tuple[float, int, int] | None:
         """Return the first number of the prior that is not finite, with its coordinate and predictor."""
 
-    def posterior(self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False) -> P:
-        """Multiply by Gaussian sites; with `log_concave` no site has a negative precision."""
+    def posterior(
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
+    ) -> P:
+        """Multiply by Gaussian sites; with `log_concave` no site has a negative precision.
+
+        Without `with_variances` only what concerns the coordinates need be computed: variances of predictors, and what
+        is left of their precision, may be NaN.
+        """
 
     def shifted(self, posterior: P, mean: Array, shift: Array, precision: Array) -> Array:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""

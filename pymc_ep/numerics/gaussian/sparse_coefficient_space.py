@@ -4,6 +4,8 @@ The algebra is that of `coefficient_space`, with R^T in compressed rows. B and i
 """
 
 from collections.abc import Callable, Iterator
+from copy import copy
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,40 +16,94 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, dependent, shifted_posterior, widened
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 
-__all__ = ["SparseFactorPrior"]
+__all__ = ["EntryPattern", "SparseFactorPrior"]
 
 _PART = 2**20
 """Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
+_PAIRS = 2**22
+"""Largest number of pairs of entries that are listed, 96 MiB: beyond, SciPy's product of sparse matrices, whose first
+100 microseconds do not matter there, is as fast and needs no list."""
+
+
+class EntryPattern:
+    """Where R^T, (n, p), has entries: shared by all priors that differ in their values alone.
+
+    Parameters
+    ----------
+    matrix : csr_array, (n, p)
+        With these entries; its values are immaterial.
+    """
+
+    def __init__(self, matrix: scipy.sparse.csr_array):
+        self._matrix = matrix
+        self.predictors, self.coefficients = matrix.shape
+        self.column = matrix.indices
+        """The coefficient of each entry, (k,)."""
+        self.starts = matrix.indptr
+        """Where the entries of each predictor begin, (n + 1,)."""
+        self.row = np.repeat(np.arange(self.predictors), np.diff(matrix.indptr))
+        """The predictor of each entry, (k,)."""
+
+    def filled(self, values: np.ndarray) -> scipy.sparse.csr_array:
+        """Return R^T with these values, (k,)."""
+        # The constructor would check the pattern again, which takes longer than most products with it.
+        out = copy(self._matrix)
+        out.data = values
+        return out
+
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Pairs of entries of one predictor: both entries, and the place of their product in the ravelled (p, p).
+
+        None where they are too many to list.
+        """
+        counts = np.diff(self.starts).astype(int)
+        if counts @ (counts + 1) > 2 * _PAIRS:
+            return None
+        firsts, seconds = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
+        for count in np.unique(counts[counts > 0]):
+            begins = self.starts[:-1][counts == count][:, None]
+            lower, upper = np.triu_indices(count)
+            firsts.append((begins + lower).ravel())
+            seconds.append((begins + upper).ravel())
+        first, second = np.concatenate(firsts), np.concatenate(seconds)
+        low = np.minimum(self.column[first], self.column[second]).astype(int)
+        high = np.maximum(self.column[first], self.column[second])
+        return first, second, low * self.coefficients + high
+
+    def gram(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return R diag(weights) R^T, (p, p): its upper triangle, with anything below."""
+        if self._pairs is None:
+            return (self.filled(values).T @ self.filled(values * weights[self.row])).toarray("C")
+        first, second, place = self._pairs
+        products = values[first] * values[second] * weights[self.row[first]]
+        p = self.coefficients
+        return np.bincount(place, products, minlength=p * p).reshape(p, p)
 
 
 class SparseFactorPrior(NamedTuple):
-    """`FactorPrior` with the fields of R^T in compressed sparse rows.
+    """`FactorPrior` with R^T in compressed sparse rows.
 
     Attributes
     ----------
     values : ndarray, (k,)
-    indices : ndarray of int, (k,)
-        The coefficient of each value.
-    starts : ndarray of int, (n + 1,)
-        Where the values of each predictor begin.
+    pattern : EntryPattern
+        Where the values are.
     precision : ndarray, (p,)
         1, or 0 where the prior of a coefficient is flat.
     """
 
     values: np.ndarray
-    indices: np.ndarray
-    starts: np.ndarray
+    pattern: EntryPattern
     precision: np.ndarray
 
     @property
     def _transposed(self) -> scipy.sparse.csr_array:
-        return scipy.sparse.csr_array(
-            (self.values, self.indices, self.starts), shape=(len(self.starts) - 1, len(self.precision))
-        )
+        return self.pattern.filled(self.values)
 
     def variances(self) -> np.ndarray:
         """Return the prior variances, (n,), with a flat coefficient counted as standard normal."""
-        return np.bincount(self._predictor, self.values**2, minlength=len(self.starts) - 1)
+        return np.bincount(self.pattern.row, self.values**2, minlength=self.pattern.predictors)
 
     def covariance_matrix(self) -> np.ndarray:
         """Return K, (n, n), with flat coefficients counted as standard normal."""
@@ -62,9 +118,10 @@ class SparseFactorPrior(NamedTuple):
         """Return this prior with wide Gaussians in place of flat priors, for a first iterate."""
         if self.precision.all():
             return self
-        squares = np.bincount(self.indices, self.values**2, minlength=len(self.precision))
-        sd = widened(squares, len(self.starts) - 1, self.precision)
-        return self._replace(values=self.values * sd[self.indices], precision=np.ones_like(sd))
+        column = self.pattern.column
+        squares = np.bincount(column, self.values**2, minlength=len(self.precision))
+        sd = widened(squares, self.pattern.predictors, self.precision)
+        return self._replace(values=self.values * sd[column], precision=np.ones_like(sd))
 
     def undetermined(self) -> np.ndarray:
         """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""
@@ -77,20 +134,17 @@ class SparseFactorPrior(NamedTuple):
         bad = np.flatnonzero(~np.isfinite(self.values))
         if not bad.size:
             return None
-        return float(self.values[bad[0]]), int(self.indices[bad[0]]), int(self._predictor[bad[0]])
+        return float(self.values[bad[0]]), int(self.pattern.column[bad[0]]), int(self.pattern.row[bad[0]])
 
     def posterior(
-        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False
+        self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
-        transposed = self._transposed
-        weighted = transposed.copy()
-        weighted.data *= precision[self._predictor]
-        gram = (transposed.T @ weighted).toarray()
-        # Symmetric to rounding; LAPACK reads one half.
-        whitener, log_det, proper = inverse_factor(np.diag(self.precision) + gram)
-        variance = np.empty(len(mean))
-        for part, half in self._times(whitener.T):
+        gram = self.pattern.gram(self.values, precision)
+        gram[np.diag_indices_from(gram)] += self.precision
+        whitener, log_det, proper = inverse_factor(gram)
+        variance = np.full(len(mean), np.nan)
+        for part, half in self._times(whitener.T) if with_variances else ():
             variance[part] = np.einsum("ij,ij->i", half, half)
         zero = np.zeros_like(variance)
         prior = CoefficientPosterior(
@@ -116,23 +170,18 @@ class SparseFactorPrior(NamedTuple):
     def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""
         inverse = posterior.whitener.T @ posterior.whitener
-        row, column = self._predictor, self.indices
+        row, column, starts = self.pattern.row, self.pattern.column, self.pattern.starts
         out = posterior.coordinates[column] * posterior.weights[row]
         for part, product in self._times(inverse):
-            here = slice(self.starts[part.start], self.starts[part.stop])
+            here = slice(starts[part.start], starts[part.stop])
             out[here] -= product[row[here] - part.start, column[here]] * precision[row[here]]
         return out
 
-    @property
-    def _predictor(self) -> np.ndarray:
-        """The predictor of each value, (k,)."""
-        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-
     def _times(self, matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield slices of predictors and their rows of R^T times a dense (p, p) matrix."""
-        transposed, n = self._transposed, len(self.starts) - 1
+        transposed, n = self._transposed, self.pattern.predictors
         step = max(1, _PART // max(1, len(self.precision)))
         matrix = np.ascontiguousarray(matrix)
         for start in range(0, n, step):
             part = slice(start, min(start + step, n))
-            yield part, transposed[part] @ matrix
+            yield part, (transposed if step >= n else transposed[part]) @ matrix
