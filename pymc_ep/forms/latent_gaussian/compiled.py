@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.engines.prior import Prior, perturbed
-from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix
+from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
@@ -120,18 +120,15 @@ class CompiledLatentGaussian(SiteFunctions):
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         variables = self.form.affine if variables is None else tuple(variables)
-
-        def graphs() -> list[TensorVariable]:
-            moments = [
-                (v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables
-            ]
-            return [self.form.at_zero_noise(graph) for graphs in moments for graph in graphs]
-
-        parts = self._evaluated_rows(variables, graphs, thetas)
-        return [
-            {v.name: AffineMoments(*(part[k] for part in parts[3 * i : 3 * i + 3])) for i, v in enumerate(variables)}
-            for k in range(len(thetas))
-        ]
+        constant, others = self._split_by_map(variables)
+        out = self._evaluated_moments(thetas, others)
+        if not constant:
+            return out
+        roots, means = self._roots_and_means(thetas)
+        for k, found in enumerate(out):
+            own = [root[k] for root in roots]
+            found |= {name: map_.moments(means[name][k], own) for name, map_ in constant.items()}
+        return [{v.name: found[v.name] for v in variables} for found in out]
 
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
         """Evaluate the prior moments of each noise block."""
@@ -139,17 +136,22 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def noise_rows(self, thetas: np.ndarray) -> list[list[NoiseMoments]]:
         """Return `noise_moments` for rows of theta, (s, p)."""
-        parts = self._evaluated_rows("noise", self._noise_graphs, thetas)
-        flat = [block.flat for block in self.form.blocks]
-        sizes = [2 if block.factor is None else 4 for block in self.form.blocks]
-        ends = np.cumsum([0, *sizes])
-        return [
-            [
-                NoiseMoments(own[0], own[1], is_flat, *own[2:])
-                for is_flat, own in ((f, [part[k] for part in parts[a:b]]) for f, a, b in zip(flat, ends, ends[1:]))
-            ]
-            for k in range(len(thetas))
-        ]
+        out = []
+        for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas)):
+            rest = iter(parts)
+            out.append(
+                [
+                    NoiseMoments(next(rest), next(rest), block.flat, *(next(rest) for _ in range(2 * has_factor)))
+                    for block, has_factor in ((b, b.factor is not None) for b in self.form.blocks)
+                ]
+            )
+        return out
+
+    def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
+        """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals."""
+        if self.solver.prior is not FactorPrior:
+            return None
+        return [list(own) for own in zip(*self._roots_and_means(thetas)[0])]
 
     def describe(self) -> str:
         """Return the text of `pymc_ep.explain`, one line for each part of the form."""
@@ -200,6 +202,45 @@ class CompiledLatentGaussian(SiteFunctions):
     def _predictor_graphs(self) -> list[TensorVariable]:
         """Return the graphs of the prior mean of all predictors and of the arrays that `_gaussian` takes."""
         return [self.form.at_zero_noise(self.form.predictor), *self._arrays, *self._constants]
+
+    def _split_by_map(
+        self, variables: Sequence[AffineVariable]
+    ) -> tuple[dict[str, VariableMap], tuple[AffineVariable, ...]]:
+        """Return constant maps to variables, by name, and the variables whose maps depend on hyperparameters."""
+        design = self._design()
+        known = {} if design is None else design.variables
+        return (
+            {v.name: known[v.name] for v in variables if v.name in known},
+            tuple(v for v in variables if v.name not in known),
+        )
+
+    def _evaluated_moments(
+        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...]
+    ) -> list[dict[str, AffineMoments]]:
+        """Return the prior moments of affine variables from their graphs, for rows of theta."""
+        if not variables:
+            return [{} for _ in thetas]
+
+        def graphs() -> list[TensorVariable]:
+            parts = [
+                (v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables
+            ]
+            return [self.form.at_zero_noise(graph) for own in parts for graph in own]
+
+        rows = zip(*self._evaluated_rows(variables, graphs, thetas))
+        return [{v.name: AffineMoments(*row[3 * i : 3 * i + 3]) for i, v in enumerate(variables)} for row in rows]
+
+    def _roots_and_means(self, thetas: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
+        constant, _ = self._split_by_map(self.form.affine)
+        own = [v for v in self.form.affine if v.name in constant]
+
+        def graphs() -> list[TensorVariable]:
+            return [*self._maps.roots, *(self.form.at_zero_noise(v.expression) for v in own)]
+
+        parts = self._evaluated_rows("roots", graphs, thetas)
+        count = len(self.form.blocks)
+        return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
 
     def _noise_graphs(self) -> list[TensorVariable]:
         outputs = []

@@ -1,8 +1,9 @@
-"""Linear maps A_j, (d_j, n), from noise to predictors that are free of hyperparameters, cached for the data.
+"""Linear maps from noise that are free of hyperparameters, cached for the data.
 
-With A_j constant, the standard normals of block j enter the predictors through R_j = root_j A_j, and only root_j, often
-a diagonal, is evaluated and differentiated at each value of the hyperparameters. Where each predictor depends on few
-coefficients (groups, crossed effects), A is stored as a sparse matrix.
+A_j, (d_j, n), is that from block j to the predictors; there are others to affine variables. With A_j constant, the
+standard normals of block j enter the predictors through R_j = root_j A_j, and only root_j, often a diagonal, is
+evaluated and differentiated at each value of the hyperparameters. Where each predictor depends on few coefficients
+(groups, crossed effects), A is stored as a sparse matrix.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
+from pymc_ep.forms.latent_gaussian.values import AffineMoments
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
 
@@ -41,8 +43,36 @@ _BATCH_SIZE = 2**22
 """Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 
 
+class VariableMap:
+    """The constant map from the noise of all blocks to one affine variable.
+
+    Parameters
+    ----------
+    entries : csr_array, (size, d)
+    """
+
+    def __init__(self, entries: scipy.sparse.csr_array):
+        self._values, self._pattern = entries.data, EntryPattern(entries)
+
+    def moments(self, mean: np.ndarray, roots: Sequence[np.ndarray]) -> AffineMoments:
+        """Return the prior moments of the variable from its mean and the roots, diagonals or matrices."""
+        size = self._pattern.predictors
+        if all(root.ndim == 1 for root in roots):
+            values = self._values * np.concatenate(roots)[self._pattern.column]
+            variance = np.bincount(self._pattern.row, values**2, minlength=size)
+            return AffineMoments(mean, self._pattern.filled(values), variance)
+        entries = self._pattern.filled(self._values).toarray()
+        ends = np.cumsum([root.shape[-1] for root in roots])
+        parts = [
+            part * root if root.ndim == 1 else part @ root.T
+            for part, root in zip(np.split(entries, ends[:-1], axis=1), roots)
+        ]
+        cross = np.concatenate(parts, axis=1)
+        return AffineMoments(mean, cross, (cross**2).sum(axis=1))
+
+
 class DesignMatrix:
-    """The constant maps A_j, (d_j, n), of all blocks.
+    """The constant maps A_j, (d_j, n), of all blocks, and those to affine variables.
 
     Parameters
     ----------
@@ -51,30 +81,40 @@ class DesignMatrix:
         Whether the prior of each block is flat.
     sparse : bool
         Whether to store A as a sparse matrix; all roots must then be diagonal.
+    variables : dict of str to VariableMap
+        Those of affine variables that are constant, by name.
     """
 
-    def __init__(self, maps: Sequence[scipy.sparse.csr_array], flat: Sequence[bool], *, sparse: bool):
+    def __init__(
+        self,
+        maps: Sequence[scipy.sparse.csr_array],
+        flat: Sequence[bool],
+        *,
+        sparse: bool,
+        variables: dict[str, VariableMap],
+    ):
         self.sparse = sparse
+        self.variables = variables
         self._flat = flat
         self._splits = np.cumsum([part.shape[0] for part in maps])[:-1]
-        self._entries = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
-        self._pattern = None if self._entries is None else EntryPattern(self._entries)
+        entries = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
+        self._sparse = None if entries is None else (entries.data, EntryPattern(entries))
         self._dense = [] if sparse else [part.toarray() for part in maps]
 
     def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
         """Return the prior of the predictors from the roots, diagonals (d_j,) or matrices (k_j, d_j)."""
         precision = np.concatenate([np.full(len(root), 0.0 if f else 1.0) for root, f in zip(roots, self._flat)])
-        if self._pattern is not None:
-            values = self._entries.data * np.concatenate(roots)[self._pattern.column]
-            return SparseFactorPrior(values, self._pattern, precision)
+        if self._sparse is not None:
+            values, pattern = self._sparse
+            return SparseFactorPrior(values * np.concatenate(roots)[pattern.column], pattern, precision)
         rows = [root[:, None] * a if root.ndim == 1 else root @ a for root, a in zip(roots, self._dense)]
         return FactorPrior(rows[0] if len(rows) == 1 else np.concatenate(rows), precision)
 
     def root_cotangents(self, cotangent: np.ndarray, roots: Sequence[TensorVariable]) -> list[np.ndarray]:
         """Return the gradient in each root from the gradient in the prior's array."""
-        if self._pattern is not None:
-            weights = cotangent * self._entries.data
-            total = np.bincount(self._pattern.column, weights, minlength=self._pattern.coefficients)
+        if self._sparse is not None:
+            values, pattern = self._sparse
+            total = np.bincount(pattern.column, cotangent * values, minlength=pattern.coefficients)
             return np.split(total, self._splits)
         ends = np.cumsum([len(a) for a in self._dense])
         out = []
@@ -142,17 +182,37 @@ class Design:
         return [pt.matrix(f"{block.name}_units", dtype=block.noise.dtype) for block in self._form.blocks]
 
     @cached_property
-    def _graphs(self) -> list[TensorVariable]:
-        eta = self._form.predictor
-        return [self._form.at_zero_noise(push(units, eta, b)) for units, b in zip(self._units, self._form.blocks)]
+    def _targets(self) -> list[tuple[str, TensorVariable]]:
+        """Names and graphs of what noise is mapped to: the predictors, whose name is empty, and affine variables."""
+        return [("", self._form.predictor), *((v.name, v.expression) for v in self._form.affine if v.block is None)]
 
     @cached_property
-    def _evaluate(self) -> Function | None:
-        """Compiled function from rows of noise, one matrix a block, to A applied to them; None if A is not constant."""
-        hyper = self._form.hyper_values
-        function = self._compile([*hyper, *self._units], self._graphs)
-        graph = function.maker.fgraph
-        return None if any(graph.clients[v] for v in graph.inputs[: len(hyper)]) else function
+    def _places(self) -> list[tuple[str, int]]:
+        """Name of the target and number of the block of each of `_graphs`; a target does not depend on the others."""
+        behind = {name: set(ancestors([graph])) for name, graph in self._targets}
+        blocks = list(enumerate(self._form.blocks))
+        # The predictors are mapped from every block, which may be zero.
+        return [(name, j) for name, _ in self._targets for j, b in blocks if not name or b.noise in behind[name]]
+
+    @cached_property
+    def _graphs(self) -> list[TensorVariable]:
+        graphs = dict(self._targets)
+        return [
+            self._form.at_zero_noise(push(self._units[j], graphs[name], self._form.blocks[j]))
+            for name, j in self._places
+        ]
+
+    @cached_property
+    def _evaluate(self) -> Function:
+        """Compiled function from rows of noise, one matrix a block, to `_graphs`."""
+        return self._compile([*self._form.hyper_values, *self._units], self._graphs)
+
+    @cached_property
+    def _varying(self) -> set[str]:
+        """Names of the targets whose maps depend on hyperparameters."""
+        graph = self._evaluate.maker.fgraph
+        hyper = set(graph.inputs[: len(self._form.hyper_values)])
+        return {name for (name, _), out in zip(self._places, graph.outputs) if not hyper.isdisjoint(ancestors([out]))}
 
     @cached_property
     def _shared(self) -> list[SharedVariable]:
@@ -168,7 +228,7 @@ class Design:
         theta, sizes : callable
             Return unconstrained hyperparameters, which may be any, and the size of each block's noise.
         """
-        if self._evaluate is None:
+        if "" in self._varying:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
@@ -200,23 +260,31 @@ class Design:
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
     def _evaluate_maps(self, theta: Sequence[np.ndarray], sizes: Sequence[int]) -> DesignMatrix | None:
-        assert self._evaluate is not None, "called for constant maps only"
-        parts: list[list[scipy.sparse.csr_array]] = [[] for _ in sizes]
-        start, step, entries, n = 0, 1, 0, 0
+        parts: dict[tuple[str, int], list[scipy.sparse.csr_array]] = {place: [] for place in self._places}
+        start, step, entries, widths = 0, 1, 0, {"": 0}
         while start < max(sizes):
             # A block whose rows are all evaluated is given a row of zeros.
             units = [np.eye(max(1, min(start + step, d) - start), d, k=min(start, d)) for d in sizes]
-            for part, d, rows in zip(parts, sizes, self._evaluate(*theta, *units)):
-                if start < d:
-                    part.append(scipy.sparse.csr_array(rows))
-                    entries += part[-1].nnz
-                n = rows.shape[1]
+            for (name, j), rows in zip(self._places, self._evaluate(*theta, *units)):
+                if start < sizes[j]:
+                    parts[name, j].append(scipy.sparse.csr_array(rows))
+                    entries += parts[name, j][-1].nnz
+                widths[name] = rows.shape[1]
             if entries > _MAX_STORED:
                 return None
-            start, step = start + step, max(1, _BATCH_SIZE // (len(sizes) * max(1, n)))
-        numbers = sum(sizes) * n
-        sparse = is_sparse(entries, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
-        if not sparse and numbers > _MAX_STORED:
+            start, step = start + step, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
+        n = widths[""]
+        maps = [scipy.sparse.vstack(parts["", j], format="csr") for j in range(len(sizes))]
+        filled = sum(map_.nnz for map_ in maps)
+        sparse = is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
+        if not sparse and sum(sizes) * n > _MAX_STORED:
             return None
-        maps = [scipy.sparse.vstack(part, format="csr") for part in parts]
-        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse)
+        variables = {}
+        for name, width in widths.items():
+            if name and name not in self._varying:
+                rows = [
+                    scipy.sparse.vstack(parts[name, j]) if (name, j) in parts else scipy.sparse.csr_array((d, width))
+                    for j, d in enumerate(sizes)
+                ]
+                variables[name] = VariableMap(scipy.sparse.vstack(rows, format="csr").T.tocsr())
+        return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse, variables=variables)

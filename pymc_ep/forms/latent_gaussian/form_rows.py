@@ -1,12 +1,12 @@
 """A latent Gaussian form at rows of hyperparameters: what each is asked for is evaluated for all at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_ep.forms.latent_gaussian.form import AffineVariable
+from pymc_ep.forms.latent_gaussian.form import AffineVariable, NoiseBlock
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
@@ -38,6 +38,11 @@ class FormRows:
         """Prior moments of each noise block, for each row."""
         return self._form.noise_rows(self.thetas)
 
+    @cached_property
+    def roots(self) -> list[list[np.ndarray]] | None:
+        """Root of each noise block, for each row; None where the coordinates are no standard normals."""
+        return self._form.root_rows(self.thetas)
+
     def affine(self, variables: Sequence[AffineVariable] | None) -> list[dict[str, AffineMoments]]:
         """Return the prior moments of affine variables, by default of all those of the form, for each row."""
         key = None if variables is None else tuple(variables)
@@ -46,9 +51,14 @@ class FormRows:
         return self._affine[key]
 
     @property
+    def blocks(self) -> tuple[NoiseBlock, ...]:
+        """The noise blocks of the form."""
+        return self._form.form.blocks
+
+    @property
     def row_bytes(self) -> int:
         """Memory of what has been evaluated, in bytes a row."""
-        kept = [part for moments in self._affine.values() for part in moments[0].values()]
+        kept: list[Iterable[object]] = [part for moments in self._affine.values() for part in moments[0].values()]
         if "noise" in self.__dict__:
             kept += self.noise[0]
         if "predictors" in self.__dict__:
@@ -83,6 +93,20 @@ class FormRow(NamedTuple):
     def noise(self) -> list[NoiseMoments]:
         """Prior moments of each noise block."""
         return self.rows.noise[self.place]
+
+    def noise_of(self, coordinates: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+        """Return the noise, and origin if it has one, of each block at coordinates of the solver, (s, c)."""
+        if self.rows.roots is None:
+            return [
+                tuple(coordinates @ cross.T for cross in (block.cross, block.origin_cross) if cross is not None)
+                for block in self.noise
+            ]
+        roots = self.rows.roots[self.place]
+        parts = np.split(coordinates, np.cumsum([len(root) for root in roots])[:-1], axis=1)
+        return [
+            (z * root if root.ndim == 1 else z @ root, *([z] if block.origin is not None else []))
+            for z, root, block in zip(parts, roots, self.rows.blocks)
+        ]
 
     def affine(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, AffineMoments]:
         """Return the prior moments of affine variables, by default of all those of the form."""

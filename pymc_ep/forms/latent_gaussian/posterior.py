@@ -17,7 +17,6 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.form_rows import FormRow
 from pymc_ep.forms.latent_gaussian.log_joint import BUDGET, NoiseDraws, NoisePrior, log_joint, log_standard_normal
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
-from pymc_ep.forms.latent_gaussian.values import NoiseMoments
 from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPosterior
 from pymc_ep.numerics.interpolation.mixtures import weighted_mean_and_sd
@@ -279,25 +278,20 @@ class LatentPosterior:
     def noise_draws(self, size: int, rng: np.random.Generator) -> NoiseAtMode:
         """Return draws of the noise of all blocks, with hyperparameters at their mode."""
         prior_mean, posterior = self.coordinates
-        blocks = self.at.noise
-        starts = [tuple(np.zeros((size, cross.shape[0])) for cross in _cross_covariances(block)) for block in blocks]
-        if posterior.drawn_from_prior:
-            # Matheron's rule: prior draws plus Cov(w, coordinates) times coefficients from the draws' residuals.
-            starts = [block.draw(size, rng) for block in self._noise_priors]
-            predictors = self.form.rows.predictors(self.theta, [draw[0] for draw in starts])
-            coordinates = posterior.draw_coordinates(predictors - prior_mean, rng)
-        else:
+        if not posterior.drawn_from_prior:
             coordinates = posterior.draw_coordinates(size, rng)
-        at_mode = [
-            tuple(x + coordinates @ cross.T for x, cross in zip(draw, _cross_covariances(block)))
-            for draw, block in zip(starts, blocks)
-        ]
-        return NoiseAtMode(at_mode, coordinates)
+            return NoiseAtMode(self.at.noise_of(coordinates), coordinates)
+        # Matheron's rule: prior draws plus Cov(w, coordinates) times coefficients from the draws' residuals.
+        starts = [block.draw(size, rng) for block in self._noise_priors]
+        predictors = self.form.rows.predictors(self.theta, [draw[0] for draw in starts])
+        coordinates = posterior.draw_coordinates(predictors - prior_mean, rng)
+        shifts = self.at.noise_of(coordinates)
+        return NoiseAtMode([tuple(map(np.add, *pair)) for pair in zip(starts, shifts)], coordinates)
 
     def noise_means(self) -> NoiseDraws:
         """Return posterior means of the noise, (d,), and origin, (k,), of each block, at the mode."""
         _, posterior = self.coordinates
-        return [tuple(c @ posterior.coordinates for c in _cross_covariances(block)) for block in self.at.noise]
+        return [tuple(part[0] for part in block) for block in self.at.noise_of(posterior.coordinates[None])]
 
     def _log_q(self, spread: np.ndarray, at_mode: NoiseAtMode) -> np.ndarray:
         """Return the log density of draws, (s,), under this posterior, in the coordinates of `log_joint`.
@@ -334,19 +328,11 @@ class LatentPosterior:
         slopes: list[NoiseDraws] = []
         for step, low, high in self._differences:
             ends = [
-                [
-                    [c @ posterior.coordinates for c in _cross_covariances(block)]
-                    for block in self.form.noise_moments(theta)
-                ]
+                FormRow.at(self.form, theta).noise_of(posterior.coordinates[None])
                 for theta, _, posterior in (low, high)
             ]
-            slopes.append([tuple((y - x) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
+            slopes.append([tuple((y[0] - x[0]) / (2 * step) for x, y in zip(*block)) for block in zip(*ends)])
         return slopes
-
-
-def _cross_covariances(block: NoiseMoments) -> list[np.ndarray]:
-    """Return covariances with the solver's coordinates, (d, c) of the noise and, if any, (k, c) of the origin."""
-    return [cross for cross in (block.cross, block.origin_cross) if cross is not None]
 
 
 def _require_variance(name: str, variance: np.ndarray, prior: np.ndarray) -> None:

@@ -175,7 +175,7 @@ class PosteriorMixture:
         used = np.unique(component)
         places = np.argsort(component, kind="stable")
         groups = np.split(places, np.searchsorted(component[places], used[1:]))
-        for here, posterior in zip(groups, self._components(used)):
+        for here, posterior in zip(groups, self._components(used.tolist())):
             flat = [part for block in posterior.noise_draws(len(here), rng).noise for part in block]
             if not noise:
                 noise = [np.empty((len(component), part.shape[1])) for part in flat]

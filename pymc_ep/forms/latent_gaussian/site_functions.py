@@ -121,6 +121,14 @@ class SiteFunctions(HyperFunctions, ABC):
         """Return `noise_moments` for rows of theta, (s, p)."""
         return [self.noise_moments(theta) for theta in thetas]
 
+    def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
+        """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals.
+
+        With z the coordinates of a block, its noise is z R for a root that is a matrix R, (k, d), and z r for the
+        standard deviations r, (d,), of independent noise.
+        """
+        return None
+
     @abstractmethod
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self | None:
         """Return the form with the prior under other data, given by shared variable; None where there is none."""

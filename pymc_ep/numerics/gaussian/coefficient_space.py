@@ -69,9 +69,9 @@ class CoefficientPosterior(NamedTuple):
         return False
 
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
-        """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p)."""
-        half = np.asarray(self.whitener) @ cross.T
-        return np.einsum("ij,ij->j", half, half)
+        """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
+        half = cross @ np.asarray(self.whitener).T
+        return np.einsum("ij,ij->i", half, half)
 
     def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of v, (size, p)."""
