@@ -20,6 +20,9 @@ _MAX_RATIO = 0.5
 """Ratio p / n of coefficients to observations below which coefficient space is used.
 
 A sweep costs 3 n p^2 operations in coefficient space and 2 n^3 / 3 in observation space: equal at p / n = 0.47."""
+_FEW = 64
+"""Number of independent coefficients up to which coefficient space is used whatever the ratio: products of so small
+matrices take less time than calls, and no covariance of predictors need be compiled for it."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,19 @@ SOLVERS = {
 }
 
 
-def choose_solver(name: str, observations: int, coefficients: int, flat: Sequence[str] = ()) -> Solver:
-    """Return the solver of that name, for ``"auto"`` the cheaper one; `flat` names variables with flat priors.
+def choose_solver(
+    name: str, observations: int, coefficients: int, flat: Sequence[str] = (), *, independent: bool = False
+) -> Solver:
+    """Return the solver of that name, for ``"auto"`` the cheaper one.
+
+    Parameters
+    ----------
+    name : str
+    observations, coefficients : int
+    flat : sequence of str
+        Names of variables with flat priors.
+    independent : bool
+        Whether all coefficients are independent a priori, so that their priors need no factor.
 
     Raises
     ------
@@ -91,7 +105,9 @@ def choose_solver(name: str, observations: int, coefficients: int, flat: Sequenc
     """
     able = {key: solver for key, solver in SOLVERS.items() if solver.improper or not flat}
     if name == "auto":
-        name = "coefficients" if flat or coefficients < _MAX_RATIO * observations else "observations"
+        few = independent and coefficients <= _FEW and coefficients <= 2 * observations
+        cheaper = few or coefficients < _MAX_RATIO * observations
+        name = "coefficients" if flat or cheaper else "observations"
     if name not in able:
         priors = f" for the flat prior of {flat[0]!r}" if flat else ""
         raise ValueError(f"solver={name!r} must be 'auto' or one of {', '.join(map(repr, able))}{priors}.")

@@ -183,10 +183,10 @@ def shifted_posterior(
     Iterative refinement from the coefficients of the given posterior: the second step removes the rounding of the
     first.
     """
-    whitener, coordinates = posterior.whitener, posterior.coordinates
+    whitener, coordinates, rows = posterior.whitener, posterior.coordinates, design.T
     for _ in range(2):
         weights = shift - precision * (mean + design @ coordinates)
-        residual = design.T @ weights - prior_precision * coordinates
+        residual = rows @ weights - prior_precision * coordinates
         coordinates = coordinates + whitener.T @ (whitener @ residual)
     fitted = mean + design @ coordinates
     return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)

@@ -108,6 +108,9 @@ def test_solvers_agree_at_fixed_hyperparameters(build):
 def test_the_cheaper_solver_is_chosen_and_said():
     assert choose_solver("auto", 100, 20).name == "coefficients"
     assert choose_solver("auto", 100, 80).name == "observations"
+    assert choose_solver("auto", 100, 60, independent=True).name == "coefficients"
+    assert choose_solver("auto", 100, 80, independent=True).name == "observations"
+    assert choose_solver("auto", 10, 30, independent=True).name == "observations"
     with pytest.raises(ValueError, match="solver='sparse' must be 'auto' or one of 'observations', 'coefficients'"):
         choose_solver("sparse", 1, 1)
     with pm.Model() as model:
