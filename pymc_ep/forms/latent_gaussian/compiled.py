@@ -42,9 +42,7 @@ class CompiledLatentGaussian(SiteFunctions):
         observations = sum(y.size for y in self.observed())
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
-        self.solver: Solver = choose_solver(
-            solver, observations, coefficients, flat, independent=all(self.independent)
-        )
+        self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=all(self.independent))
         order = observations if self.solver.name == "observations" else coefficients
         self._work = float(observations) * order**2
 
