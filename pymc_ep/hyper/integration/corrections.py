@@ -10,7 +10,7 @@ from pymc_ep.hyper.integration.explore import DesignPoint
 from pymc_ep.hyper.maximise import hyper_names_of
 from pymc_ep.numerics.interpolation.spline import Spline
 
-__all__ = ["SHIFTED", "Corrected", "corrected_weights", "correction_warning"]
+__all__ = ["SHIFTED", "Corrected", "corrected_weights", "correction_warning", "error_of_corrections"]
 
 SHIFTED = 0.7
 """Largest shift of a hyperparameter by the correction, in standard deviations, without a warning. About a sixth of the
@@ -62,10 +62,7 @@ def corrected_weights(
     diverged = 1.0 - float(np.mean(np.isfinite([point.correction for point in made] or [np.nan])))
     if diverged > _DIVERGED:
         return Corrected(weights, 0.0, np.zeros(thetas.shape[1]), diverged)
-    known = [point for point in points if np.isfinite(point.correction)]
-    values = np.array([point.correction for point in known])
-    spline = Spline(np.array([point.theta for point in known]), values[:, None])
-    corrections = np.clip(spline(thetas)[:, 0], values.min(), values.max())
+    corrections = _interpolated(points, thetas)
     largest = corrections.max()
     moved = weights * np.exp(corrections - largest)
     factor = moved.sum()
@@ -74,6 +71,25 @@ def corrected_weights(
     sd = np.sqrt(weights @ (thetas - mean) ** 2)
     shift = np.divide(moved @ thetas - mean, sd, out=np.zeros_like(mean), where=sd > 0)
     return Corrected(moved, float(largest + np.log(factor)), shift, diverged)
+
+
+def error_of_corrections(points: Sequence[DesignPoint], made: Sequence[DesignPoint]) -> float:
+    """Return the standard deviation, in nats, of corrections at the fits `made` from those interpolated between others.
+
+    Infinite where there are none to interpolate.
+    """
+    if not made or not any(np.isfinite(point.correction) for point in points):
+        return np.inf
+    found = _interpolated(points, np.array([point.theta for point in made]))
+    return float(np.std(found - [point.correction for point in made]))
+
+
+def _interpolated(points: Sequence[DesignPoint], thetas: np.ndarray) -> np.ndarray:
+    """Return corrections, (m,), at rows of theta by a spline between those of fits, clipped to their range."""
+    known = [point for point in points if np.isfinite(point.correction)]
+    values = np.array([point.correction for point in known])
+    spline = Spline(np.array([point.theta for point in known]), values[:, None])
+    return np.clip(spline(thetas)[:, 0], values.min(), values.max())
 
 
 def correction_warning(corrected: Corrected | None, evidence: Evidence) -> str:

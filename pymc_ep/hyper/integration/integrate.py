@@ -16,7 +16,7 @@ from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
 from pymc_ep.hyper.evidence.cumulants import why_no_correction
 from pymc_ep.hyper.evidence.evidence import Evidence
 from pymc_ep.hyper.integration.cloud import Cloud, bridged, weighted
-from pymc_ep.hyper.integration.corrections import corrected_weights, correction_warning
+from pymc_ep.hyper.integration.corrections import corrected_weights, correction_warning, error_of_corrections
 from pymc_ep.hyper.integration.emulator import FIRST_KERNEL, Emulator
 from pymc_ep.hyper.integration.explore import DesignPoint, Explorer
 from pymc_ep.hyper.integration.frame import Frame, first_frame
@@ -54,6 +54,9 @@ _LEAST_VARIANCE = 1e-6
 not moved."""
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
+_FEW_CHECKS, _CLOSE = 3, 0.02
+"""One in so many of these fits is enough where emulated evidence and interpolated corrections miss them by less than
+this spread, in nats: weights then have a relative effective sample size above 0.999. Settled emulators miss by 1e-3."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS = 0.03, 250
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at the draws
 instead, and the most such fits. Sites of outliers under heavy tails jump: 0.10 was measured for two groups under
@@ -254,9 +257,15 @@ class _Integration:
     def _reweighted(self, walkers: Walkers) -> Integral:
         """Draw, fit at representatives of the draws, and resample by the weights exact / emulated."""
         cloud, design, before = self._cloud(walkers), self._design_points(), len(self.explorer.points)
+        # Where not all fits have a correction, those at representatives alone tell it.
+        counts = (self.checks // _FEW_CHECKS, self.checks) if self.explorer.correct == self.corrects else (self.checks,)
         self.explorer.correct = self.corrects
-        places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, self.checks, self.rng))]
-        logs = self._errors(places)
+        for count in counts:
+            places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, count, self.rng))]
+            logs = self._errors(places)
+            made = self.explorer.points[before:]
+            if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
+                break
         self.interpolation_error = error_between(self.form, design, self.explorer.points[before:])
         cell = nearest(cloud.z, places)
         share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
