@@ -1,0 +1,206 @@
+"""Small models, fresh and again: processor seconds of a default fit beside NUTS by nutpie, and beside another checkout.
+
+    python -m docs.benchmarks.small_models [--before CHECKOUT] [--repetitions 3]
+
+Each model runs in a process of its own, with one thread for linear algebra and with PyTensor's and Numba's caches as
+they are. A fresh model is built from new data of the same kind, as simulations, bootstraps and cross-validation do, and
+compiles its own functions; again is a second fit of one model. NUTS draws until it has 4,000 effective draws of every
+variable, by extrapolation from 4 chains of 1,000. Needs nutpie; writes docs/benchmarks/small_models.md. Ten minutes.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+
+import pymc_ep as pmep
+from docs.benchmarks._common import header, markdown_table, write_page
+from docs.benchmarks.peers import coal, eight_schools, seeds
+
+ROOT = Path(__file__).parents[2]
+EFFECTIVE = 4_000
+"""Effective draws of the variable that has the fewest."""
+
+
+def radon(seed: int) -> pm.Model:
+    """Simulate 919 houses in 85 counties, with a predictor of each."""
+    rng = np.random.default_rng(seed)
+    county = np.concatenate([np.arange(85), rng.integers(85, size=834)])
+    floor, uranium = rng.integers(2, size=919).astype(float), rng.normal(size=85)
+    effect = 0.3 * uranium + 0.3 * rng.normal(size=85)
+    observed = 1.3 - 0.6 * floor + effect[county] + 0.7 * rng.normal(size=919)
+    with pm.Model() as model:
+        level, slope, of_county = (pm.Normal(name, 0, 10) for name in ("level", "slope", "of_county"))
+        sd, noise = pm.HalfNormal("sd", 2), pm.HalfNormal("noise", 2)
+        counties = pm.Normal("counties", level + of_county * uranium, sd, shape=85)
+        pm.Normal("y", counties[county] + slope * floor, noise, observed=observed)
+    return model
+
+
+def sleep(seed: int) -> pm.Model:
+    """Simulate 10 days of 18 subjects, with intercepts and slopes that vary."""
+    rng = np.random.default_rng(seed)
+    subject, day = np.repeat(np.arange(18), 10), np.tile(np.arange(10.0), 18)
+    mean = 250 + 10 * day + (25 * rng.normal(size=18))[subject] + (6 * rng.normal(size=18))[subject] * day
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 500, shape=2)
+        scales = pm.HalfNormal("level_sd", 50), pm.HalfNormal("slope_sd", 20), pm.HalfNormal("noise", 50)
+        levels, slopes = (pm.Normal(name, 0, sd, shape=18) for name, sd in zip(("levels", "slopes"), scales))
+        eta = b[0] + b[1] * day + levels[subject] + slopes[subject] * day
+        pm.Normal("y", eta, scales[2], observed=mean + 25 * rng.normal(size=180))
+    return model
+
+
+def grouped(seed: int, *, binary: bool = False) -> pm.Model:
+    """Simulate 400 counts, or 400 binary observations, of 100 groups."""
+    rng = np.random.default_rng(seed)
+    group = np.concatenate([np.arange(100), rng.integers(100, size=300)])
+    eta = (0.0 if binary else 1.0) + (1.5 if binary else 0.5) * rng.normal(size=100)[group]
+    observed = rng.binomial(1, 1 / (1 + np.exp(-eta))) if binary else rng.poisson(np.exp(eta))
+    with pm.Model() as model:
+        level, sd = pm.Normal("level", 0, 5), pm.HalfNormal("sd", 2)
+        predictor = level + pm.Normal("groups", 0, sd, shape=100)[group]
+        if binary:
+            pm.Bernoulli("y", logit_p=predictor, observed=observed)
+        else:
+            pm.Poisson("y", pm.math.exp(predictor), observed=observed)
+    return model
+
+
+def crossed(seed: int) -> pm.Model:
+    """Simulate 300 counts with crossed effects of 20 rows and 15 columns."""
+    rng = np.random.default_rng(seed)
+    row, column = np.divmod(np.arange(300), 15)
+    eta = 1 + 0.4 * rng.normal(size=20)[row] + 0.3 * rng.normal(size=15)[column]
+    with pm.Model() as model:
+        level, sds = pm.Normal("level", 0, 5), pm.HalfNormal("sds", 1, shape=2)
+        rows, columns = (pm.Normal(name, 0, sds[k], shape=n) for k, (name, n) in enumerate([("r", 20), ("c", 15)]))
+        pm.Poisson("y", pm.math.exp(level + rows[row] + columns[column]), observed=rng.poisson(np.exp(eta)))
+    return model
+
+
+MODELS: dict[str, Callable[[int], pm.Model]] = {
+    "919 normal, 85 counties": radon,
+    "180 normal, 18 levels and slopes": sleep,
+    "400 counts, 100 groups": grouped,
+    "400 binary, 100 groups": lambda seed: grouped(seed, binary=True),
+    "300 counts, 20 x 15 crossed": crossed,
+    "Seeds, 21 binomial": lambda seed: seeds(),
+    "Eight schools": lambda seed: eight_schools(),
+    "Coal, Gaussian process of 40": lambda seed: coal(),
+}
+
+
+def seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """Return processor and wall seconds of a call."""
+    began, clock = time.process_time(), time.perf_counter()
+    call()
+    return time.process_time() - began, time.perf_counter() - clock
+
+
+def fits(build: Callable[[int], pm.Model], repetitions: int) -> dict[str, list[float]]:
+    """Return medians of processor and wall seconds of fresh fits and of fits again."""
+    fresh, again = [], []
+    for seed in range(repetitions + 1):
+        model = build(seed)
+        first, second = (seconds(partial(pmep.fit, model=model, random_seed=0, progressbar=False)) for _ in range(2))
+        # The very first fit of a process also imports and compiles what all models share.
+        if seed:
+            fresh.append(first)
+            again.append(second)
+    return {"fresh": np.median(fresh, axis=0).tolist(), "again": np.median(again, axis=0).tolist()}
+
+
+def nuts(build: Callable[[int], pm.Model]) -> dict[str, list[float]]:
+    """Return processor and wall seconds of nutpie for `EFFECTIVE` draws: compiling included, and without."""
+    import arviz as az
+    import nutpie
+
+    made, drawn = {}, {}
+
+    def compile_model() -> None:
+        made["model"] = nutpie.compile_pymc_model(build(1))
+
+    def sample() -> None:
+        drawn["draws"] = nutpie.sample(made["model"], draws=1000, tune=1000, chains=4, seed=1, progress_bar=False)
+
+    compiling, sampling = np.array(seconds(compile_model)), np.array(seconds(sample))
+    least = min(float(np.min(values)) for values in az.ess(drawn["draws"]).data_vars.values())
+    warm = sampling * EFFECTIVE / least
+    return {"cold": (compiling + warm).tolist(), "warm": warm.tolist()}
+
+
+def worker(name: str, repetitions: int, *, with_nuts: bool) -> None:
+    """Measure one model in this process, and print the result as a line of JSON."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    found = fits(MODELS[name], repetitions)
+    print(json.dumps(found | (nuts(MODELS[name]) if with_nuts else {})))
+
+
+def measured(name: str, repetitions: int, checkout: Path, *, with_nuts: bool) -> dict[str, list[float]]:
+    """Run `worker` in a process of its own, with the package of a checkout."""
+    path = os.pathsep.join([str(checkout), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    call = f"import runpy, sys; sys.argv = {['', '--worker', name, '--repetitions', str(repetitions)]!r}"
+    call += " + ['--with-nuts']" if with_nuts else ""
+    call += f"; runpy.run_path({__file__!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", call], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure all and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="another checkout, measured in turn with this one")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--worker", choices=MODELS, help=argparse.SUPPRESS)
+    parser.add_argument("--with-nuts", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return worker(options.worker, options.repetitions, with_nuts=options.with_nuts)
+    load, rows, all_found, all_before = os.getloadavg()[0], [], [], []
+    for name in MODELS:
+        found = measured(name, options.repetitions, ROOT, with_nuts=True)
+        before = measured(name, options.repetitions, options.before, with_nuts=False) if options.before else None
+        all_found.append(found)
+        cells = [f"{found[what][0]:.2f}" for what in ("fresh", "again", "cold", "warm")]
+        cells += [f"{found['cold'][0] / found['fresh'][0]:.1f}", f"{found['warm'][0] / found['again'][0]:.1f}"]
+        if before:
+            all_before.append(before)
+            cells += [f"{before[what][0]:.2f}" for what in ("fresh", "again")]
+        rows.append([name, *cells])
+        print(*rows[-1], sep=" | ", flush=True)
+    head = ["model", "fresh, s", "again, s", "NUTS cold, s", "NUTS warm, s", "cold / fresh", "warm / again"]
+    head += ["before: fresh, s", "before: again, s"] if options.before else []
+
+    def ratio(ours: str, theirs: list[dict[str, list[float]]], other: str) -> float:
+        return float(np.median([one[other][0] / own[ours][0] for one, own in zip(theirs, all_found)]))
+
+    text = (
+        f"Processor seconds, medians of {options.repetitions}; load average {load:.1f} to {os.getloadavg()[0]:.1f}. "
+        f"Median ratios: a fresh fit {ratio('fresh', all_found, 'cold'):.1f} times as fast as NUTS with its "
+        f"compilation, a fit again {ratio('again', all_found, 'warm'):.1f} times as fast as NUTS without.\n"
+    )
+    if options.before:
+        text += (
+            f"\nBeside the checkout before, in the same run: fresh {ratio('fresh', all_before, 'fresh'):.2f} times, "
+            f"again {ratio('again', all_before, 'again'):.2f} times as fast (medians).\n"
+        )
+    title = header("Small models, fresh and again", "docs/benchmarks/small_models.py", "nutpie")
+    print(write_page("small_models", [title, text, markdown_table(head, rows)]))
+    return None
+
+
+if __name__ == "__main__":
+    main()
