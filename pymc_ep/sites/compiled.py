@@ -31,6 +31,9 @@ __all__ = ["COMPILED", "CompiledSite", "check_finite", "compile_site"]
 _KEPT = 2 * 10**8
 """Largest count of doubles in quadrature rules that are kept for reuse, 1.5 GiB. The moments of further sites are
 computed anew."""
+_STEP = 0.03
+"""Step of the differences, in units of one over the tilted standard deviation. Truncation, step^4 / 30 times the
+seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 
 
 def compile_site(site: Site | str, mode: Mode | str | None = None, **options: Any) -> "CompiledSite":
@@ -161,6 +164,27 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             return found
 
         return Tilted(*gathered(first(), len(arrays[0]))), nearby
+
+    def cumulants(self, y: Array, mean: Array, variance: Array, *parameters: Array) -> tuple[Array, Array]:
+        """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of the tilted densities.
+
+        Arguments are those of `moments`, for a power of one. Where moments are quadratures, so are these. Otherwise, as
+        moving the cavity mean by v s multiplies the tilted density by exp(s f), they are the first and second
+        derivatives of the tilted variance in s: differences of five evaluations, with an error of order step^4.
+        """
+        if not (self._jax or self._has_closed_form(1.0)):
+            shape, arrays = self._flatten(y, mean, variance, 1.0, *parameters)
+            skewness, kurtosis = (_shaped(part, shape) for part in self._cumulants_by_quadrature(*arrays))
+            return skewness, kurtosis
+        scale = np.asarray(self.moments(y, mean, variance, 1.0, *parameters).variance)
+        unit = _STEP * variance / np.sqrt(scale)
+
+        def ratio(steps: int) -> np.ndarray:
+            return np.asarray(self.moments(y, mean + steps * unit, variance, 1.0, *parameters).variance) / scale
+
+        back2, back1, ahead1, ahead2 = (ratio(steps) for steps in (-2, -1, 1, 2))
+        skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * _STEP)
+        return skewness, (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * _STEP**2)
 
     def parameter_gradient(
         self, y: Array, mean: Array, variance: Array, power: Array = 1.0, *parameters: Array
@@ -294,13 +318,13 @@ COMPILED: dict[type[Site], type[CompiledSite]] = {Site: CompiledSite}
 """Class of the compiled functions of each kind of site."""
 
 
-def check_finite(tilted: Tilted, y: Array, mean: Array, variance: Array, name: str) -> None:
+def check_finite(tilted: Sequence[Array], y: Array, mean: Array, variance: Array, name: str) -> None:
     """Raise `NumericalError` at the first site whose moments are not finite.
 
     Parameters
     ----------
-    tilted : Tilted
-        Result of `CompiledSite.moments`.
+    tilted : sequence of array
+        Result of `CompiledSite.moments` or `CompiledSite.cumulants`.
     y, mean, variance : array_like
         Arguments of that call.
     name : str

@@ -10,7 +10,12 @@ import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
-from pymc_ep.numerics.quadrature.gauss_legendre import TiltedNodes, moments_from_nodes, tilted_nodes
+from pymc_ep.numerics.quadrature.gauss_legendre import (
+    TiltedNodes,
+    cumulants_from_nodes,
+    moments_from_nodes,
+    tilted_nodes,
+)
 from pymc_ep.numerics.quadrature.multimodal import defined, scanned_nodes
 from pymc_ep.numerics.quadrature.peak_search import Survey
 from pymc_ep.sites.base import Site
@@ -75,6 +80,10 @@ class QuadratureFunctions:
 
     def _by_quadrature(self, *arrays: Array) -> Sequence[Any]:
         pieces = ((index, self._summed(rule)) for index, _, rule in self._pieces(arrays))
+        return gathered(pieces, len(arrays[0]))
+
+    def _cumulants_by_quadrature(self, *arrays: Array) -> Sequence[Any]:
+        pieces = ((index, cumulants_from_nodes(rule)) for index, _, rule in self._pieces(arrays))
         return gathered(pieces, len(arrays[0]))
 
     def _gradient_by_quadrature(self, *arrays: Array) -> Sequence[Any]:

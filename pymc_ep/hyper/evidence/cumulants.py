@@ -24,7 +24,7 @@ import numpy as np
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.ep.sweep import KNOWN, group_slices
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
-from pymc_ep.sites import CompiledSite, check_finite
+from pymc_ep.sites import check_finite
 
 __all__ = [
     "Correction",
@@ -32,13 +32,9 @@ __all__ = [
     "correction_at",
     "evidence_correction",
     "non_gaussianity",
-    "tilted_cumulants",
     "why_no_correction",
 ]
 
-_STEP = 0.03
-"""Step of the differences, in units of one over the tilted standard deviation. Truncation, step^4 / 30 times the
-seventh cumulant, is 2e-5 for an exponential distribution; rounding of the variances adds about 1e-7."""
 _LARGEST = 10_000
 """Most predictors for which all pairs are formed, in a second or two."""
 _MOST_OF_ONE_SITE = 1.0
@@ -74,40 +70,6 @@ class Correction(NamedTuple):
         return f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
 
 
-def tilted_cumulants(
-    site: CompiledSite,
-    y: np.ndarray,
-    cavity_mean: np.ndarray,
-    cavity_variance: np.ndarray,
-    parameters: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standardised third and fourth cumulants (skewness, excess kurtosis) of tilted distributions.
-
-    Moving the cavity mean by v s multiplies the tilted density by exp(s eta), so that the cumulants are derivatives of
-    log Z in s: the third and fourth are the first and second derivatives of the tilted variance. These are differences
-    of five evaluations, closed forms or quadratures as the site has them, with an error of order step^4.
-
-    Parameters
-    ----------
-    site : CompiledSite
-    y, cavity_mean, cavity_variance : ndarray, (n,)
-    parameters : sequence of ndarray, (n,)
-    """
-    centre = site.moments(y, cavity_mean, cavity_variance, 1.0, *parameters)
-    check_finite(centre, y, cavity_mean, cavity_variance, site.site.name)
-    scale = np.asarray(centre.variance)
-    unit = _STEP * cavity_variance / np.sqrt(scale)
-
-    def variance(steps: int) -> np.ndarray:
-        moved = site.moments(y, cavity_mean + steps * unit, cavity_variance, 1.0, *parameters)
-        return np.asarray(moved.variance) / scale
-
-    back2, back1, ahead1, ahead2 = (variance(steps) for steps in (-2, -1, 1, 2))
-    skewness = (8.0 * (ahead1 - back1) - (ahead2 - back2)) / (12.0 * _STEP)
-    kurtosis = (16.0 * (ahead1 + back1) - (ahead2 + back2) - 30.0) / (12.0 * _STEP**2)
-    return skewness, kurtosis
-
-
 def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
     """Return the divergence KL(q_i | q), in nats, to leading order in the cumulants: h_3^2 / 12 + h_4^2 / 48.
 
@@ -124,7 +86,7 @@ def all_cumulants(
     cavity_mean: np.ndarray,
     cavity_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `tilted_cumulants` of all sites of a form, (n,) each.
+    """Return the standardised third and fourth cumulants of all tilted distributions of a form, (n,) each.
 
     Zero for Gaussian sites, NaN for a site that couples predictors.
     """
@@ -135,8 +97,9 @@ def all_cumulants(
         if factor.site.coupled:
             skewness[here], kurtosis[here] = np.nan, np.nan
         elif not factor.site.gaussian:
-            moments = tilted_cumulants(site, y, cavity_mean[here], cavity_variance[here], values)
-            skewness[here], kurtosis[here] = moments
+            found = site.cumulants(y, cavity_mean[here], cavity_variance[here], *values)
+            check_finite(found, y, cavity_mean[here], cavity_variance[here], site.site.name)
+            skewness[here], kurtosis[here] = found
     return skewness, kurtosis
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "LogDensity",
     "Panels",
     "TiltedNodes",
+    "cumulants_from_nodes",
     "legendre",
     "moments_from_nodes",
     "panel_values",
@@ -256,6 +257,17 @@ def moments_from_nodes(rule: TiltedNodes, *, log_concave: bool = True) -> tuple[
         gradient = np.where(rule.jump, (mean - rule.mean) / rule.variance, gradient)
         precision = np.where(rule.jump, 1 / variance - 1 / rule.variance, precision)
     return rule.log_z, mean, variance, gradient, precision
+
+
+def cumulants_from_nodes(rule: TiltedNodes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standardised third and fourth cumulants (skewness, excess kurtosis), (n,) each; NumPy only."""
+    panels, site = rule.panels, rule.panels.site
+    deviation = rule.offset - panels.total(rule.weight * rule.offset)[site]
+    squares = deviation * deviation
+    weighted = rule.weight * squares
+    variance = panels.total(weighted)
+    third, fourth = panels.total(weighted * deviation), panels.total(weighted * squares)
+    return third / variance**1.5, fourth / variance**2 - 3.0
 
 
 @lru_cache
