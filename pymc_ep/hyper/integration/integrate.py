@@ -323,11 +323,14 @@ class _Integration:
             value = self._target(z)[0]
             return np.where(self._known_where(z, value), value, -np.inf)
 
-        walkers.move(self._target, self._known, _MOVES)
-        z = np.concatenate([walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS)])
-        if self.p <= _IMPORTANCE and (cloud := weighted(log_density, z)).effective > _LEAST_EFFECTIVE:
-            return cloud
-        return bridged(log_density, z, self.rng)
+        moved = walkers.move(self._target, self._known, _MOVES)
+        if self.p <= _IMPORTANCE:
+            # Positions of a few moves tell the moments of the proposal.
+            cloud = weighted(log_density, np.concatenate(moved))
+            if cloud.effective > _LEAST_EFFECTIVE:
+                return cloud
+        moves = (walkers.move(self._target, self._known, 2)[-1] for _ in range(_CANDIDATES // _WALKERS))
+        return bridged(log_density, np.concatenate(list(moves)), self.rng)
 
     def _with_sentence(self, found: Integral, walkers: Walkers) -> Integral:
         """Set convergence and sentence: the number of fits, or the hyperparameter that the emulator does not reach."""
