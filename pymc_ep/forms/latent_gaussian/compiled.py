@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
-from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import row_variables
@@ -100,13 +100,33 @@ class CompiledLatentGaussian(SiteFunctions):
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
-    def predictor_rows(self, thetas: np.ndarray) -> list[tuple[np.ndarray, GaussianPrior]]:
+    def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
+        """Return what the functions of rows take as `known` where they share a covariance that is dear to evaluate."""
+        if self.solver.prior is FactorPrior:
+            return NOTHING
+
+        def build() -> tuple[Callable[..., Any], dict[Hashable, int]]:
+            graphs: dict[Hashable, list[TensorVariable]] = {
+                "predictors": self._predictor_graphs(),
+                self.form.affine: self._moment_graphs(self.form.affine),
+                "noise": self._noise_graphs(),
+            }
+            sizes = {name: len(own) for name, own in graphs.items()}
+            return self._function_of_rows([graph for own in graphs.values() for graph in own]), sizes
+
+        function, sizes = self._for_solver("joint", build)
+        parts = iter(self._of_rows(function, thetas))
+        return {name: [next(parts) for _ in range(size)] for name, size in sizes.items()}
+
+    def predictor_rows(
+        self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
+    ) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
         if self._fitted is not None:
             form, data = self._fitted
             with exchanged(data):
                 return form.predictor_rows(thetas)
-        rows = zip(thetas, *self._evaluated_rows("prior rows", self._predictor_graphs, thetas))
+        rows = zip(thetas, *self._evaluated_rows("predictors", self._predictor_graphs, thetas, known))
         return [(mean, self._gaussian(theta, arrays)) for theta, mean, *arrays in rows]
 
     def affine_moments(
@@ -116,12 +136,15 @@ class CompiledLatentGaussian(SiteFunctions):
         return self.affine_rows(theta[None], variables)[0]
 
     def affine_rows(
-        self, thetas: np.ndarray, variables: Sequence[AffineVariable] | None = None
+        self,
+        thetas: np.ndarray,
+        variables: Sequence[AffineVariable] | None = None,
+        known: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         variables = self.form.affine if variables is None else tuple(variables)
         constant, others = self._split_by_map(variables)
-        out = self._evaluated_moments(thetas, others)
+        out = self._evaluated_moments(thetas, others, known)
         if not constant:
             return out
         roots, means = self._roots_and_means(thetas)
@@ -134,10 +157,10 @@ class CompiledLatentGaussian(SiteFunctions):
         """Evaluate the prior moments of each noise block."""
         return self.noise_rows(theta[None])[0]
 
-    def noise_rows(self, thetas: np.ndarray) -> list[list[NoiseMoments]]:
+    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return `noise_moments` for rows of theta, (s, p)."""
         out = []
-        for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas)):
+        for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
             rest = iter(parts)
             out.append(
                 [
@@ -215,22 +238,15 @@ class CompiledLatentGaussian(SiteFunctions):
         )
 
     def _evaluated_moments(
-        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...]
+        self, thetas: np.ndarray, variables: tuple[AffineVariable, ...], known: EvaluatedRows
     ) -> list[dict[str, AffineMoments]]:
         """Return the prior moments of affine variables from their graphs, for rows of theta."""
         if not variables:
             return [{} for _ in thetas]
-
-        def graphs() -> list[TensorVariable]:
-            parts = [
-                (v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables
-            ]
-            return [self.form.at_zero_noise(graph) for own in parts for graph in own]
-
-        rows = zip(*self._evaluated_rows(variables, graphs, thetas))
+        rows = zip(*self._evaluated_rows(variables, lambda: self._moment_graphs(variables), thetas, known))
         return [{v.name: AffineMoments(*row[3 * i : 3 * i + 3]) for i, v in enumerate(variables)} for row in rows]
 
-    def _roots_and_means(self, thetas: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def _roots_and_means(self, thetas: np.ndarray) -> tuple[Sequence[np.ndarray], dict[str, np.ndarray]]:
         """Return roots, (s, d) or (s, k, d) of each block, and means of variables with constant maps."""
         constant, _ = self._split_by_map(self.form.affine)
         own = [v for v in self.form.affine if v.name in constant]
@@ -238,9 +254,13 @@ class CompiledLatentGaussian(SiteFunctions):
         def graphs() -> list[TensorVariable]:
             return [*self._maps.roots, *(self.form.at_zero_noise(v.expression) for v in own)]
 
-        parts = self._evaluated_rows("roots", graphs, thetas)
+        parts = self._evaluated_rows("roots", graphs, thetas, NOTHING)
         count = len(self.form.blocks)
         return parts[:count], {v.name: part for v, part in zip(own, parts[count:])}
+
+    def _moment_graphs(self, variables: Sequence[AffineVariable]) -> list[TensorVariable]:
+        parts = [(v.expression, self.solver.cross(self.form, v), self.solver.variance(self.form, v)) for v in variables]
+        return [self.form.at_zero_noise(graph) for own in parts for graph in own]
 
     def _noise_graphs(self) -> list[TensorVariable]:
         outputs = []
@@ -252,14 +272,21 @@ class CompiledLatentGaussian(SiteFunctions):
         return [self.form.at_zero_noise(graph) for graph in outputs]
 
     def _evaluated_rows(
-        self, name: Hashable, graphs: Callable[[], list[TensorVariable]], thetas: np.ndarray
-    ) -> list[np.ndarray]:
+        self,
+        name: Hashable,
+        graphs: Callable[[], list[TensorVariable]],
+        thetas: np.ndarray,
+        known: EvaluatedRows,
+    ) -> Sequence[np.ndarray]:
         """Return graphs of the hyperparameters for rows of theta, (s, *shape); compiled once for each name."""
+        if name in known:
+            return known[name]
+        return self._of_rows(self._for_solver(name, lambda: self._function_of_rows(graphs())), thetas)
 
-        def build() -> Callable[..., Any]:
-            rows = row_variables(self.form.hyper_values)
-            outputs = [batch(graph, rows) if rows else graph[None] for graph in graphs()]
-            return self.function(rows.values(), outputs)
+    def _function_of_rows(self, graphs: Sequence[TensorVariable]) -> Callable[..., Any]:
+        rows = row_variables(self.form.hyper_values)
+        return self.function(rows.values(), [batch(graph, rows) if rows else graph[None] for graph in graphs])
 
-        parts = map(np.asarray, self._for_solver(name, build)(*self.unpack_rows(thetas)))
+    def _of_rows(self, function: Callable[..., Any], thetas: np.ndarray) -> list[np.ndarray]:
+        parts = map(np.asarray, function(*self.unpack_rows(thetas)))
         return [np.broadcast_to(part, (len(thetas), *part.shape[1:])) for part in parts]

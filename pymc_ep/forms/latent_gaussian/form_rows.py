@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.forms.latent_gaussian.form import AffineVariable, NoiseBlock
-from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.forms.latent_gaussian.site_functions import EvaluatedRows, SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 
@@ -29,14 +29,18 @@ class FormRows:
         self._affine: dict[tuple[AffineVariable, ...] | None, list[dict[str, AffineMoments]]] = {}
 
     @cached_property
+    def _known(self) -> EvaluatedRows:
+        return self._form.jointly(self.thetas)
+
+    @cached_property
     def predictors(self) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Prior mean, (n,), and distribution of the predictors about it, for each row."""
-        return self._form.predictor_rows(self.thetas)
+        return self._form.predictor_rows(self.thetas, self._known)
 
     @cached_property
     def noise(self) -> list[list[NoiseMoments]]:
         """Prior moments of each noise block, for each row."""
-        return self._form.noise_rows(self.thetas)
+        return self._form.noise_rows(self.thetas, self._known)
 
     @cached_property
     def roots(self) -> list[list[np.ndarray]] | None:
@@ -47,7 +51,7 @@ class FormRows:
         """Return the prior moments of affine variables, by default of all those of the form, for each row."""
         key = None if variables is None else tuple(variables)
         if key not in self._affine:
-            self._affine[key] = self._form.affine_rows(self.thetas, key)
+            self._affine[key] = self._form.affine_rows(self.thetas, key, self._known)
         return self._affine[key]
 
     @property

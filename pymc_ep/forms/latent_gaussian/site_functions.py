@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -27,9 +28,13 @@ from pymc_ep.numerics.backend.namespace import Array, on_host, to_jax
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
-__all__ = ["SiteFunctions"]
+__all__ = ["NOTHING", "EvaluatedRows", "SiteFunctions"]
 
 Built = TypeVar("Built")
+
+EvaluatedRows = Mapping[Hashable, Sequence[np.ndarray]]
+"""Arrays, (s, *shape), for rows of theta, by the name of the function that they were evaluated for."""
+NOTHING: EvaluatedRows = MappingProxyType({})
 
 
 class SiteFunctions(HyperFunctions, ABC):
@@ -107,17 +112,26 @@ class SiteFunctions(HyperFunctions, ABC):
     def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
         """Evaluate the prior moments of each noise block."""
 
-    def predictor_rows(self, thetas: np.ndarray) -> list[tuple[np.ndarray, GaussianPrior]]:
+    def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
+        """Return what functions of rows take as `known`, for rows of theta, (s, p); empty where that saves nothing."""
+        return NOTHING
+
+    def predictor_rows(
+        self, thetas: np.ndarray, known: EvaluatedRows = NOTHING
+    ) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Return mean and distribution of the predictors, as `prior` does, for rows of theta, (s, p), on the host."""
         return [(np.asarray(prior.mean), on_host(prior.gaussian)) for prior in map(self.prior, thetas)]
 
     def affine_rows(
-        self, thetas: np.ndarray, variables: Sequence[AffineVariable] | None = None
+        self,
+        thetas: np.ndarray,
+        variables: Sequence[AffineVariable] | None = None,
+        known: EvaluatedRows = NOTHING,
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         return [self.affine_moments(theta, variables) for theta in thetas]
 
-    def noise_rows(self, thetas: np.ndarray) -> list[list[NoiseMoments]]:
+    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return `noise_moments` for rows of theta, (s, p)."""
         return [self.noise_moments(theta) for theta in thetas]
 
