@@ -139,10 +139,14 @@ class _Growing(Generic[State]):
         highest = -waiting[0][0]
         while waiting and -waiting[0][0] > highest - self.fall and not self.open_ends:
             _, node = heapq.heappop(waiting)
-            for other in _neighbours(node):
+            density, state = self.nodes[node]
+            for other, opposite in _neighbours(node):
                 if other in self.nodes:
                     continue
-                density, state = self.nodes[node]
+                before = self.nodes.get(opposite, (np.inf, state))[0]
+                # A log-concave density is below its extrapolation.
+                if np.isfinite(before) and 2.0 * density - before < highest - self.fall:
+                    continue
                 beyond = self.step * max(map(abs, other)) > self.reach
                 found = None if beyond else self.fit(self.place(other), state)
                 if (found is None and density > highest - 0.5 * self.fall) or len(self.nodes) >= self.most:
@@ -176,11 +180,11 @@ class _Growing(Generic[State]):
         )
 
 
-def _neighbours(node: Node) -> Iterator[Node]:
-    """Yield the nodes a step away along an axis."""
+def _neighbours(node: Node) -> Iterator[tuple[Node, Node]]:
+    """Yield each node a step away along an axis, with that on the opposite side."""
     for i, k in enumerate(node):
         for way in (-1, 1):
-            yield (*node[:i], k + way, *node[i + 1 :])
+            yield (*node[:i], k + way, *node[i + 1 :]), (*node[:i], k - way, *node[i + 1 :])
 
 
 class Cells:

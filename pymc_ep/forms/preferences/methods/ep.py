@@ -17,6 +17,7 @@ from pymc_ep.engines.preferences.values import ComparedUsers, Sites
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
 from pymc_ep.forms.preferences.methods.integration import (
+    MOST_DIMENSIONS,
     HyperDensity,
     carried_over,
     integrated,
@@ -25,7 +26,7 @@ from pymc_ep.forms.preferences.methods.integration import (
 )
 from pymc_ep.forms.preferences.methods.search import CHECKPOINT, Found, Task, searched
 from pymc_ep.forms.preferences.methods.solution import Fitted, rebuild, solution
-from pymc_ep.forms.preferences.methods.spread import neglected_remark
+from pymc_ep.forms.preferences.methods.spread import neglected, neglected_remark
 from pymc_ep.forms.preferences.posterior_mixture import Design
 from pymc_ep.numerics.memory import require_memory
 
@@ -88,8 +89,12 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
             status = Status(added.converged, f"{status.sentence}; {added.sentence}", added.interrupted)
         elif (design := _earlier_design(call)) is not None:
             integral = carried_over(form, evidence, design, users, parts)
+            status = status._replace(sentence=f"{status.sentence}; hyperparameters as the earlier fit left them")
         elif call.hyper == "optimize" and call.theta.size and status.converged:
-            remark = neglected_remark(form, evidence, last, parts, compared)
+            cure = "draw from the posterior by pymc.sample"
+            if not why_not_integrable(form, settings):
+                cure = "integrate over it by hyper='integrate', under a proper prior such as pm.HalfNormal"
+            remark = neglected_remark(neglected(form, evidence, last, parts, compared), cure)
     if remark:
         warnings.warn(f"{form.form.utilities!r} is less certain than this fit says: {remark}.", stacklevel=3)
     ended = Run(last, status, np.append(found.objective, last.objective), np.append(found.change, 0.0))
@@ -99,8 +104,9 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
 def choose_hyper(form: CompiledPreferences, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Return the treatment for ``hyper="auto"``, and a status with the reason; see `treatment`."""
     settings = _checked(OPTIONS | options)
-    if why_not_integrable(form, settings):
-        return "optimize", Status(True, "")
+    if reason := why_not_integrable(form, settings):
+        many = MOST_DIMENSIONS < form.start.size == len(form.form.hyper_names)
+        return "optimize", Status(True, f"hyperparameters at their mode, as hyper='integrate' {reason}" if many else "")
     return treatment(form, _capped(form, form.compared(), settings).comparisons)
 
 

@@ -58,11 +58,11 @@ def solution(
     stored = numbers <= STORED_NUMBERS
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()} if stored else {}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
-    change = found.users.change if integral is None else np.max([users.change for users in integral.users], axis=0)
-    unsettled = change > settings["tol"]
+    unsettled = found.users.change > settings["tol"]
     scalars = {"log_evidence": at.totals.log_z, "n_iter": at.loop}
     traces = {"objective": ("iteration", found.run.objective), "max_change": ("iteration", found.run.change)}
     if integral is not None:
+        unsettled = unsettled | integral.unsettled
         scalars |= {"log_evidence": integral.log_evidence, "n_evaluations": integral.fits}
         traces |= {
             "hyper_weight": ("hyper_point", integral.shares),

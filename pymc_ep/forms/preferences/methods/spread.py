@@ -85,11 +85,8 @@ def neglected(
     return out
 
 
-def neglected_remark(
-    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
-) -> str:
-    """Return the note of a status on hyperparameters whose spread matters; empty where there are none."""
-    found = neglected(form, evidence, at, users, compared)
+def neglected_remark(found: dict[str, Neglected], cure: str) -> str:
+    """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
     own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
     if not own:
         return ""
@@ -98,7 +95,4 @@ def neglected_remark(
         f"{one.moved:.2g} sd"
         for name, one in own.items()
     )
-    return (
-        f"{', '.join(parts)}: with so few comparisons draw from the posterior by pymc.sample, or hold "
-        f"{', '.join(own)} at a known value"
-    )
+    return f"{', '.join(parts)}: {cure}, or hold {', '.join(own)} at a known value"
