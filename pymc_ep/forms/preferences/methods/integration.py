@@ -42,9 +42,9 @@ of which they hardly tell anything, by 0.04."""
 _TOL = 1e-5
 """Tolerance of fits at nodes, in posterior standard deviations: the evidence of fits to 1e-8 is the same to 1e-4 nats,
 after twice as many updates."""
-_REACH, _FARTHEST = 40.0, 12.0
+_REACH, _FARTHEST = 40.0, 20.0
 """Largest distances from the mode, in standard deviations there, and of a logarithm or logit from its start, a factor
-of 160,000: a density that has not fallen is taken for improper."""
+of 5e8: a density that has not fallen is taken for improper."""
 _MOST_FITS = 2000
 """Most fits of a lattice."""
 _NEGLIGIBLE = 2e-3
@@ -214,7 +214,9 @@ def _relevant(found: Lattice[UserFactors], evidence: ComparisonEvidence, fits: i
 
 
 def _open_end(form: CompiledPreferences, mode: np.ndarray, found: Lattice[UserFactors]) -> str:
-    """Return the note of a status on a density that does not fall."""
+    """Return the note of a status on a density that does not fall, or takes too many fits."""
+    if len(found.thetas) >= _MOST_FITS:
+        return f"the hyperparameters are at their mode, as integrating over them takes more than {_MOST_FITS} fits"
     end = found.open_ends[0]
     far = np.abs(end - mode) / np.sqrt((found.steps**2).sum(axis=0))
     name = form.form.hyper_names[int(np.argmax(far))]
