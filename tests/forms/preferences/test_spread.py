@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import halfnorm, norm
 
 import pymc_ep as pmep
-from pymc_ep.forms.preferences.methods import spread
+from pymc_ep.forms.preferences.methods import ep
 
 KERNEL = np.array([[1.0, 0.3, 0.0], [0.3, 1.0, 0.5], [0.0, 0.5, 1.0]])
 QUIET = {"draws": 0, "progressbar": False}
@@ -31,8 +31,8 @@ def test_what_is_neglected_is_that_of_importance_sampling(monkeypatch):
     """One person: utilities from the prior, weighted by their likelihood, with sigma drawn too and at its mode."""
     model, _, winners, losers = model_of(1, 8)
     found = []
-    own = spread.neglected
-    monkeypatch.setattr(spread, "neglected", lambda *a: found.append(own(*a)) or found[-1])
+    own = ep.neglected
+    monkeypatch.setattr(ep, "neglected", lambda *a: found.append(own(*a)) or found[-1])
     with pytest.warns(UserWarning, match="the spread of sigma would widen .* by .* sd: integrate over it by hyper="):
         idata = pmep.fit(model=model, hyper="optimize", **QUIET)
     assert "the spread of sigma" in idata["fit"].attrs["status"]
