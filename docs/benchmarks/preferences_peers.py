@@ -199,7 +199,8 @@ def main() -> None:
     peers, store = parser.parse_args().peers, Store("preferences_peers")
     about = (
         "Bits and Brier score of held-out comparisons: chance is 1 and 0.25. Seconds are medians of a fit: those of"
-        " choix have its cross-validation of the penalty, ours and BoTorch's the search for hyperparameters.\n"
+        " choix have its cross-validation of the penalty, BoTorch's the search for hyperparameters, and ours the"
+        " integration over these.\n"
     )
     parts = [header("Preferences of one person beside other packages", NAME), about]
     sushi = f"Ten kinds of sushi: {N_PEOPLE} people, {N_TRAIN} comparisons of each"

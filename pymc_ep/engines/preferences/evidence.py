@@ -8,6 +8,7 @@ That of Laplace's approximation has a `Response` too.
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -133,6 +134,12 @@ class ComparisonEvidence:
     ):
         self.parts, self.n_users, self.n_pairs, self.site, self.effort = parts, n_users, n_pairs, site, effort
         self.approximation, self.holds_out = approximation, holds_out
+
+    def to_tolerance(self, tol: float) -> "ComparisonEvidence":
+        """Return the same evidence of factors that are iterated to another tolerance."""
+        other = copy(self)
+        other.effort = self.effort._replace(tol=tol)
+        return other
 
     def at(self, problem: PreferenceProblem, theta: np.ndarray, users: Handles) -> State:
         """Settle the factors of all users, from given ones; where workers are lost, those of their parts anew.

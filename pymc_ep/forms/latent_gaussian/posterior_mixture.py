@@ -18,9 +18,10 @@ from pymc_ep.forms.latent_gaussian.log_joint import NoiseDraws
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.integration.interpolated_sites import InterpolatedSites
+from pymc_ep.hyper.mixed_moments import mixed_moments
 from pymc_ep.numerics.gaussian.protocol import GaussianPosterior
 
-__all__ = ["PosteriorMixture", "mixed_moments"]
+__all__ = ["PosteriorMixture"]
 
 _CACHE_BYTES = 2**28
 """Largest memory of all cached components in bytes, 256 MiB; it is traded off against computing them twice."""
@@ -29,20 +30,6 @@ _ROWS_BYTES = 2**23
 the cache. Of a process at 200 points, 8 MiB took 4.2 s, 1 MiB 5.6 s and 64 MiB 4.8 s."""
 _NO_DENSITY = "draws come from a mixture over the hyperparameters, whose density is not evaluated"
 """Reason for missing densities of draws: each would need all components."""
-
-
-def mixed_moments(parts: Iterable[tuple[float, dict[str, Moments]]]) -> dict[str, Moments]:
-    """Return the moments of a mixture from weights and moments of its components."""
-    known = list(parts)
-    out = {}
-    for name in known[0][1]:
-        zero = np.zeros_like(known[0][1][name].mean)
-        mean = sum((weight * found[name].mean for weight, found in known), start=zero)
-        spread = sum(
-            (weight * (found[name].sd ** 2 + (found[name].mean - mean) ** 2) for weight, found in known), start=zero
-        )
-        out[name] = Moments(mean, np.sqrt(spread))
-    return out
 
 
 class PosteriorMixture:

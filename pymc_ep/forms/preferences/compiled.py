@@ -167,17 +167,22 @@ class CompiledPreferences(DrawFunctions):
                     f"correct it, or its jitter=."
                 )
 
-    def log_prior(self, theta: np.ndarray) -> float:
-        """Return the log prior of the hyperparameters, without Jacobian terms."""
-        return float(self._log_prior(*self.unpack(theta)))
+    def log_prior(self, theta: np.ndarray, *, jacobian: bool = False) -> float:
+        """Return the log prior of the hyperparameters, optionally with Jacobian terms: the log density of theta."""
+        return float(self._log_priors(*self.unpack(theta))[int(jacobian)])
 
-    def gradient(self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature) -> np.ndarray:
-        """Return the gradient in theta, (p,); see `pymc_ep.engines.preferences.evidence.PreferenceProblem`."""
+    def gradient(
+        self, theta: np.ndarray, slope: np.ndarray, curvature: Curvature, *, jacobian: bool = False
+    ) -> np.ndarray:
+        """Return the gradient in theta, (p,); see `pymc_ep.engines.preferences.evidence.PreferenceProblem`.
+
+        `jacobian` is that of `log_prior`.
+        """
         prior, kernel = self.prior(theta)
         own = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
         if "kernel" in self.free:
             own += [-0.5 * prior.scale * part for part in kernel.gradient(curvature)]
-        found = self._gradient(*self.unpack(theta), *own)
+        found = self._gradient(*self.unpack(theta), *own, float(jacobian))
         values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
         return self.pull(theta[None], values[None])[0]
 
@@ -236,8 +241,8 @@ class CompiledPreferences(DrawFunctions):
         return pytensor.function(list(self.form.hyper_values), parts, **(self._kwargs | {"mode": mode}))
 
     @cached_property
-    def _log_prior(self) -> Callable[..., Any]:
-        return self.function(self.form.hyper_values, self.form.log_prior)
+    def _log_priors(self) -> Callable[..., Any]:
+        return self.function(self.form.hyper_values, [self.form.log_prior, self.form.log_prior_unconstrained])
 
     @cached_property
     def _gradient(self) -> Callable[..., Any]:
@@ -245,7 +250,8 @@ class CompiledPreferences(DrawFunctions):
         parts = [prior.mean, prior.factors, prior.sigma, *(prior.kernel if "kernel" in self.free else ())]
         parts = [part.astype("float64") for part in parts]
         # The derivatives in the parts come from outside, so that no graph has the covariance of all items.
-        own = [part.type() for part in parts]
-        total = self.form.log_prior + sum((weight * part).sum() for weight, part in zip(own, parts))
+        own, jacobian = [part.type() for part in parts], pt.dscalar("jacobian")
+        total = self.form.log_prior + jacobian * (self.form.log_prior_unconstrained - self.form.log_prior)
+        total += sum((weight * part).sum() for weight, part in zip(own, parts))
         gradient = pytensor.grad(total, values, disconnected_inputs="ignore") if values else []
-        return self.function([*values, *own], gradient)
+        return self.function([*values, *own, jacobian], gradient)

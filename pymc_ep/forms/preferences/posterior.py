@@ -16,7 +16,7 @@ from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.kernels.comparisons import difference_moments, precision_losses
 from pymc_ep.sites.compiled import compile_site
 
-__all__ = ["PreferencePosterior", "UserPosterior"]
+__all__ = ["PreferencePosterior", "UserPosterior", "joint_draws"]
 
 
 class UserPosterior(NamedTuple):
@@ -88,6 +88,14 @@ class PreferencePosterior:
         every = np.arange(self.form.n_items)
         return self.covariance.entries(every, every)
 
+    def components(self) -> "Iterator[tuple[float, PreferencePosterior]]":
+        """Yield a weight of one and this posterior, as a mixture yields its components."""
+        yield 1.0, self
+
+    def portions(self, size: int, rng: np.random.Generator) -> "Iterator[tuple[int, PreferencePosterior]]":
+        """Yield a number of draws and this posterior, as a mixture yields what each component has of them."""
+        yield size, self
+
     def hyper_moments(self) -> dict[str, Moments]:
         """Return the hyperparameters, which are held, with standard deviations of zero."""
         return {name: Moments(v, np.zeros_like(v)) for name, v in self.form.constrained(self.theta).items()}
@@ -152,21 +160,18 @@ class PreferencePosterior:
         self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
     ) -> JointDraws:
         """Return joint draws of all variables of the form, optionally with log likelihoods."""
-        every, name = np.arange(self.form.n_users), self.form.form.utilities
+        thetas = np.tile(self.theta, (size, 1))
+        return joint_draws(
+            self.form, self.compared, thetas, self.utility_draws(size, rng), log_likelihood=log_likelihood
+        )
+
+    def utility_draws(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return joint draws of all utilities of all users, (size, U, I)."""
+        every = np.arange(self.form.n_users)
         utilities = np.empty((size, len(every), self.form.n_items))
         for one in self.each(every):
             utilities[:, one.user] = self.user_draws(one, size, rng)
-        values = {name: utilities.reshape(size, *self.form.shape)}
-        out = values | self.form.evaluate(np.tile(self.theta, (size, 1)), values)
-        if not log_likelihood:
-            return JointDraws(out, {})
-        comparisons, order = self.compared.comparisons, self.compared.order
-        own = np.repeat(self.compared.users, np.diff(comparisons.pair_ends))
-        first, second = (comparisons.items[places] for places in comparisons.places)
-        density = np.empty((size, len(order)))
-        site = compile_site(self.form.form.comparisons.site)
-        density[:, order] = site.log_density(np.ones((size, 1)), utilities[:, own, first] - utilities[:, own, second])
-        return JointDraws(out, {self.form.form.comparisons.name: density})
+        return utilities
 
     def _compared(self, places: np.ndarray) -> Iterator[UserPosterior]:
         """Yield the posteriors of users that compared items, given by their places among these."""
@@ -182,6 +187,28 @@ class PreferencePosterior:
                 here, (mine, _) = slice(*squares[k : k + 2]), some.of_user(k)
                 matrices = (part[here].reshape(some.n_items(k), -1) for part in (losses, white, lower))
                 yield UserPosterior(-1, some.items[mine], weights[items[mine]], *matrices)
+
+
+def joint_draws(
+    form: CompiledPreferences,
+    compared: ComparedUsers,
+    thetas: np.ndarray,
+    utilities: np.ndarray,
+    *,
+    log_likelihood: bool,
+) -> JointDraws:
+    """Return draws of all variables of a form, given those of theta, (s, p), and of the utilities, (s, U, I)."""
+    size, group = len(thetas), form.form.comparisons
+    values = {form.form.utilities: utilities.reshape(size, *form.shape)}
+    out = values | form.evaluate(thetas, values)
+    if not log_likelihood:
+        return JointDraws(out, {})
+    comparisons, order = compared.comparisons, compared.order
+    own = np.repeat(compared.users, np.diff(comparisons.pair_ends))
+    first, second = (comparisons.items[places] for places in comparisons.places)
+    density, site = np.empty((size, len(order))), compile_site(group.site)
+    density[:, order] = site.log_density(np.ones((size, 1)), utilities[:, own, first] - utilities[:, own, second])
+    return JointDraws(out, {group.name: density})
 
 
 def _unseen(user: int) -> UserPosterior:

@@ -15,10 +15,11 @@ from pymc_ep.contracts.posterior import JointDraws, Moments
 from pymc_ep.engines.base import Status
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
-from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture, mixed_moments
+from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.posterior_sampled import SampledPosterior
+from pymc_ep.hyper.mixed_moments import mixed_moments
 
 __all__ = [
     "Part",

@@ -111,3 +111,9 @@ class Explorer:
             self.failed.append(theta)
             return None
         return self.record(at, gradient)
+
+    def density(self, theta: np.ndarray) -> tuple[float, np.ndarray] | None:
+        """Return log evidence plus log prior at `theta`, (p,), and the gradient; None without a converged fit."""
+        if (point := self(theta)) is None:
+            return None
+        return point.value, point.gradient + self.evidence.form.rows.log_prior_gradients(theta[None])[1][0]

@@ -1,12 +1,10 @@
 """Coordinates of the hyperparameters in which their density is about standard normal."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-
-from pymc_ep.hyper.evidence.evidence import EvidenceAt
-from pymc_ep.hyper.integration.explore import Explorer
 
 __all__ = ["Frame", "first_frame"]
 
@@ -37,18 +35,37 @@ class Frame(NamedTuple):
         return np.linalg.solve(self.axes.T, (theta - self.centre).T).T
 
 
-def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray]:
+def first_frame(
+    density: Callable[[np.ndarray], tuple[float, np.ndarray] | None],
+    mode: np.ndarray,
+    highest: float,
+    transformed: np.ndarray,
+) -> tuple[Frame, np.ndarray]:
     """Standardise by the curvature at the mode: differences of gradients over steps of about one nat along each axis.
 
-    Also returned, (p,) bool: axes along which no step has a converged fit.
+    Parameters
+    ----------
+    density : callable
+        Log density and its gradient, (p,), at unconstrained hyperparameters, (p,); None where no fit converges.
+    mode : ndarray, (p,)
+    highest : float
+        Log density there.
+    transformed : ndarray of bool, (p,)
+        Which coordinates are logarithms or logits.
+
+    Returns
+    -------
+    Frame
+    edge : ndarray of bool, (p,)
+        Axes along which no step has a converged fit.
     """
-    form, theta = explorer.evidence.form, mode.theta
-    steps = np.where(form.transformed, _FIRST_STEP, 1.0)
-    hessian, edge = np.zeros((theta.size, theta.size)), np.zeros(theta.size, dtype=bool)
-    for i, axis in enumerate(np.eye(theta.size)):
+    p, steps = mode.size, np.where(transformed, _FIRST_STEP, 1.0)
+    hessian, edge = np.zeros((p, p)), np.zeros(p, dtype=bool)
+    for i, axis in enumerate(np.eye(p)):
         for _ in range(_TRIES):
-            low, high = (explorer(theta + way * steps[i] * axis) for way in (-1.0, 1.0))
-            fall = max(np.inf if end is None else mode.value - end.value for end in (low, high))
+            width = steps[i]
+            low, high = (density(mode + way * width * axis) for way in (-1.0, 1.0))
+            fall = max(np.inf if end is None else highest - end[0] for end in (low, high))
             if _DROP[0] <= fall <= _DROP[1]:
                 break
             # Over this step a parabola falls by one nat.
@@ -57,8 +74,6 @@ def first_frame(explorer: Explorer, mode: EvidenceAt) -> tuple[Frame, np.ndarray
         if low is None or high is None:
             hessian[i, i] = steps[i] ** -2
         else:
-            moved = np.array([low.theta, high.theta])
-            slopes = np.array([low.gradient, high.gradient]) + form.rows.log_prior_gradients(moved)[1]
-            hessian[i] = (slopes[0] - slopes[1]) / (moved[1, i] - moved[0, i])
+            hessian[i] = (low[1] - high[1]) / (2.0 * width)
     curvatures, vectors = scipy.linalg.eigh(steps[:, None] * (hessian + hessian.T) / 2.0 * steps)
-    return Frame(theta, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge
+    return Frame(mode, (vectors / np.sqrt(np.maximum(curvatures, _FLAT))).T * steps), edge

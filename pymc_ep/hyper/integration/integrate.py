@@ -129,7 +129,8 @@ class _Integration:
     def run(self) -> Integral:
         """Repeat rounds until the emulator is accurate, or the fits are used up."""
         self.explorer.evidence.report.phase("integrating over the hyperparameters", total=self.most + self.checks)
-        self.frame, edge = first_frame(self.explorer, self.mode.at)
+        at = self.mode.at
+        self.frame, edge = first_frame(self.explorer.density, at.theta, at.value, self.form.transformed)
         if edge.any():
             return not_integrated(
                 self.mode,

@@ -227,7 +227,7 @@ def test_a_kernel_with_hyperparameters_is_learned_by_its_evidence():
         f = pmep.PreferenceUtility("f", kernel=kernel, X=FEATURES, sigma=sigma, jitter=0.1, dims=("user", "item"))
         pmep.PairwiseProbit("prefers", f, users=USERS, winners=WINNERS, losers=LOSERS)
     with pytest.warns(UserWarning, match="the spread of sigma would widen"):
-        idata = fitted(model, evidence_tol=1e-9)
+        idata = fitted(model, hyper="optimize", evidence_tol=1e-9)
     best = {name: float(idata["posterior_mean"][name]) for name in ("length", "sigma")}
 
     def objective(**values):

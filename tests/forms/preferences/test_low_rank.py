@@ -132,7 +132,7 @@ def test_bad_factors_are_named(arguments, message):
 
 def test_moments_of_too_many_utilities_are_left_out(monkeypatch):
     expected = fitted(written(LOW_RANK))
-    monkeypatch.setattr("pymc_ep.forms.preferences.methods.ep.STORED_NUMBERS", 2 * U * N - 1)
+    monkeypatch.setattr("pymc_ep.forms.preferences.methods.solution.STORED_NUMBERS", 2 * U * N - 1)
     model = written(LOW_RANK)
     found = fitted(model)
     assert "moments of 'f' are left out" in found["fit"].attrs["status"]

@@ -10,6 +10,8 @@ from pymc_ep.engines.preferences.values import ComparedUsers
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.hyper.integration.frame import Frame
+from pymc_ep.hyper.integration.lattice import lattice
 
 __all__ = ["Neglected", "neglected", "neglected_remark"]
 
@@ -17,8 +19,8 @@ _STEP = 0.5
 """Step of the grid, in unconstrained units: a factor of 1.6 for a scale. What is narrower matters to nothing."""
 _FALL = 4.0
 """Fall of the log density, in nats, at which the grid ends."""
-_MOST_STEPS = 16
-"""Largest number of steps to each side: a factor of 3000 for a scale."""
+_REACH, _MOST_FITS = 8.0, 100
+"""Largest distance to each side, a factor of 3000 for a scale, and number of fits."""
 _USERS = 200
 """Number of users whose comparisons are looked at."""
 _QUANTILE = 0.9
@@ -60,28 +62,31 @@ def neglected(
         posterior = PreferencePosterior(form, state.theta, compared, users.collect(state.users))
         return posterior.differences(own, firsts, seconds)
 
+    def fit(theta: np.ndarray, start: State) -> tuple[float, State] | None:
+        try:
+            state = evidence.at(form, theta, start.users).bare
+        except NumericalError:
+            return None
+        return state.totals.log_z + form.log_prior(theta, jacobian=True), state
+
+    first = at.totals.log_z + form.log_prior(at.theta, jacobian=True), at
     out, (mean, sd) = {}, differences(at)
-    for place, (name, transformed) in enumerate(zip(form.form.hyper_names, form.form.hyper_transformed)):
+    for axis, name, transformed in zip(np.eye(at.theta.size), form.form.hyper_names, form.form.hyper_transformed):
         if not transformed:
             continue
-        grid = _grid(form, evidence, at, name, place)
-        density = np.array([log_density for _, log_density in grid])
-        weights = np.exp(density - density.max())
-        weights /= weights.sum()
-        means, sds = map(np.array, zip(*(differences(state) for state, _ in grid)))
-        mixed = weights @ means
-        spread = np.sqrt(weights @ (sds**2 + (means - mixed) ** 2))
+        frame = Frame(at.theta, axis[None])
+        grid = lattice(fit, frame, first, step=_STEP, fall=_FALL, reach=_REACH, most=_MOST_FITS, halvings=0)
+        means, sds = map(np.array, zip(*map(differences, grid.states)))
+        mixed = grid.shares @ means
+        spread = np.sqrt(grid.shares @ (sds**2 + (means - mixed) ** 2))
         out[name] = Neglected(
             float(np.quantile(spread / sd, _QUANTILE)), float(np.quantile(np.abs(mixed - mean) / sd, _QUANTILE))
         )
     return out
 
 
-def neglected_remark(
-    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, users: DividedUsers, compared: ComparedUsers
-) -> str:
-    """Return the note of a status on hyperparameters whose spread matters; empty where there are none."""
-    found = neglected(form, evidence, at, users, compared)
+def neglected_remark(found: dict[str, Neglected], cure: str) -> str:
+    """Return the note of a status on hyperparameters whose spread matters, with a cure; empty where there are none."""
     own = {name: one for name, one in found.items() if one.widened > _WIDENED or one.moved > _MOVED}
     if not own:
         return ""
@@ -90,38 +95,4 @@ def neglected_remark(
         f"{one.moved:.2g} sd"
         for name, one in own.items()
     )
-    return (
-        f"{', '.join(parts)}: with so few comparisons draw from the posterior by pymc.sample, or hold "
-        f"{', '.join(own)} at a known value"
-    )
-
-
-def _grid(
-    form: CompiledPreferences, evidence: ComparisonEvidence, at: State, name: str, place: int
-) -> list[tuple[State, float]]:
-    """Return bare states at steps of a hyperparameter to both sides of a state, with the log density of theta there."""
-    most = log_density = _log_density(form, at, name, place)
-    found = [(at, log_density)]
-    for side in (-_STEP, _STEP):
-        state = at
-        for _ in range(_MOST_STEPS):
-            theta = state.theta.copy()
-            theta[place] += side
-            try:
-                state = evidence.at(form, theta, state.users).bare
-            except NumericalError:
-                break
-            log_density = _log_density(form, state, name, place)
-            if log_density < most - _FALL:
-                break
-            most = max(most, log_density)
-            found.append((state, log_density))
-    return found
-
-
-def _log_density(form: CompiledPreferences, state: State, name: str, place: int) -> float:
-    """Return the log density of a hyperparameter in unconstrained units, up to a constant."""
-    ends = np.tile(state.theta, (2, 1))
-    ends[:, place] += -1e-4, 1e-4
-    below, above = form.constrained(ends)[name].ravel()
-    return state.objective + float(np.log(abs(above - below)))
+    return f"{', '.join(parts)}: {cure}, or hold {', '.join(own)} at a known value"

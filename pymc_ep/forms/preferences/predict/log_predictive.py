@@ -11,8 +11,7 @@ from pymc_ep.compat import Container
 from pymc_ep.distributions.pairwise import compared_positions
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.preferences.form import Preferences
-from pymc_ep.forms.preferences.posterior import PreferencePosterior
-from pymc_ep.forms.preferences.predict.rebuild import preference_posterior
+from pymc_ep.forms.preferences.predict.rebuild import UtilityPosterior, preference_posterior
 from pymc_ep.sites.compiled import compile_site
 
 __all__ = ["ComparisonPredictions"]
@@ -22,18 +21,18 @@ class ComparisonPredictions:
     """Predictive probabilities of comparisons; see `pymc_ep.forms.registry.Predictions`."""
 
     @staticmethod
-    def rebuild(idata: Container, model: pm.Model) -> PreferencePosterior:
+    def rebuild(idata: Container, model: pm.Model) -> UtilityPosterior:
         """Return the posterior of a fit; raise a ValueError unless it is one of the present model."""
         return preference_posterior(idata, model)
 
     @staticmethod
-    def log_predictive(model: pm.Model, posterior: PreferencePosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def log_predictive(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
         """Return log P(the first item wins), (n,), of new comparisons.
 
         Parameters
         ----------
         model : pymc.Model
-        posterior : PreferencePosterior
+        posterior : UtilityPosterior
         data : mapping of str to tuple of array_like, (n,)
             By the name of the observed variable: users, winners and losers; of one user winners and losers.
 
@@ -48,13 +47,15 @@ class ComparisonPredictions:
                 f"The model's comparisons are those of {group.name!r}; give these, not {', '.join(data)}."
             )
         users, firsts, seconds = compared_rows(model, posterior, group.name, data[group.name])
-        mean, sd = posterior.differences(users, firsts, seconds)
-        log_p = compile_site(group.site).moments(np.ones_like(mean), mean, sd**2).log_z
+        site, won, log_p = compile_site(group.site), np.ones(len(users)), np.full(len(users), -np.inf)
+        for weight, part in posterior.components():
+            mean, sd = part.differences(users, firsts, seconds)
+            log_p = np.logaddexp(log_p, np.log(weight) + np.asarray(site.moments(won, mean, sd**2).log_z))
         dim = f"{group.name}_comparison"
-        return xr.Dataset({group.name: (dim, np.asarray(log_p))}, attrs={"log_predictive_is": "log P(winner wins)"})
+        return xr.Dataset({group.name: (dim, log_p)}, attrs={"log_predictive_is": "log P(winner wins)"})
 
     @staticmethod
-    def transforms(model: pm.Model, posterior: PreferencePosterior, data: Mapping[str, Any]) -> xr.Dataset:
+    def transforms(model: pm.Model, posterior: UtilityPosterior, data: Mapping[str, Any]) -> xr.Dataset:
         """Refuse: binary outcomes have no informative probability integral transform."""
         raise UnsupportedModelError(
             f"Comparisons such as {posterior.form.form.comparisons.name!r} are binary, and have no informative "
@@ -76,7 +77,7 @@ class ComparisonPredictions:
 
 
 def compared_rows(
-    model: pm.Model, posterior: PreferencePosterior, name: str, given: Any
+    model: pm.Model, posterior: UtilityPosterior, name: str, given: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the positions of users, winners and losers, (n,) each, of comparisons by labels or positions."""
     form = posterior.form

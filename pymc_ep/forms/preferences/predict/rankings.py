@@ -6,8 +6,7 @@ import xarray as xr
 from scipy.special import entr
 
 from pymc_ep.compat import Container
-from pymc_ep.forms.preferences.posterior import PreferencePosterior
-from pymc_ep.forms.preferences.predict.rebuild import preference_posterior
+from pymc_ep.forms.preferences.predict.rebuild import UtilityPosterior, preference_posterior
 from pymc_ep.numerics.quadrature.gauss_hermite import standard_normal_rule
 from pymc_ep.sites.compiled import CompiledSite, compile_site
 
@@ -27,34 +26,36 @@ class UtilityRankings:
     """Rankings by utilities; see `pymc_ep.contracts.utilities.UtilityPredictions`."""
 
     @staticmethod
-    def rebuild(idata: Container, model: pm.Model) -> PreferencePosterior:
+    def rebuild(idata: Container, model: pm.Model) -> UtilityPosterior:
         """Return the posterior of a fit."""
         return preference_posterior(idata, model)
 
     @staticmethod
-    def variable(posterior: PreferencePosterior) -> str:
+    def variable(posterior: UtilityPosterior) -> str:
         """Return the name of the utilities."""
         return posterior.form.form.utilities
 
     @staticmethod
-    def sizes(posterior: PreferencePosterior) -> tuple[int, ...]:
+    def sizes(posterior: UtilityPosterior) -> tuple[int, ...]:
         """Return the shape of the utilities."""
         return posterior.form.shape
 
     @staticmethod
-    def ranks(posterior: PreferencePosterior, users: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
+    def ranks(posterior: UtilityPosterior, users: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
         """Return the probability of each of the first ranks, (users, items, ranks), and the mean rank of each item."""
         n_items = posterior.form.n_items
         own, first = np.arange(n_items), np.arange(min(n_items, _RANKS))
-        probability, mean = np.empty((len(users), n_items, len(first))), np.empty((len(users), n_items))
-        for k, one in enumerate(posterior.each(users)):
-            order = np.argsort(-posterior.user_draws(one, _DRAWS, rng), axis=1)
-            ranks = np.empty_like(order)
-            np.put_along_axis(ranks, order, own, axis=1)
-            among = ranks < len(first)
-            cells = (own * len(first) + ranks)[among]
-            probability[k] = np.bincount(cells, minlength=probability[k].size).reshape(probability[k].shape) / _DRAWS
-            mean[k] = 1.0 + ranks.mean(axis=0)
+        probability, mean = np.zeros((len(users), n_items, len(first))), np.ones((len(users), n_items))
+        for size, part in posterior.portions(_DRAWS, rng):
+            for k, one in enumerate(part.each(users)):
+                order = np.argsort(-part.user_draws(one, size, rng), axis=1)
+                ranks = np.empty_like(order)
+                np.put_along_axis(ranks, order, own, axis=1)
+                among = ranks < len(first)
+                cells = (own * len(first) + ranks)[among]
+                counts = np.bincount(cells, minlength=probability[k].size)
+                probability[k] += counts.reshape(probability[k].shape) / _DRAWS
+                mean[k] += ranks.sum(axis=0) / _DRAWS
         return xr.Dataset(
             {
                 "rank_probability": (("user", "item", "rank"), probability),
@@ -65,23 +66,27 @@ class UtilityRankings:
         )
 
     @staticmethod
-    def informative(posterior: PreferencePosterior, user: int, n: int) -> xr.Dataset:
+    def informative(posterior: UtilityPosterior, user: int, n: int) -> xr.Dataset:
         """Return the comparisons of the largest expected information, in bits, with the probability of the first item.
 
         The information is what an answer is expected to tell of the utilities: its entropy, less its expected entropy
         were they known (Houlsby et al. 2011, eq. 2).
         """
-        (one,) = posterior.each(np.array([user]))
-        mean, covariance = posterior.joint(one)
-        firsts, seconds = np.triu_indices(len(mean), k=1)
+        firsts, seconds = np.triu_indices(posterior.form.n_items, k=1)
         site, step = compile_site(posterior.form.form.comparisons.site), max(1, _NUMBERS // _NODES)
-        variances = np.diag(covariance)
-        information, probability = np.empty((2, len(firsts)))
-        for begin in range(0, len(firsts), step):
-            here = slice(begin, begin + step)
-            i, j = firsts[here], seconds[here]
-            spread = variances[i] + variances[j] - 2.0 * covariance[i, j]
-            information[here], probability[here] = _information(site, mean[i] - mean[j], np.maximum(spread, 0.0))
+        known, probability = np.zeros((2, len(firsts)))
+        for weight, part in posterior.components():
+            (one,) = part.each(np.array([user]))
+            mean, covariance = part.joint(one)
+            variances = np.diag(covariance)
+            for begin in range(0, len(firsts), step):
+                here = slice(begin, begin + step)
+                i, j = firsts[here], seconds[here]
+                spread = np.maximum(variances[i] + variances[j] - 2.0 * covariance[i, j], 0.0)
+                entropy, chance = _answers(site, mean[i] - mean[j], spread)
+                known[here] += weight * entropy
+                probability[here] += weight * chance
+        information = np.maximum(_entropy(probability) - known, 0.0)
         best = np.argsort(-information, kind="stable")[:n]
         return xr.Dataset(
             {
@@ -94,13 +99,12 @@ class UtilityRankings:
         )
 
 
-def _information(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the information of comparisons, in bits, and the probability that the first item wins."""
+def _answers(site: CompiledSite, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the expected entropy of answers were utilities known, in bits, and the probability of the first item."""
     nodes, weights = standard_normal_rule(_NODES)
     at = mean[:, None] + np.sqrt(variance)[:, None] * nodes
     known = np.exp(site.log_density(np.ones((len(mean), 1)), at))
-    probability = known @ weights
-    return np.maximum(_entropy(probability) - _entropy(known) @ weights, 0.0), probability
+    return _entropy(known) @ weights, known @ weights
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:

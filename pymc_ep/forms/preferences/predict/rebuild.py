@@ -1,6 +1,6 @@
 """Rebuild the posterior of preferences from a result."""
 
-from typing import cast
+from typing import TypeAlias, cast
 
 import pymc as pm
 
@@ -8,14 +8,18 @@ from pymc_ep.compat import Container
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
+from pymc_ep.forms.preferences.posterior_mixture import PreferenceMixture
 from pymc_ep.forms.registry import get_method
 from pymc_ep.results import fit_group, fit_state, settings
 from pymc_ep.results.unchanged import require_unchanged
 
-__all__ = ["preference_posterior"]
+__all__ = ["UtilityPosterior", "preference_posterior"]
+
+UtilityPosterior: TypeAlias = PreferencePosterior | PreferenceMixture
+"""Posterior at single hyperparameters, or integrated over these."""
 
 
-def preference_posterior(idata: Container, model: pm.Model) -> PreferencePosterior:
+def preference_posterior(idata: Container, model: pm.Model) -> UtilityPosterior:
     """Rebuild the posterior of a fit of preferences.
 
     Raises
@@ -31,4 +35,4 @@ def preference_posterior(idata: Container, model: pm.Model) -> PreferencePosteri
         )
     require_unchanged(state, form.fingerprint())
     rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
-    return cast(PreferencePosterior, rebuilt)
+    return cast(UtilityPosterior, rebuilt)

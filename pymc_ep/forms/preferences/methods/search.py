@@ -1,0 +1,212 @@
+"""Search for the hyperparameters of preferences: the maximum of the evidence, up to where held-out comparisons tell."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_ep.contracts.method import Call
+from pymc_ep.engines.base import Status
+from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.preferences.approximations import Approximation
+from pymc_ep.engines.preferences.divided import DividedUsers, divided
+from pymc_ep.engines.preferences.em import PreferenceEM
+from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State, maximise
+from pymc_ep.engines.preferences.users import Effort, UserFactors
+from pymc_ep.engines.preferences.values import ComparedUsers, Sites, UtilityPrior
+from pymc_ep.engines.recorded import RecordedEngine
+from pymc_ep.exceptions import NumericalError, UnsupportedModelError
+from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.methods.solution import saved
+
+__all__ = ["CHECKPOINT", "Found", "Task", "searched"]
+
+_SHARE = 0.1
+"""Share of comparisons that are held out by default where b or V are learned, which have many entries: enough to see
+where predictions become worse, at the price of as many comparisons in the search."""
+_FIRST_SCALE = 0.1
+"""Standard deviation of the first factors where they start at zero, which is a saddle of the evidence."""
+_MOST_UPDATES = 200
+"""Largest number of updates of the factors of a user at given hyperparameters."""
+_LARGER = 10.0
+"""Factor by which parameters with flat priors grow, to see whether the evidence falls."""
+_FALL = 1e-4
+"""Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
+for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
+CHECKPOINT = "comparisons of the checkpoint"
+"""Entry of checkpoints that identifies the comparisons."""
+_MOST_UPDATES = 200
+"""Largest number of updates of the factors of a user at given hyperparameters."""
+
+
+class Task(NamedTuple):
+    """What is fitted, and how.
+
+    Attributes
+    ----------
+    call : Call
+    problem : PreferenceProblem
+    settings : dict
+    approximation : Approximation
+    compared : ComparedUsers
+    digest : ndarray
+        Of all comparisons.
+    where : (int or None, Client or None)
+        Number of parts of the users, and the cluster that holds them.
+    """
+
+    call: Call[CompiledPreferences]
+    problem: PreferenceProblem
+    settings: dict[str, Any]
+    approximation: Approximation
+    compared: ComparedUsers
+    digest: np.ndarray
+    where: tuple[int | None, Any]
+
+    @contextmanager
+    def divided(self, observed: np.ndarray) -> Iterator[tuple[DividedUsers, ComparisonEvidence]]:
+        """Provide users in parts, and their evidence without comparisons that have a zero in `observed`, (P,)."""
+        form = self.call.form
+        effort = Effort(self.settings["tol"], _MOST_UPDATES, form.backend)
+        with divided(self.compared.comparisons, observed, *self.where) as users:
+            sizes = users.comparisons.n_users, int(observed.sum())
+            yield (
+                users,
+                ComparisonEvidence(
+                    users.parts,
+                    *sizes,
+                    form.form.comparisons.site,
+                    effort,
+                    self.approximation,
+                    holds_out=not observed.all(),
+                ),
+            )
+
+
+class Found(NamedTuple):
+    """Hyperparameters, with the factors of all users there and the history of the search.
+
+    Attributes
+    ----------
+    users : UserFactors
+    theta : ndarray, (p,)
+    loop : int
+        Number of evaluations of the evidence.
+    status : Status
+    objective, change : ndarray, (iterations,)
+    """
+
+    users: UserFactors
+    theta: np.ndarray
+    loop: int = 0
+    status: Status = Status(True, "the factors of all users have settled")
+    objective: np.ndarray = np.zeros(0)
+    change: np.ndarray = np.zeros(0)
+
+
+def searched(task: Task, users: UserFactors) -> Found:
+    """Search for the hyperparameters, from given factors of users.
+
+    Raises
+    ------
+    UnsupportedModelError
+        For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
+    """
+    form = task.call.form
+    held = _held_out(task)
+    # Comparisons that are held out have no factors.
+    first = users._replace(sites=Sites(*(np.where(held, 0.0, part) for part in users.sites)))
+    with task.divided(1.0 - held) as (parts, evidence):
+        found = _learned(task, evidence, first, parts)
+        best = found.state.chosen
+        endless = task.call.hyper == "optimize" and _rises_without_end(form, evidence, found)
+        after = parts.collect(best.users)
+    status = found.status
+    if endless:
+        status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form)}")
+    return Found(after, best.theta, best.loop, status, found.objective, found.change)
+
+
+def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts: DividedUsers) -> Run[State]:
+    """Return the search for hyperparameters from given factors of users, which saves its states at intervals."""
+    call, settings, problem = task.call, task.settings, task.problem
+    form, limit, users = call.form, settings["max_iter"], parts.place(first)
+    theta = _started(form, call.theta, settings["seed"])
+
+    def arrays(state: State) -> dict[str, np.ndarray]:
+        reached = parts.collect(state.users)
+        return {"theta": state.theta, CHECKPOINT: task.digest} | saved(task.compared, reached, len(form.observed()[0]))
+
+    def save(state: State) -> None:
+        if call.checkpoint.due:
+            call.checkpoint.save(last=True, **arrays(state))
+
+    if settings["learn"] == "evidence":
+        tol = settings["evidence_tol"]
+        found = maximise(evidence, problem, theta, users, tol=tol, max_iter=limit, report=call.report, save=save)
+        call.checkpoint.save(last=True, **arrays(found.state.chosen))
+        return found
+    if (learned := form.learned) is None:
+        raise UnsupportedModelError(
+            f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
+            f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma and to have fewer "
+            f"columns than items, and a kernel without hyperparameters; leave out learn=."
+        )
+    engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
+    found = run(engine, form, evidence.at(form, theta, users), max_iter=limit + 1, report=call.report)
+    engine.save(found.state.chosen, last=True)
+    return found
+
+
+def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, found: Run[State]) -> bool:
+    """Return whether a converged search has no maximum: the evidence is as high for much larger parameters.
+
+    Users that agree with each other and with themselves are the more probable, the further utilities are apart.
+    """
+    flat, best = form.form.flat, found.state.chosen
+    if not flat or not found.status.converged or evidence.may_stop(found.state) is not None:
+        return False
+    mean, factors, scale = form.prior(best.theta)[0]
+    larger = UtilityPrior(
+        mean * (_LARGER if "mean" in flat else 1.0),
+        factors * (_LARGER if "factors" in flat else 1.0),
+        scale * (_LARGER**2 if "sigma" in flat else 1.0),
+    )
+    try:
+        there = evidence.at(form, form.theta_of(best.theta, larger), best.users)
+    except NumericalError:
+        return False
+    return there.objective > best.objective - _FALL * evidence.n_pairs
+
+
+def _without_end(form: CompiledPreferences) -> str:
+    """Return the note of a status on evidence without a maximum."""
+    priors = {"mean": "pm.Normal", "factors": "pm.Normal", "sigma": "pm.HalfNormal"}
+    own = {name: priors[key] for key, name in form.form.variables.items() if key in form.form.flat}
+    return (
+        f"which has no maximum: it is as high at {_LARGER:.0f} times {', '.join(own)}, as the comparisons contradict "
+        f"each other too little. Give proper priors, such as "
+        f"{', '.join(f'{prior}({name!r}, ...)' for name, prior in own.items())}"
+    )
+
+
+def _held_out(task: Task) -> np.ndarray:
+    """Return which comparisons, (P,), are held out while hyperparameters are learned: of no user all."""
+    compared, share = task.compared, task.settings["held_out"]
+    if share == "auto":
+        found_by_them = task.call.hyper == "optimize" and task.call.form.free & {"mean", "factors"}
+        share = _SHARE if found_by_them else 0.0
+    draws = np.random.default_rng(task.settings["seed"]).random(len(compared.order))
+    ends = compared.comparisons.pair_ends
+    most = np.repeat(np.maximum.reduceat(draws, ends[:-1]), np.diff(ends))
+    return (draws < share) & (draws < most)
+
+
+def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndarray:
+    """Return the first hyperparameters: small random factors in place of zeros, if these are learned."""
+    prior, _ = form.prior(theta)
+    if "factors" not in form.form.variables or prior.factors.any():
+        return theta
+    draws = np.random.default_rng(seed).standard_normal(prior.factors.shape)
+    return form.theta_of(theta, prior._replace(factors=_FIRST_SCALE * draws))

@@ -1,0 +1,287 @@
+"""Fits of preferences integrated over scales: against importance sampling, quadrature, modes and themselves."""
+
+import warnings
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.special import logsumexp, ndtr
+from scipy.stats import gamma, halfnorm, norm
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+
+X = np.array([0.0, 0.5, 2.0])
+QUIET = {"draws": 0, "progressbar": False}
+U, PAIRS = 3, 8
+KERNEL = np.exp(-((X[:, None] - X) ** 2)) + 0.1 * np.eye(3)
+
+
+def answers(n_users=U, n_pairs=PAIRS, seed=5):
+    """Answers of people with a scale of one."""
+    rng = np.random.default_rng(seed)
+    utilities = rng.multivariate_normal(np.zeros(3), KERNEL, size=n_users)
+    users = np.repeat(np.arange(n_users), n_pairs)
+    firsts = rng.integers(3, size=len(users))
+    seconds = (firsts + rng.integers(1, 3, size=len(users))) % 3
+    wins = utilities[users, firsts] - utilities[users, seconds] + rng.normal(size=len(users)) > 0
+    return users, np.where(wins, firsts, seconds), np.where(wins, seconds, firsts)
+
+
+def model_of(
+    rows, sigma=lambda name: pm.HalfNormal(name, 1.0), *, length=False, compare=pmep.PairwiseProbit, items="abc"
+):
+    """A model of given comparisons."""
+    users, winners, losers = rows
+    with pm.Model(coords={"user": range(users.max() + 1), "item": list(items)}) as model:
+        f = pmep.PreferenceUtility(
+            "f", kernel=kernel_of(length), sigma=sigma("sigma"), jitter=0.0, dims=("user", "item")
+        )
+        compare("prefers", f, users=users, winners=np.asarray(winners), losers=np.asarray(losers))
+        pm.Deterministic("scaled", f / 2.0)
+    return model
+
+
+def kernel_of(length):
+    if not length:
+        return KERNEL
+    return pm.math.exp(-(((X[:, None] - X) / pm.Gamma("length", 4.0, 4.0)) ** 2)) + 0.1 * np.eye(3)
+
+
+@pytest.fixture(scope="module")
+def few():
+    rows = answers()
+    model = model_of(rows)
+    return rows, model, pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """Weighted draws of sigma and utilities from the prior, given the comparisons."""
+    users, winners, losers = answers()
+    rng, n = np.random.default_rng(0), 600_000
+    sigma = halfnorm.rvs(size=n, random_state=rng)
+    f = sigma[:, None, None] * (rng.normal(size=(n, U, 3)) @ np.linalg.cholesky(KERNEL).T)
+    log_w = norm.logcdf(f[:, users, winners] - f[:, users, losers]).sum(axis=1)
+    return sigma, f, np.exp(log_w - logsumexp(log_w)), logsumexp(log_w) - np.log(n)
+
+
+def test_scale_utilities_and_evidence_are_those_of_importance_sampling(few, sampled):
+    _, _, idata = few
+    sigma, f, weights, log_z = sampled
+    assert "hyperparameters integrated over by" in idata["fit"].attrs["status"]
+    assert "integrated over the prior" in idata["fit"].attrs["log_evidence_is"]
+    # What is left is EP's own error, for people who contradict themselves.
+    assert float(idata["fit"]["log_evidence"]) == pytest.approx(log_z, abs=0.06)
+    for name, values in (("sigma", sigma), ("f", f)):
+        mean = np.tensordot(weights, values, 1)
+        sd = np.sqrt(np.tensordot(weights, (values - mean) ** 2, 1))
+        np.testing.assert_allclose((idata["posterior_mean"][name] - mean) / sd, 0.0, atol=0.05)
+        np.testing.assert_allclose(idata["posterior_sd"][name] / sd, 1.0, atol=0.07)
+        drawn = group(idata, "posterior")[name].to_numpy().reshape(-1, *np.shape(mean))
+        np.testing.assert_allclose((drawn.mean(axis=0) - mean) / sd, 0.0, atol=0.1)
+        np.testing.assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.1)
+    # At the mode sigma has no spread, and utilities have half of it.
+    with pytest.warns(UserWarning, match="less certain"):
+        mode = pmep.fit(model=few[1], hyper="optimize", **QUIET)
+    assert float(mode["posterior_sd"]["f"].mean()) < 0.8 * float(idata["posterior_sd"]["f"].mean())
+
+
+def test_draws_are_joint(few, sampled):
+    _, _, idata = few
+    sigma, f, weights, _ = sampled
+    drawn = group(idata, "posterior")
+    size = np.abs(f).mean(axis=(1, 2))
+    expected = np.cov(sigma, size, aweights=weights)
+    found = np.cov(drawn["sigma"].values.ravel(), np.abs(drawn["f"].values).mean(axis=(2, 3)).ravel())
+    correlations = [c[0, 1] / np.sqrt(c[0, 0] * c[1, 1]) for c in (found, expected)]
+    assert correlations[0] == pytest.approx(correlations[1], abs=0.06)
+    np.testing.assert_allclose(drawn["scaled"], drawn["f"] / 2.0)
+    users, winners, losers = few[0]
+    d = drawn["f"].values[..., users, winners] - drawn["f"].values[..., users, losers]
+    np.testing.assert_allclose(group(idata, "log_likelihood")["prefers"], norm.logcdf(d), atol=1e-9)
+
+
+def test_predictions_are_those_of_importance_sampling(few, sampled):
+    _, model, idata = few
+    _, f, weights, _ = sampled
+    first, second = np.triu_indices(3, 1)
+    rows = np.repeat(np.arange(U), 3), np.tile(first, U), np.tile(second, U)
+    chance = ndtr(f[:, rows[0], rows[1]] - f[:, rows[0], rows[2]])
+    said = np.exp(pmep.log_predictive(idata, model, {"prefers": rows})["prefers"].to_numpy())
+    np.testing.assert_allclose(said, weights @ chance, atol=0.012)
+    ranks = pmep.rank_items(idata, model, user=list(range(U)))
+    best = np.argmax(f, axis=2)
+    expected = np.array([[weights @ (best[:, u] == k) for k in range(3)] for u in range(U)])
+    np.testing.assert_allclose(ranks["probability_best"], expected, atol=0.03)
+    np.testing.assert_allclose(ranks["rank_probability"].sum("item"), 1.0)
+    asked = pmep.next_pairs(idata, model, user=1, n=3)
+
+    def entropy(p):
+        return -(p * np.log2(p) + (1.0 - p) * np.log2(1.0 - p))
+
+    own = np.clip(chance[:, 3:6], 1e-12, 1.0 - 1e-12)
+    information = entropy(weights @ own) - weights @ entropy(own)
+    np.testing.assert_allclose(np.sort(asked["information"])[::-1], np.sort(information)[::-1], atol=0.01)
+
+
+@pytest.mark.parametrize("method", ["ep", "laplace", "jaakkola"])
+def test_two_scales_are_those_of_a_fine_grid_of_fits(method):
+    """Quadrature of the evidences of fits at given hyperparameters, on a wide and fine grid."""
+    model = model_of(answers(), length=True, compare=pmep.PairwiseLogit)
+    idata = pmep.fit(method, model=model, **QUIET)
+    grid = np.linspace(*np.log([5e-4, 12.0]), 25), np.linspace(*np.log([0.1, 4.5]), 13)
+    density, sigmas, lengths = np.empty((25, 13)), *map(np.exp, grid)
+    for i, sigma in enumerate(sigmas):
+        for j, length in enumerate(lengths):
+            at = pmep.fit(method, model=model, hyper="fixed", start={"sigma": sigma, "length": length}, **QUIET)
+            density[i, j] = float(at["fit"]["log_evidence"])
+    density += (halfnorm.logpdf(sigmas) + grid[0])[:, None] + gamma.logpdf(lengths, 4.0, scale=0.25) + grid[1]
+    cell = np.log((grid[0][1] - grid[0][0]) * (grid[1][1] - grid[1][0]))
+    assert float(idata["fit"]["log_evidence"]) == pytest.approx(logsumexp(density) + cell, abs=0.01)
+    weights = np.exp(density - logsumexp(density))
+    for name, values, shares in (("sigma", sigmas, weights.sum(1)), ("length", lengths, weights.sum(0))):
+        mean = shares @ values
+        assert float(idata["posterior_mean"][name]) == pytest.approx(mean, rel=0.01)
+        sd = np.sqrt(shares @ (values - mean) ** 2)
+        assert float(idata["posterior_sd"][name]) == pytest.approx(sd, rel=0.03)
+
+
+def test_many_people_give_the_utilities_of_the_mode():
+    model = model_of(answers(n_users=300))
+    found, mode = pmep.fit(model=model, **QUIET), pmep.fit(model=model, hyper="optimize", **QUIET)
+    np.testing.assert_allclose(found["posterior_mean"]["f"], mode["posterior_mean"]["f"], atol=0.03)
+    np.testing.assert_allclose(found["posterior_sd"]["f"] / mode["posterior_sd"]["f"], 1.0, atol=0.03)
+    assert float(found["posterior_mean"]["sigma"]) == pytest.approx(float(mode["posterior_mean"]["sigma"]), rel=0.03)
+    assert 0.02 < float(found["posterior_sd"]["sigma"]) < 0.2
+
+
+def test_a_file_keeps_the_mixture(few, tmp_path):
+    rows, model, idata = few
+    path = str(tmp_path / "fit.nc")
+    idata.to_netcdf(path)
+    again = az.from_netcdf(path)
+    for one in ({"prefers": rows},):
+        before, after = (pmep.log_predictive(found, model, one)["prefers"] for found in (idata, again))
+        np.testing.assert_array_equal(before, after)
+    ranks = (pmep.rank_items(found, model, user=[0, 2])["rank_probability"] for found in (idata, again))
+    np.testing.assert_array_equal(*ranks)
+
+
+def test_parts_give_what_the_whole_gives(few):
+    _, model, idata = few
+    parts = pmep.fit(model=model, partitions=2, **QUIET)
+    assert float(parts["fit"]["log_evidence"]) == pytest.approx(float(idata["fit"]["log_evidence"]), abs=1e-6)
+    np.testing.assert_allclose(parts["posterior_sd"]["f"], idata["posterior_sd"]["f"], rtol=1e-5)
+
+
+def test_new_people_and_items_have_the_scale_of_the_earlier_fit(few):
+    """A person without comparisons has the prior, integrated over the posterior of sigma."""
+    _, _, idata = few
+    rows = np.array([0, 0]), np.array([0, 1]), np.array([1, 2])
+    model = model_of(rows)
+    with model:
+        found = pmep.fit(hyper="fixed", start=idata, **QUIET)
+    assert "as the earlier fit left them" in found["fit"].attrs["status"]
+    assert "averaged over" in found["fit"].attrs["log_evidence_is"]
+    for what in ("posterior_mean", "posterior_sd"):
+        assert float(found[what]["sigma"]) == pytest.approx(float(idata[what]["sigma"]), rel=1e-9)
+    nodes = group(idata, "fit")
+    held = [
+        pmep.fit(model=model, hyper="fixed", start={"sigma": float(s)}, **QUIET) for s in nodes["hyper_point_sigma"]
+    ]
+    mean = sum(float(w) * one["posterior_mean"]["f"] for w, one in zip(nodes["hyper_weight"], held))
+    np.testing.assert_allclose(found["posterior_mean"]["f"], mean, rtol=1e-6)
+    log_z = [float(one["fit"]["log_evidence"]) for one in held]
+    expected = logsumexp(log_z, b=nodes["hyper_weight"].to_numpy())
+    assert float(found["fit"]["log_evidence"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_collapsing_mode_is_integrated():
+    """People who answer by coins: the mode of sigma is near zero, its posterior is not."""
+    rows = np.repeat([0, 1], 4), np.array([0, 1, 1, 2, 2, 0, 0, 1]), np.array([1, 0, 2, 1, 0, 2, 1, 0])
+    model = model_of(rows)
+    found = pmep.fit(model=model, **QUIET)
+    with pytest.warns(UserWarning, match="less certain"):
+        mode = pmep.fit(model=model, hyper="optimize", **QUIET)
+    assert float(mode["posterior_mean"]["sigma"]) < 0.1 * float(found["posterior_mean"]["sigma"])
+    grid = np.linspace(-12.0, 3.0, 300)
+    density = [
+        float(pmep.fit(model=model, hyper="fixed", start={"sigma": np.exp(t)}, **QUIET)["fit"]["log_evidence"])
+        for t in grid[::10]
+    ]
+    log_p = np.interp(grid, grid[::10], density) + halfnorm.logpdf(np.exp(grid)) + grid
+    weights = np.exp(log_p - logsumexp(log_p))
+    assert float(found["posterior_mean"]["sigma"]) == pytest.approx(weights @ np.exp(grid), rel=0.02)
+
+
+def test_wide_proper_priors_are_integrated():
+    rows = answers()
+    found = pmep.fit(model=model_of(rows, lambda name: pm.LogNormal(name, 0.0, 3.0)), **QUIET)
+    assert bool(found["fit"]["converged"])
+    assert "integrated" in found["fit"].attrs["status"]
+
+
+def test_flat_priors_are_estimated_and_a_posterior_without_end_is_told():
+    agreeing = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([1, 2, 1, 2])
+    with pytest.warns(pmep.ConvergenceWarning, match="not fallen on the way to sigma .* 'sigma' a proper prior"):
+        endless = pmep.fit(model=model_of(agreeing, pm.HalfFlat), hyper="integrate", **QUIET)
+    assert np.isfinite(endless["posterior_sd"]["f"]).all()
+    # Contradictions make the posterior proper.
+    model = model_of(answers(20), pm.HalfFlat)
+    assert "integrated" in pmep.fit(model=model, hyper="integrate", **QUIET)["fit"].attrs["status"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'f' is less certain", UserWarning)
+        assert "at their mode" in pmep.fit(model=model, **QUIET)["fit"].attrs["status"]
+
+
+def test_what_cannot_be_integrated_is_refused_with_the_reason():
+    users, winners, losers = answers()
+    with pm.Model() as model:
+        b, sigma = pm.Normal("b", 0.0, 1.0, shape=3), pm.HalfNormal("sigma", 1.0)
+        f = pmep.PreferenceUtility("f", b=b, sigma=sigma, n_users=U)
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    with pytest.raises(ValueError, match=r"single numbers, and 'b' has 3; use hyper='optimize'"):
+        pmep.fit(model=model, hyper="integrate", **QUIET)
+    one = model_of(answers())
+    with pytest.raises(ValueError, match=r"held_out=0.2 leaves some out"):
+        pmep.fit(model=one, hyper="integrate", held_out=0.2, **QUIET)
+    with pytest.raises(ValueError, match=r"needs learn='evidence'"):
+        pmep.fit(model=one, hyper="integrate", learn="em", **QUIET)
+
+
+def test_more_than_three_scales_are_at_their_mode_and_the_status_says_so():
+    users, winners, losers = answers(100)
+    with pm.Model() as model:
+        own = [pm.HalfNormal(name, 1.0) for name in ("first", "second", "third", "fourth")]
+        kernel = pm.math.stack(own[:3]) * np.eye(3)
+        f = pmep.PreferenceUtility("f", kernel=kernel, sigma=0.5 + own[3], n_users=100)
+        pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'f' is less certain", UserWarning)
+        status = pmep.fit(model=model, **QUIET)["fit"].attrs["status"]
+    assert "takes up to 3 hyperparameters, and the model has 4" in status
+    with pytest.raises(ValueError, match="up to 3 hyperparameters"):
+        pmep.fit(model=model, hyper="integrate", **QUIET)
+
+
+def test_an_interrupted_integration_returns_the_mode(few, monkeypatch):
+    calls = []
+
+    def stopping(*given, **options):
+        calls.append(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymc_ep.forms.preferences.methods.integration.lattice", stopping)
+    with pytest.warns(pmep.ConvergenceWarning, match="interrupted after 2 fits: the hyperparameters are at their mode"):
+        found = pmep.fit(model=few[1], **QUIET)
+    assert calls
+    assert float(found["posterior_sd"]["sigma"]) == 0.0
+
+
+def test_dear_fits_leave_the_mode(few, monkeypatch):
+    monkeypatch.setattr("pymc_ep.forms.preferences.methods.integration._OPERATIONS", 1.0)
+    with pytest.warns(UserWarning, match="less certain than this fit says"):
+        found = pmep.fit(model=few[1], **QUIET)
+    assert "dear: hyper='integrate' makes 20" in found["fit"].attrs["status"]
