@@ -70,7 +70,6 @@ def test_layout(by_ep, by_bounds):
         assert result["posterior_sd"]["level"].shape == ()
         posterior = group(result, "posterior")
         assert posterior["u"].shape == (4, 25, *SHAPE)
-        assert set(group(result, "log_likelihood").data_vars) == {"y"}
         np.testing.assert_allclose(posterior["level"], posterior["u"].mean(("row", "column")), rtol=1e-12)
 
 
