@@ -45,12 +45,16 @@ fit takes 20 times as long at 50 observations, and 4 times at 2000, where a fact
 takes half as long."""
 
 
-def check_numbers(draws: int | None, chains: int, random_seed: RandomSeed) -> None:
-    """Raise for invalid numbers of draws or chains, and for invalid seeds."""
+def check_numbers(draws: int | None, chains: int, random_seed: RandomSeed, log_likelihood: bool) -> None:
+    """Raise for invalid numbers of draws or chains, for invalid seeds, and for log likelihoods of no draws."""
     if draws is not None and (not isinstance(draws, int | np.integer) or draws < 0):
         raise ValueError(f"draws={draws!r} must be a whole number of at least 0, or None.")
     if not isinstance(chains, int | np.integer) or chains < 1:
         raise ValueError(f"chains={chains!r} must be a whole number of at least 1.")
+    if log_likelihood and draws == 0:
+        raise ValueError(
+            "log_likelihood=True asks for densities of draws, and draws=0 for none; give draws= or leave it."
+        )
     check_seed(random_seed)
 
 

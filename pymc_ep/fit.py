@@ -48,6 +48,7 @@ def fit(
     hyper: str = "auto",
     draws: int | None = None,
     chains: int = 4,
+    log_likelihood: bool = False,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
     start: Container | dict[str, Any] | None = None,
@@ -87,6 +88,9 @@ def fit(
         moments only.
     chains : int
         Independent draws are laid out in so many chains.
+    log_likelihood : bool
+        Whether to store log likelihoods of the draws, which `pymc.compute_log_likelihood` adds to any result, and
+        their joint log densities under the model and under the approximation.
     random_seed : optional
         Of the draws; anything that `numpy.random.default_rng` takes.
     progressbar : bool
@@ -133,8 +137,8 @@ def fit(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Whatever `pymc.sample` returns, with the groups ``posterior``, ``log_likelihood``, ``observed_data``,
-        ``constant_data``, ``fit`` and ``fit_state``.
+        Whatever `pymc.sample` returns, with the groups ``posterior``, ``observed_data``, ``constant_data``, ``fit``
+        and ``fit_state``.
 
     Raises
     ------
@@ -156,7 +160,7 @@ def fit(
         raise TypeError("fit() takes the model by keyword: fit(model=model), or no model in its `with` block.")
     model = pm.modelcontext(model)
     check_dims(model)
-    check_numbers(draws, chains, random_seed)
+    check_numbers(draws, chains, random_seed, log_likelihood)
     check_blas_cores(blas_cores)
     form = compiled_form(model, latent, compile_kwargs)
     chosen = get_method(method, form.form)
@@ -178,7 +182,7 @@ def fit(
         }
         sentence = "" if why is None else why.sentence
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
-        return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, sentence)
+        return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, log_likelihood, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
     identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
@@ -202,7 +206,9 @@ def fit(
         settings = {"hyper": hyper, "latent": list(form.form.latent_names), "chains": chains}
         timings = {"compile_time": compiled - began, "run_time": time.perf_counter() - compiled}
         layout = layout_of(draws, chains, solution)
-        return write_solution(model, form, chosen.name, solution, settings, timings, layout, random_seed)
+        return write_solution(
+            model, form, chosen.name, solution, settings, timings, layout, random_seed, log_likelihood=log_likelihood
+        )
 
 
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:

@@ -49,6 +49,7 @@ def sample(
     start: Container | dict[str, Any] | None,
     arguments: dict[str, Any],
     options: dict[str, Any],
+    log_likelihood: bool,
     why: str,
 ) -> Container:
     """Marginalise, sample by `pymc.sample` with `arguments`, and recover; `why` goes into the status of the result."""
@@ -77,7 +78,9 @@ def sample(
     with blas_threads(form, arguments["blas_cores"]):
         requested = _ChainRequest(arguments["draws"], why)
         seed, progressbar = arguments["random_seed"], arguments["progressbar"]
-        return _recover(sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, requested)
+        return _recover(
+            sampled, model, form, chosen, None, _MOST_FITS, seed, progressbar, options, log_likelihood, requested
+        )
 
 
 def marginalize(
@@ -146,6 +149,7 @@ def recover(
     method: str | None = None,
     draws: int | None = None,
     max_fits: int = _MOST_FITS,
+    log_likelihood: bool = False,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
     blas_cores: int | str | None = "auto",
@@ -168,7 +172,7 @@ def recover(
         rounding up.
     max_fits : int
         Most draws of the hyperparameters that are fitted at; with more of them, evenly spaced ones of each chain.
-    random_seed, progressbar, blas_cores
+    log_likelihood, random_seed, progressbar, blas_cores
         As in `fit`.
 
     Returns
@@ -209,7 +213,7 @@ def recover(
         ) from error
     chosen = _sampling_method(method, form, options)
     with blas_threads(form, blas_cores):
-        return _recover(idata, model, form, chosen, draws, max_fits, random_seed, progressbar, options)
+        return _recover(idata, model, form, chosen, draws, max_fits, random_seed, progressbar, options, log_likelihood)
 
 
 def _recover(
@@ -222,6 +226,7 @@ def _recover(
     random_seed: RandomSeed,
     progressbar: bool,
     options: dict[str, Any],
+    log_likelihood: bool,
     requested: "_ChainRequest | None" = None,
 ) -> Container:
     """Fit at draws of the hyperparameters."""
@@ -254,6 +259,7 @@ def _recover(
         {"compile_time": 0.0, "run_time": time.perf_counter() - began},
         (chains, each * len(range(0, length, step)), ""),
         random_seed,
+        log_likelihood=log_likelihood,
         given={name: np.repeat(values, each, axis=1) for name, values in kept.items()},
         others={name: compat.group(idata, name) for name in compat.group_names(idata)},
     )

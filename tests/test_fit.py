@@ -1,7 +1,5 @@
 """`fit` from a model block to the container, against closed forms and its own moments."""
 
-import sys
-
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -40,7 +38,15 @@ def counts_model():
 
 @pytest.fixture(scope="module")
 def counts_fit(counts_model):
-    return pmep.fit(model=counts_model, hyper="optimize", chains=CHAINS, draws=DRAWS, random_seed=4, progressbar=False)
+    return pmep.fit(
+        model=counts_model,
+        hyper="optimize",
+        chains=CHAINS,
+        draws=DRAWS,
+        log_likelihood=True,
+        random_seed=4,
+        progressbar=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -391,14 +397,21 @@ def test_names_that_other_packages_give():
     assert idata["posterior"]["1|group_offset"].shape == (1, 10, 3)
 
 
-def test_draws_without_their_log_likelihood(monkeypatch):
-    """Where it would take more than the limit, draws come alone and an attribute says so."""
-    monkeypatch.setattr(sys.modules["pymc_ep.results.writing"], "_STORED_LOG_LIKELIHOODS", 10)
+def test_densities_of_draws_are_added_on_request():
+    """As `pm.sample` has it; PyMC's own function adds the log likelihoods to a fit without them."""
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, 1, shape=3)), observed=[1, 2, 3])
-    idata = pmep.fit(model=model, progressbar=False, draws=10, chains=1)
-    assert idata["fit"].attrs["left_out"].startswith("log_likelihood, log_p and log_q left out")
-    assert not has_group(idata, "log_likelihood")
+    options = {"model": model, "progressbar": False, "draws": 10, "chains": 1, "random_seed": 1}
+    without, stored = pmep.fit(**options), pmep.fit(log_likelihood=True, **options)
+    assert not has_group(without, "log_likelihood")
+    assert not {"log_p", "log_q"} & set(without["fit"]) and {"log_p", "log_q"} <= set(stored["fit"])
+    np.testing.assert_array_equal(group(without, "posterior")["a"], group(stored, "posterior")["a"])
+    added = pm.compute_log_likelihood(without, model=model, progressbar=False)
+    np.testing.assert_allclose(
+        group(added, "log_likelihood")["y"], group(stored, "log_likelihood")["y"], rtol=1e-8, atol=1e-10
+    )
+    with pytest.raises(ValueError, match="log_likelihood=True asks for densities of draws, and draws=0 for none"):
+        pmep.fit(log_likelihood=True, **options | {"draws": 0})
 
 
 def test_dims_whose_length_is_that_of_their_data():

@@ -128,7 +128,7 @@ def test_gradient_against_finite_differences():
 
 def test_log_p_is_that_of_the_model():
     model = hierarchical_counts()
-    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=1, **QUIET)
+    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=1, log_likelihood=True, **QUIET)
     draws = {name: np.asarray(result["posterior"][name])[0] for name in ("mu", "tau", "u", "b")}
     logp = model.compile_logp(mode=numpy_mode())
     for k, found in enumerate(np.asarray(fit_group(result)["log_p"])[0]):
@@ -138,7 +138,15 @@ def test_log_p_is_that_of_the_model():
 
 def test_weights_average_to_the_evidence():
     """With Gaussian noise the approximation is exact, so that every weight p / q is the evidence."""
-    result = pmep.fit(model=mixed_model(), hyper="fixed", start={"tau": 2.0, "sigma": 1.5}, draws=20, chains=1, **QUIET)
+    result = pmep.fit(
+        model=mixed_model(),
+        hyper="fixed",
+        start={"tau": 2.0, "sigma": 1.5},
+        draws=20,
+        chains=1,
+        log_likelihood=True,
+        **QUIET,
+    )
     fit = fit_group(result)
     np.testing.assert_allclose(fit["log_p"] - fit["log_q"], restricted(2.0, 1.5)[0], rtol=1e-9)
 

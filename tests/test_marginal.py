@@ -193,9 +193,7 @@ def test_nuts_on_the_evidence():
     assert marginal["ep_log_evidence"].owner.op.counts.failed == 0
 
     result = pmep.recover(sampled, model, max_fits=100, random_seed=1, progressbar=False)
-    assert {"posterior", "log_likelihood", "observed_data", "fit", "fit_state", "sample_stats"} <= set(
-        group_names(result)
-    )
+    assert {"posterior", "observed_data", "fit", "fit_state", "sample_stats"} <= set(group_names(result))
     gain = np.exp(2 * logs)[:, None] * eigenvalues / spread
     mean = weight @ (gain * along) @ vectors.T
     fit = group(result, "fit")
@@ -216,10 +214,11 @@ def test_sample_is_marginalize_sample_recover(model, monkeypatch):
     monkeypatch.setattr(pm, "sample", sample)
     options = {"chains": 3, "random_seed": 7, "progressbar": False}
     start = {"scale": np.array([2.0, 0.1])}
-    more = {"target_accept": 0.95, "tune": 50}
-    found = pmep.fit(model=model, hyper="sample", draws=5, start=start, sample_kwargs=more, **options)
-    expected = pmep.recover(container({"scale": scale}), model, random_seed=7, progressbar=False)
-    np.testing.assert_array_equal(group(found, "posterior")["f"], group(expected, "posterior")["f"])
+    more, stored = {"target_accept": 0.95, "tune": 50}, options | {"log_likelihood": True}
+    found = pmep.fit(model=model, hyper="sample", draws=5, start=start, sample_kwargs=more, **stored)
+    expected = pmep.recover(container({"scale": scale}), model, log_likelihood=True, random_seed=7, progressbar=False)
+    for name, variable in (("posterior", "f"), ("log_likelihood", "y")):
+        np.testing.assert_array_equal(group(found, name)[variable], group(expected, name)[variable])
     ((draws, given),) = calls
     assert draws == 5
     assert {name: given[name] for name in options | more} == options | more
@@ -231,7 +230,7 @@ def test_recovered_dims_coords_and_moments(model):
     rng = np.random.default_rng(3)
     scale = np.exp(rng.normal(0.0, 0.3, size=(2, 7, 2)))
     given = container({"scale": scale})
-    result = pmep.recover(given, model, draws=400, random_seed=1, progressbar=False)
+    result = pmep.recover(given, model, draws=400, log_likelihood=True, random_seed=1, progressbar=False)
     posterior = group(result, "posterior")
     assert posterior["f"].dims == ("chain", "draw", "x")
     assert posterior["scale"].dims == ("chain", "draw", "part")

@@ -100,3 +100,28 @@ def test_importing_the_package_imports_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert done.stdout == ""
+
+
+LOADED = """
+import sys
+import pymc
+before = set(sys.modules)
+import pymc_ep
+print(*sorted(set(sys.modules) - before))
+"""
+HEAVY = (
+    *("dask", "distributed", "jax", "joblib", "matplotlib", "numba", "pyarrow", "pylops", "pywt", "skimage"),
+    *(f"scipy.{room}" for room in ("integrate", "interpolate", "ndimage", "optimize", "spatial", "stats")),
+    *(f"pymc_ep.forms.{form}" for form in ("bilinear", "latent_gaussian", "paired_symbols", "preferences")),
+)
+"""What the first function that needs it imports: libraries, and the forms with the engines that only they use."""
+
+
+def test_importing_the_package_loads_nothing_unasked():
+    """In a new process, beyond what `import pymc` loads by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    loaded = done.stdout.split()
+    assert "pymc_ep.fit" in loaded
+    assert not [name for name in loaded if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]

@@ -101,7 +101,8 @@ def replicate(family: str, truth: dict[str, np.ndarray], index: int, hyper: str)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            fit = pmep.fit(model=model, progressbar=False, draws=DRAWS, chains=1, random_seed=1000 + index, **options)
+            layout = {"draws": DRAWS, "chains": 1, "log_likelihood": True, "random_seed": 1000 + index}
+            fit = pmep.fit(model=model, progressbar=False, **layout, **options)
         except pmep.NumericalError as error:
             return {"failed": str(error)}
     warned = any(issubclass(w.category, pmep.ConvergenceWarning) for w in caught) or not bool(fit["fit"]["converged"])

@@ -5,8 +5,8 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+import scipy
 import xarray as xr
-from scipy.stats import wasserstein_distance
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.exceptions import did_you_mean
@@ -143,7 +143,7 @@ def _rows(
     table["sd_ratio"] = sd / sd_mcmc
     if draws is not None:
         pairs = zip(flat_draws(draws), sample, sd_mcmc)
-        table["wasserstein"] = [wasserstein_distance(own, other) / scale for own, other, scale in pairs]
+        table["wasserstein"] = [scipy.stats.wasserstein_distance(own, other) / scale for own, other, scale in pairs]
     return table
 
 

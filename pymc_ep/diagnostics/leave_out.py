@@ -16,13 +16,15 @@ from pymc_ep.engines.loop import run
 from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
-from pymc_ep.predict.rebuild import single_posterior_of
+from pymc_ep.predict.rebuild import posterior_of, single_posterior_of
 from pymc_ep.results import fit_group
 
 __all__ = ["loo", "only_name", "weights_without"]
 
 _LOO = "_loo"
 """Suffix of leave-one-out densities in the group ``fit``."""
+_DRAWS = 1000
+"""Draws made here if the fit stored no log likelihoods: the default number of draws a chain."""
 _MAX_ITER = 200
 """Most iterations of EP on the observations of one group: the default of ``max_iter``."""
 _DETERMINED = 1e-9
@@ -43,7 +45,7 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Result of `pymc_ep.fit`.
     model : pymc.Model, optional
-        The fitted model, by default that of the context; needed with `groups` alone.
+        The fitted model. With `groups` it is needed, by default that of the context.
     var_name : str, optional
         The observed variable; may be left out where there is one only.
     groups : str or array_like, optional
@@ -57,8 +59,9 @@ def loo(
     arviz.ELPDData
         With pointwise values (``loo_i`` of ArviZ 0.x, ``elpd_i`` of ArviZ 1), one for each observation or group;
         ``se``, the standard error of their sum; and ``p_loo`` (``p``), by which the log predictive density of the same
-        observations under the posterior's draws is higher, NaN where the fit has kept no log likelihoods. Where the
-        fit mixes over hyperparameters, so do these values; with ``hyper="optimize"`` hyperparameters are at their mode.
+        observations under the posterior's draws is higher: those of the fit, or 1000 draws made here where it has no
+        log likelihoods and `model` is given; else NaN. Where the fit mixes over hyperparameters, so do
+        these values; with ``hyper="optimize"`` hyperparameters are at their mode.
 
     Raises
     ------
@@ -70,10 +73,12 @@ def loo(
     """
     fit = fit_group(idata)
     name = only_name(_loo_names(fit), var_name)
-    pointwise, in_sample, reached = fit[f"{name}{_LOO}"].rename(name), _draws_of_log_likelihood(idata, name), True
+    pointwise, reached = fit[f"{name}{_LOO}"].rename(name), True
+    model = model if groups is None else pm.modelcontext(model)
+    in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is not None:
         labels, which, dim = _grouped(idata, pointwise, groups)
-        posterior = single_posterior_of(idata, pm.modelcontext(model))
+        posterior = single_posterior_of(idata, model)
         values, reached = _group_densities(posterior, name, which, len(labels))
         pointwise = xr.DataArray(values, dims=dim, coords={dim: labels}, name=name)
         in_sample = None if in_sample is None else _group_sums(in_sample, which, len(labels))
@@ -123,12 +128,17 @@ def _loo_names(fit: xr.Dataset) -> list[str]:
     return names
 
 
-def _draws_of_log_likelihood(idata: Container, name: str) -> np.ndarray | None:
-    """Return the log likelihoods of all draws, (s, n); None where the fit did not store them."""
-    if not has_group(idata, "log_likelihood") or name not in (kept := group(idata, "log_likelihood")):
+def _draws_of_log_likelihood(idata: Container, model: pm.Model | None, name: str) -> np.ndarray | None:
+    """Return the log likelihoods of all draws, (s, n), or, for a model, of new ones; None without either."""
+    if has_group(idata, "log_likelihood") and name in (kept := group(idata, "log_likelihood")):
+        values = kept[name].transpose("chain", "draw", ...).to_numpy()
+        return values.reshape(values.shape[0] * values.shape[1], -1)
+    if model is None:
         return None
-    values = kept[name].transpose("chain", "draw", ...).to_numpy()
-    return values.reshape(values.shape[0] * values.shape[1], -1)
+    posterior = posterior_of(idata, model, ())
+    drawn = posterior.draws(_DRAWS, np.random.default_rng(0), log_likelihood=True).log_likelihood
+    # A vector of correlated observations has no log likelihoods of its own.
+    return drawn[name].reshape(_DRAWS, -1) if name in drawn else None
 
 
 def _grouped(idata: Container, pointwise: xr.DataArray, groups: ArrayLike) -> tuple[np.ndarray, np.ndarray, str]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-import pywt
 from pymc.distributions.continuous import FlatRV
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import Continuous, SymbolicRandomVariable
@@ -27,6 +26,9 @@ from pymc_ep.distributions.potentials import (
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.numerics.factorisation.quad_forest import Forest, quad_forest
 from pymc_ep.operators import LinearMap, Mask, Wavelet2D, apply_operator
+
+if TYPE_CHECKING:
+    import pywt
 
 __all__ = ["Component", "WaveletTree", "WaveletTreeRV", "each_probability"]
 
@@ -208,7 +210,7 @@ class WaveletTree(Continuous):
         low: Any,
         high: Any,
         shape: Any = None,
-        wavelet: str | pywt.Wavelet = "db2",
+        wavelet: "str | pywt.Wavelet" = "db2",
         scaling: Any = None,
         transition: Mapping[str, Any] | None = None,
         learned: Callable[[str, tuple[int, ...]], Any] | None = None,

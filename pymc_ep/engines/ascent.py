@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from pymc_ep.engines.base import Status
 from pymc_ep.exceptions import InvalidDataError, NumericalError
@@ -77,7 +77,7 @@ def _progress(state: AscentState) -> str:
 
 def lbfgs(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]], theta: np.ndarray, **options: Any
-) -> scipy.optimize.OptimizeResult:
+) -> "scipy.optimize.OptimizeResult":
     """Maximise by L-BFGS.
 
     Parameters

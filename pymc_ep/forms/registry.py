@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from threading import RLock
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -122,6 +124,22 @@ _FORMS: dict[type, FormEntry] = {}
 """Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
+_BUILT_IN = ["bilinear", "latent_gaussian", "paired_symbols", "preferences", "sparse_linear"]
+"""Folders of forms still to be imported: at the first look-up or registration, since most of the package is in them."""
+_IMPORTING = RLock()
+
+
+def _import_built_in() -> None:
+    """Import the forms of this package, which register themselves, before those of others."""
+    with _IMPORTING:
+        left = _BUILT_IN.copy()
+        _BUILT_IN.clear()  # they call this function in turn
+        try:
+            while left:
+                import_module(f"pymc_ep.forms.{left[0]}.registration")
+                del left[0]
+        finally:
+            _BUILT_IN.extend(left)  # after an interrupt
 
 
 def register_form(entry: FormEntry) -> FormEntry:
@@ -136,6 +154,7 @@ def register_form(entry: FormEntry) -> FormEntry:
     ValueError
         Where the form is registered already.
     """
+    _import_built_in()
     if entry.form in _FORMS:
         raise ValueError(f"A form {entry.form.__name__} is registered already.")
     _FORMS[entry.form] = entry
@@ -154,6 +173,7 @@ def register_method(method: Method) -> Method:
     ValueError
         Where the form has a method of that name already.
     """
+    _import_built_in()
     key = (method.name, method.form)
     if key in _METHODS:
         raise ValueError(f"A method {method.name!r} for {method.form.__name__} is registered already.")
@@ -163,17 +183,19 @@ def register_method(method: Method) -> Method:
 
 def forms() -> tuple[FormEntry, ...]:
     """Return all registered forms."""
+    _import_built_in()
     return tuple(_FORMS.values())
 
 
 def methods() -> tuple[Method, ...]:
     """Return all registered methods."""
+    _import_built_in()
     return tuple(_METHODS.values())
 
 
 def solved_by(name: str) -> list[FormEntry]:
     """Return the forms that have a method of that name."""
-    return [entry for entry in _FORMS.values() if (name, entry.form) in _METHODS]
+    return [entry for entry in forms() if (name, entry.form) in _METHODS]
 
 
 def entry_of(form: Form) -> FormEntry:
@@ -184,6 +206,7 @@ def entry_of(form: Form) -> FormEntry:
     UnsupportedModelError
         Where its type is not registered.
     """
+    _import_built_in()
     if type(form) not in _FORMS:
         raise UnsupportedModelError(
             f"The recogniser returned a {type(form).__name__}, which is not registered: call register_form for it."
@@ -193,7 +216,7 @@ def entry_of(form: Form) -> FormEntry:
 
 def recognise(model: Model, latent: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> Form:
     """Return the form of a model, from the first recogniser that accepts it."""
-    latest_first = list(reversed(_FORMS.values()))
+    latest_first = reversed(forms())
     for entry in sorted(latest_first, key=lambda entry: entry.fallback):
         form = None if entry.recogniser is None else entry.recogniser(model, latent, wanted)
         if form is not None:
@@ -212,7 +235,7 @@ def get_method(name: str | None, form: Form) -> Method:
         Where the form has no method.
     """
     kind = type(form)
-    fitting = [method for method in _METHODS.values() if method.form is kind]
+    fitting = [method for method in methods() if method.form is kind]
     if not fitting:
         raise UnsupportedModelError(
             f"The model is of the form {kind.__name__}, for which no method is registered; register_method adds one."
@@ -233,6 +256,6 @@ def get_method(name: str | None, form: Form) -> Method:
 def able_methods(form: Form) -> list[Method]:
     """Return the methods that support a form and all of its sites, those that prefer these sites first."""
     sites = [factor.site for factor in form.factors]
-    fitting = [method for method in _METHODS.values() if method.form is type(form)]
+    fitting = [method for method in methods() if method.form is type(form)]
     able = [method for method in fitting if all(map(method.takes, sites)) and method.takes_form(form)]
     return sorted(able, key=lambda method: not all(map(method.suits, sites)))

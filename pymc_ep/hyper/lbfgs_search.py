@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
@@ -251,8 +251,8 @@ def _search_whitened(objective: Objective, centre: np.ndarray, factor: np.ndarra
 
 
 def _lbfgs(
-    objective: Objective, function: Callable, start: np.ndarray, bounds: scipy.optimize.Bounds | None
-) -> scipy.optimize.OptimizeResult:
+    objective: Objective, function: Callable, start: np.ndarray, bounds: "scipy.optimize.Bounds | None"
+) -> "scipy.optimize.OptimizeResult":
     # The first step of L-BFGS-B between bounds is the whole gradient, which mostly ends on the border.
     first, steepness = function(start)
     scale = 1.0 / max(1.0, float(np.linalg.norm(steepness)))

@@ -6,9 +6,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import scipy
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from scipy import fft, ndimage
+from scipy import fft
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
@@ -136,7 +137,7 @@ class Convolution2D(LinearMap):
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         if self.direct:
-            return ndimage.convolve(x, self.kernel, mode=NDIMAGE_MODES[self.boundary])
+            return scipy.ndimage.convolve(x, self.kernel, mode=NDIMAGE_MODES[self.boundary])
         if not self.cyclic:
             x = np.pad(x, self.padding, mode=PAD_MODES[self.boundary])
         out = fft.irfft2(fft.rfft2(x, self.fft_shape) * self.spectrum, self.fft_shape)
@@ -148,9 +149,9 @@ class Convolution2D(LinearMap):
 
     def _adjoint(self, y: np.ndarray) -> np.ndarray:
         if self.direct and self.boundary != "reflect":
-            return ndimage.correlate(y, self.kernel, mode=NDIMAGE_MODES[self.boundary])
+            return scipy.ndimage.correlate(y, self.kernel, mode=NDIMAGE_MODES[self.boundary])
         if self.direct:
-            return self._fold(ndimage.correlate(np.pad(y, self.padding), self.kernel, mode="constant"))
+            return self._fold(scipy.ndimage.correlate(np.pad(y, self.padding), self.kernel, mode="constant"))
         if not self.cyclic:
             (k, m), (r, c) = self.kernel.shape, self.input_shape
             placed = np.zeros(self.fft_shape)

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pywt
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.operators.base import MATRIX_LIMIT, LinearMap, checked_shape
+
+if TYPE_CHECKING:
+    import pywt
 
 __all__ = ["Wavelet2D"]
 
@@ -60,7 +62,7 @@ class Wavelet2D(LinearMap):
     def __init__(
         self,
         shape: Sequence[int],
-        wavelet: str | pywt.Wavelet,
+        wavelet: "str | pywt.Wavelet",
         levels: int,
         *,
         scaling: bool = False,
@@ -196,7 +198,7 @@ def _moved(n: int, by: int) -> sp.csr_array:
     return sp.csr_array((np.ones(n), (np.arange(n) + by) % n, np.arange(n + 1)), shape=(n, n))
 
 
-def _filter_matrix(n: int, wavelet: pywt.Wavelet) -> sp.csr_array:
+def _filter_matrix(n: int, wavelet: "pywt.Wavelet") -> sp.csr_array:
     """Return one step on a periodic signal, (n, n), whose first n/2 rows are the low-pass half.
 
     Output k of a half is sum_m h[m] x[2k + F/2 - m] with its filter h of F taps, indices modulo n: PyWavelets'
@@ -210,7 +212,9 @@ def _filter_matrix(n: int, wavelet: pywt.Wavelet) -> sp.csr_array:
     return sp.coo_array((taps, places), shape=(n, n)).tocsr()
 
 
-def _orthonormal_wavelet(wavelet: str | pywt.Wavelet) -> pywt.Wavelet:
+def _orthonormal_wavelet(wavelet: "str | pywt.Wavelet") -> "pywt.Wavelet":
+    import pywt
+
     if not isinstance(wavelet, pywt.Wavelet):
         if wavelet not in pywt.wavelist(kind="discrete"):
             raise InvalidDataError(
@@ -228,6 +232,8 @@ def _orthonormal_wavelet(wavelet: str | pywt.Wavelet) -> pywt.Wavelet:
 
 
 def _orthonormal_names() -> str:
+    import pywt
+
     by_family = {name: pywt.wavelist(name, kind="discrete") for name in ("db", "sym", "coif")}
     return ", ".join(["haar", *(f"{names[0]}, ..., {names[-1]}" for names in by_family.values())])
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import gaussian_kde, norm
+import scipy
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.diagnostics.agreement import compare_to_mcmc, flat_draws
@@ -96,10 +96,10 @@ def _density(panel: "Axes", row: pd.Series, own: np.ndarray | None, sample: np.n
     low = min(sample.min(), row["mean"] - _REACH * row["sd"])
     high = max(sample.max(), row["mean"] + _REACH * row["sd"])
     if own is None:
-        density = norm(row["mean"], row["sd"]).pdf
+        density = scipy.stats.norm(row["mean"], row["sd"]).pdf
     else:
         # Beyond the draws of a bounded variable a kernel estimate would show mass that the fit does not have.
-        density, low, high = gaussian_kde(own), own.min(), own.max()
+        density, low, high = scipy.stats.gaussian_kde(own), own.min(), own.max()
     at = np.linspace(low, high, _POINTS)
     panel.plot(at, density(at), color="C0", label="fit")
 

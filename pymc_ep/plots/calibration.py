@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
-from scipy.stats import binom
+import scipy
 
 from pymc_ep.compat import Container
 from pymc_ep.diagnostics.calibration import loo_pit, predictive_pit
@@ -84,7 +84,7 @@ def _histogram(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.nd
     # All lie between the outer edges, to rounding.
     part[0], part[-1] = 0.0, 1.0
     share = np.diff(part.mean(axis=1))
-    low, high = (binom.ppf(q, n, 1.0 / bins) / n for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
+    low, high = (scipy.stats.binom.ppf(q, n, 1.0 / bins) / n for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
     panel.bar(edges[:-1], share, width=np.diff(edges), align="edge", color="C0", alpha=0.6, edgecolor="white")
     panel.axhline(1.0 / bins, color="gray", linestyle="--")
     panel.axhspan(low, high, color="gray", alpha=0.2)
@@ -99,7 +99,7 @@ def _reliability(panel: "Axes", lower: np.ndarray, upper: np.ndarray, edges: np.
     for k in np.unique(which):
         here = which == k
         size, probability = here.sum(), predicted[here].mean()
-        low, high = (binom.ppf(q, size, probability) / size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
+        low, high = (scipy.stats.binom.ppf(q, size, probability) / size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2))
         panel.plot([probability] * 2, [low, high], color="gray", alpha=0.4, linewidth=4)
         panel.plot(probability, is_one[here].mean(), marker="o", color="C0")
     panel.plot([0, 1], [0, 1], color="gray", linestyle="--")

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 import xarray as xr
 from numpy.typing import ArrayLike
 from scipy.special import erf
-from scipy.stats import binom
 
 from pymc_ep.compat import Container, group, has_group
 from pymc_ep.plots.axes import axes_for
@@ -147,7 +147,7 @@ def plot_coverage(
     scaled = np.divide(distance, sd, out=np.where(distance > 0, np.inf, 0.0), where=sd > 0)
     least = np.sort(erf(scaled / np.sqrt(2.0)))
     share = np.searchsorted(least, _LEVELS, side="right") / least.size
-    band = [binom.ppf(q, least.size, _LEVELS) / least.size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2)]
+    band = [scipy.stats.binom.ppf(q, least.size, _LEVELS) / least.size for q in ((1 - _BAND) / 2, (1 + _BAND) / 2)]
     (panel,) = axes_for(1, ax, figsize)
     panel.fill_between(_LEVELS, *band, color="gray", alpha=0.3, linewidth=0)
     panel.plot([0, 1], [0, 1], color="gray", linestyle="--")

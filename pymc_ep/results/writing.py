@@ -21,8 +21,6 @@ __all__ = ["STORED_NUMBERS", "drawn_forward", "layout_of", "write_solution"]
 
 STORED_NUMBERS = 5e7
 """Most numbers in the draws of a fit by default, 0.4 GB: a bound on memory and on the size of a saved result."""
-_STORED_LOG_LIKELIHOODS = 1e7
-"""Most log likelihoods stored with the draws, 80 MB: a bound on memory and on the size of a saved result."""
 
 
 def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, int, str]:
@@ -47,6 +45,7 @@ def write_solution(
     layout: tuple[int, int, str],
     random_seed: RandomSeed,
     *,
+    log_likelihood: bool = False,
     given: Mapping[str, np.ndarray] | None = None,
     others: Mapping[str, xr.Dataset] | None = None,
 ) -> Container:
@@ -67,35 +66,34 @@ def write_solution(
         Chains, draws a chain, and a remark on these, from `layout_of`.
     random_seed
         Of the draws.
+    log_likelihood : bool
+        Whether to add log densities of the draws.
     given : mapping of str to ndarray, shape (chain, draw, *shape), optional
         Draws that replace those of the solution.
     others : mapping of str to xarray.Dataset, optional
         Further groups.
     """
     chains, draws, remark = layout
-    posterior, log_likelihood, left_out = None, None, ""
+    posterior, densities = None, None
+    left_out = "log_likelihood, log_p and log_q left out: the method has no draws" if log_likelihood else ""
     variables = _fit_variables(model, solution)
     if draws > 0:
         assert solution.draws is not None, "a layout has draws where the method has"
-        n = sum(y.size for _, y in zip(form.form.groups, form.observed()))
-        keep = n * chains * draws <= _STORED_LOG_LIKELIHOODS
         rng = np.random.default_rng(random_seed)
-        drawn = solution.draws(chains * draws, rng, log_likelihood=keep)
+        drawn = solution.draws(chains * draws, rng, log_likelihood=log_likelihood)
         values = {name: _by_chain(v, chains) for name, v in drawn.values.items()} | dict(given or {})
         flat = {name: v.reshape(-1, *v.shape[2:]) for name, v in values.items()}
         values |= {name: _by_chain(v, chains) for name, v in drawn_forward(model, flat, rng).items()}
         posterior = {v.name: values[v.name] for v in (*model.free_RVs, *model.deterministics) if v.name in values}
-        log_likelihood = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
+        densities = {name: _by_chain(v, chains) for name, v in drawn.log_likelihood.items()} or None
         for name, density in (("log_p", drawn.log_p), ("log_q", drawn.log_q)):
             if density is not None:
                 _add(variables, name, ("chain", "draw"), _by_chain(density, chains))
         left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
-        if not keep:
-            left_out = "log_likelihood, log_p and log_q left out: over 1e7 numbers"
     return build_container(
         model,
         posterior=posterior,
-        log_likelihood=log_likelihood,
+        log_likelihood=densities,
         moments={
             "posterior_mean": {name: mean for name, (mean, _) in solution.moments.items()},
             "posterior_sd": {name: sd for name, (_, sd) in solution.moments.items()},

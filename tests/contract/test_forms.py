@@ -30,8 +30,8 @@ def run_page(name):
 @pytest.fixture
 def toy(monkeypatch):
     """The page's form and method, registered for one test."""
-    monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(registry, "_FORMS", {entry.form: entry for entry in forms()})
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
     before = pmep.supported()
     return run_page("adding_a_form.md") | {"before": before}
 
@@ -81,7 +81,7 @@ def test_a_form_without_a_method_is_refused(toy, monkeypatch):
 
 
 def test_what_was_never_registered_is_refused(monkeypatch):
-    monkeypatch.setattr(registry, "_FORMS", dict(registry._FORMS))
+    monkeypatch.setattr(registry, "_FORMS", {entry.form: entry for entry in forms()})
     entry = FormEntry(int, lambda *arguments: None, lambda model, latent, wanted: "a form")
     pmep.register_form(entry)
     with pytest.raises(pmep.UnsupportedModelError, match="returned a str, which is not registered"):
@@ -99,7 +99,7 @@ def test_every_form_has_a_method_and_rows():
 def test_a_second_method_of_matrices_is_one_of_theirs(monkeypatch):
     """Recommendations come from the posterior of a fit, whatever its method is called."""
     own = next(method for method in methods() if method.name == "vg")
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
     pmep.register_method(replace(own, name="another"))
     rng = np.random.default_rng(0)
     with pm.Model() as model:
@@ -112,7 +112,7 @@ def test_a_second_method_of_matrices_is_one_of_theirs(monkeypatch):
 
 def test_a_method_without_moments_is_used_like_any_other(monkeypatch, tmp_path):
     """The method of the page on methods, whose modes are those of both matrices: no row can be bettered alone."""
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
     namespace = run_page("adding_a_method.md")
     model, idata = namespace["model"], namespace["idata"]
     assert "als" in pmep.explain(model) and "als" in pmep.supported()

@@ -31,10 +31,10 @@ def poisson_model():
 @pytest.fixture(scope="session")
 def gaussian():
     model = gaussian_model()
-    return model, pmep.fit(model=model, draws=250, random_seed=1, progressbar=False)
+    return model, pmep.fit(model=model, draws=250, log_likelihood=True, random_seed=1, progressbar=False)
 
 
 @pytest.fixture(scope="session")
 def poisson():
     model = poisson_model()
-    return model, pmep.fit(model=model, draws=1000, random_seed=2, progressbar=False)
+    return model, pmep.fit(model=model, draws=1000, log_likelihood=True, random_seed=2, progressbar=False)

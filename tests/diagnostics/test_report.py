@@ -96,7 +96,7 @@ def test_a_density_that_is_too_much_work_is_absent(monkeypatch):
 
 def test_few_draws(poisson):
     model, _ = poisson
-    found = pmep.diagnose(pmep.fit(model=model, draws=5, chains=2, progressbar=False), model)
+    found = pmep.diagnose(pmep.fit(model=model, draws=5, chains=2, log_likelihood=True, progressbar=False), model)
     assert not WEIGHTS & set(found) and found["log_weight"].shape == (2, 5)
     assert "fewer than 25 draws" in found.attrs["absent"]
 
@@ -178,7 +178,7 @@ def test_analytic_leave_one_out_meets_that_of_draws():
     with pm.Model() as model:
         f = pm.MvNormal("f", np.full(9, 0.5), np.exp(-0.5 * np.subtract.outer(np.arange(9), np.arange(9)) ** 2 / 9))
         pm.Poisson("y", pm.math.exp(f[:, None] + np.zeros((9, 8))), observed=counts)
-    result = pmep.fit(model=model, hyper="optimize", draws=2000, random_seed=7, progressbar=False)
+    result = pmep.fit(model=model, hyper="optimize", draws=2000, log_likelihood=True, random_seed=7, progressbar=False)
     loo = az.loo(result, var_name="y", pointwise=True)
     pointwise = np.asarray(loo.elpd_i if hasattr(loo, "elpd_i") else loo.loo_i)
     analytic = group(result, "fit")["y_loo"].to_numpy()

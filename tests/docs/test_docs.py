@@ -35,6 +35,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _registries():
     """What a page registers is gone after it."""
+    registry.forms()  # which imports those of the package
     everything = (base._REGISTRY, families._FAMILIES, registry._FORMS, registry._METHODS, cells._SITES)
     before = [(entries, dict(entries)) for entries in everything]
     yield

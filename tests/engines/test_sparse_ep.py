@@ -89,7 +89,9 @@ def gaussian():
         u = pmep.SparseField("u", operator=Gradient2D(shape), potential=pm.Normal.dist(0, b), shape=shape)
         f = pm.Deterministic("f", pmep.apply_operator(blur, u))
         pm.Normal("y", f, sigma, observed=data)
-        idata = pmep.fit(method="ep", hyper="fixed", start={"b": scale}, draws=400, chains=1, tol=1e-10, **QUIET)
+        idata = pmep.fit(
+            method="ep", hyper="fixed", start={"b": scale}, draws=400, chains=1, log_likelihood=True, tol=1e-10, **QUIET
+        )
     x, b = columns_of(blur.forward, shape), differences(shape)
 
     def closed(scale):
@@ -266,7 +268,9 @@ def deblurring(counts=None, tau=None, shape=SHAPE, **data):
 def deblurred():
     """A fit of the blurred image of 6 x 6 counts."""
     model = deblurring()
-    return model, pmep.fit(model=model, hyper="optimize", method="ep", draws=300, chains=1, tol=1e-9, **QUIET)
+    return model, pmep.fit(
+        model=model, hyper="optimize", method="ep", draws=300, chains=1, log_likelihood=True, tol=1e-9, **QUIET
+    )
 
 
 @pytest.mark.parametrize("likelihood", ["rectified", "student"])
@@ -483,7 +487,9 @@ def test_importance_weights_are_sensible():
     with pm.Model() as model:
         u = pmep.SparseField("u", operator=Gradient2D((4, 4)), potential=pm.Laplace.dist(0, np.array(0.8)))
         pm.Normal("y", pmep.apply_operator(Convolution2D((4, 4), BLUR), u), 0.5, observed=picture(4) / 2)
-    fit = fit_group(pmep.fit(model=model, hyper="optimize", method="ep", draws=2000, chains=1, **QUIET))
+    fit = fit_group(
+        pmep.fit(model=model, hyper="optimize", method="ep", draws=2000, chains=1, log_likelihood=True, **QUIET)
+    )
     log_weights = np.asarray(fit["log_p"] - fit["log_q"]).ravel()
     estimate = np.log(np.mean(np.exp(log_weights - log_weights.max()))) + log_weights.max()
     assert abs(estimate - float(fit["log_evidence"])) < 0.3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from pymc_ep.engines.double_loop.precision_solvers import PrecisionSolver
 from pymc_ep.sites.bounds import Bounded

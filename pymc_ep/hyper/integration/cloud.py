@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 from scipy.special import gammaincinv, gammaln, logsumexp, ndtri
-from scipy.stats import qmc
 
 __all__ = ["Cloud", "bridged", "weighted"]
 
@@ -52,7 +51,7 @@ def weighted(log_density: LogDensity, draws: np.ndarray) -> Cloud:
     """
     p = draws.shape[1]
     centre, factor = _moments(draws)
-    uniform = np.clip(qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS), 1e-12, 1.0 - 1e-12)
+    uniform = np.clip(scipy.stats.qmc.Sobol(p + 1, seed=0).random_base2(_LOG2_POINTS), 1e-12, 1.0 - 1e-12)
     chi_square = 2.0 * gammaincinv(_FREEDOM / 2.0, uniform[:, p])
     white = _WIDER * ndtri(uniform[:, :p]) / np.sqrt(chi_square / _FREEDOM)[:, None]
     z = centre + white @ factor.T

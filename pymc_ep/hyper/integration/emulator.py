@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from scipy.interpolate import CubicHermiteSpline
 from scipy.spatial.distance import cdist
 
 __all__ = ["FIRST_KERNEL", "Emulator", "Kernel"]
@@ -114,7 +113,7 @@ class Emulator:
         return value, gradient
 
     @cached_property
-    def _curves(self) -> list[CubicHermiteSpline]:
+    def _curves(self) -> list["scipy.interpolate.CubicHermiteSpline"]:
         """Posterior means of the functions of one coordinate, tabulated."""
         _, length, weight = self.kernel.values
         curves = []
@@ -125,7 +124,7 @@ class Emulator:
             k = weight * np.exp(-0.5 * u**2)
             inner = self._weights + u * slopes / length
             rise = (k * (slopes / length - u * inner)).sum(axis=1) / length
-            curves.append(CubicHermiteSpline(knots, (k * inner).sum(axis=1), rise))
+            curves.append(scipy.interpolate.CubicHermiteSpline(knots, (k * inner).sum(axis=1), rise))
         return curves
 
     def sd(self, points: np.ndarray) -> np.ndarray:

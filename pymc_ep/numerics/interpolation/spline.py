@@ -1,8 +1,7 @@
 """Interpolation of many functions between scattered points of few dimensions."""
 
 import numpy as np
-from scipy.interpolate import RBFInterpolator
-from scipy.spatial import cKDTree
+import scipy
 
 __all__ = ["Spline"]
 
@@ -28,9 +27,9 @@ class Spline:
         white = (points - self._centre) / self._scale
         # Of nearly equal points, as at the end of a search, the last one is kept.
         kept = np.ones(len(points), dtype=bool)
-        kept[[first for first, _ in cKDTree(white).query_pairs(_APART)]] = False
+        kept[[first for first, _ in scipy.spatial.cKDTree(white).query_pairs(_APART)]] = False
         if np.linalg.matrix_rank(white[kept] - white[kept].mean(axis=0)) == points.shape[1]:
-            self._spline = RBFInterpolator(white[kept], values[kept], kernel="cubic")
+            self._spline = scipy.interpolate.RBFInterpolator(white[kept], values[kept], kernel="cubic")
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Return values, (m, d), at other points, (m, p)."""

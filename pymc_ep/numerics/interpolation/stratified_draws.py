@@ -1,7 +1,7 @@
 """Stratified draws of a few representatives from many weighted points."""
 
 import numpy as np
-from scipy.spatial import cKDTree
+import scipy
 
 __all__ = ["nearest", "stratified"]
 
@@ -11,7 +11,7 @@ _SETS = 32
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return the index of the centre, of (k, p), nearest to each of the points, (m, p)."""
-    return cKDTree(centres).query(points)[1]
+    return scipy.spatial.cKDTree(centres).query(points)[1]
 
 
 def stratified(points: np.ndarray, weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
 
@@ -99,6 +98,8 @@ def perturb_and_map(
     if negative.size:
         raise ValueError(f"weights must not be negative, but weight {negative[0]} is {weights[negative[0]]}")
     equations = NormalEquations(forward, adjoint, weights)
+    from joblib import Parallel, delayed
+
     solve = solve or _solve
     root = np.sqrt(weights)
     variance, solutions = np.zeros(len(root)), []

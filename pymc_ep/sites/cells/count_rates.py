@@ -4,8 +4,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
-from scipy.optimize import brentq
+import scipy
 from scipy.special import betaln, expit
 
 __all__ = [
@@ -134,12 +133,13 @@ def _touching() -> _Touching:
     centre = np.append(first, low)
     curvature = np.append(-log_softplus_bends(first)[0], (left - right) / (2 * w)) * np.exp(x / 2)
     beyond = [0.0, 0.0, 0.5, centre[-1]], [0.0, 0.0, 0.0, curvature[-1]]
-    return _Touching(*(np.column_stack([CubicSpline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
+    spline = scipy.interpolate.CubicSpline
+    return _Touching(*(np.column_stack([spline(x, of).c, end]) for of, end in zip((centre, curvature), beyond)))
 
 
 def _largest_curvature_at() -> float:
     """Return the f at which the curvature of log log(1 + e^f), minus its second derivative, is largest: p at w = 0."""
-    return brentq(lambda f: float(log_softplus_bends(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
+    return scipy.optimize.brentq(lambda f: float(log_softplus_bends(np.float64(f))[1]), 0.0, 1.0, xtol=1e-15)
 
 
 class Parabola(NamedTuple):

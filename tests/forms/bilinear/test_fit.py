@@ -46,7 +46,7 @@ def counts_model(**options):
 @pytest.fixture(scope="module", params=["diagonal", "full"])
 def fitted(request):
     model = counts_model()
-    return model, pmep.fit(model=model, draws=400, covariance=request.param, **QUIET)
+    return model, pmep.fit(model=model, draws=400, log_likelihood=True, covariance=request.param, **QUIET)
 
 
 def covariance_of(idata):
@@ -90,7 +90,7 @@ def test_densities_of_draws_beside_points_and_other_priors(estimate):
         U = pm.Normal("U", 0.1, 0.7, shape=(J, D))
         b = pm.Flat("b", shape=I)
         pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=b[ROWS], observed=COUNTS)
-        idata = pmep.fit(draws=400, estimate=[*estimate, "b"], **QUIET)
+        idata = pmep.fit(draws=400, log_likelihood=True, estimate=[*estimate, "b"], **QUIET)
     log_p, log_q = densities_of(idata)
     np.testing.assert_allclose(log_p[:5], logp_of_draws(model, idata, ("V", "U", "b"), {}), rtol=1e-10)
     assert_mean_is(log_p - log_q, float(group(idata, "fit")["log_evidence"]))
@@ -186,7 +186,7 @@ def test_other_likelihoods(what):
         else:
             options = {"alpha": alpha, "truncated": what in ("truncated", "both")}
             pmep.BilinearPoisson("y", V, U, rows, cols, observed=y, **options)
-    idata = pmep.fit(model=model, draws=5, chains=2, **QUIET)
+    idata = pmep.fit(model=model, draws=5, log_likelihood=True, chains=2, **QUIET)
     posterior, fit = group(idata, "posterior"), group(idata, "fit")
     assert bool(fit["converged"]) and (np.diff(fit["objective"]) >= -1e-9).all()
     # PyMC's own log density of the observations at a draw.

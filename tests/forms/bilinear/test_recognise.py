@@ -162,7 +162,7 @@ def test_a_whole_product_is_all_its_cells(likelihood):
                 rows, cols = CELLS
                 f = (V[rows] * U[cols]).sum(-1) + b[rows] + c[cols] + pm.Normal("mu", 0, 1)
                 WHOLE[likelihood](f, COUNTS.ravel())
-        idata = pmep.fit("vg", model=model, draws=5, chains=1, random_seed=0, progressbar=False)
+        idata = pmep.fit("vg", model=model, draws=5, chains=1, log_likelihood=True, random_seed=0, progressbar=False)
         fit = idata["fit"]
         return (
             {

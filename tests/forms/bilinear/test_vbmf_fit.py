@@ -42,7 +42,7 @@ def model_of(kind="softplus", *, learned=True):
 @pytest.fixture(scope="module")
 def fitted():
     model = model_of("normal")
-    return model, pmep.fit("vbmf", model=model, draws=400, **QUIET)
+    return model, pmep.fit("vbmf", model=model, draws=400, log_likelihood=True, **QUIET)
 
 
 def test_the_container(fitted):
@@ -82,7 +82,7 @@ def test_the_container(fitted):
 )
 def test_likelihoods_and_options(kind, options):
     model = model_of(kind, learned=False)
-    idata = pmep.fit("vbmf", model=model, draws=5, chains=2, **QUIET, **options)
+    idata = pmep.fit("vbmf", model=model, draws=5, log_likelihood=True, chains=2, **QUIET, **options)
     fit, posterior = group(idata, "fit"), group(idata, "posterior")
     assert bool(fit["converged"]) and (np.diff(fit["objective"]) >= -1e-9 * np.abs(fit["objective"][:-1])).all()
     assert bool((idata["posterior_sd"]["V"] == 0).all()) == (options.get("shrinkage") == "map")
@@ -115,7 +115,7 @@ def test_the_bound_is_below_that_of_independent_entries():
 def test_learned_prior_variances_are_those_of_new_rows_and_of_densities_of_draws():
     """They stand in for the model's in all that comes after the fit."""
     model = model_of("normal", learned=False)
-    idata = pmep.fit("vbmf", model=model, ard=True, draws=2000, **QUIET)
+    idata = pmep.fit("vbmf", model=model, ard=True, draws=2000, log_likelihood=True, **QUIET)
     fit, state = group(idata, "fit"), group(idata, "fit_state")
     of_left, of_right = (state[f"{side}_prior_variance"].to_numpy() for side in ("left", "right"))
     np.testing.assert_allclose(

@@ -54,7 +54,7 @@ def test_its_mode_is_that_of_the_whole_density():
 
 @pytest.mark.parametrize("sd", [None, np.array(0.5)], ids=["a hyperparameter", "nothing"])
 def test_its_log_likelihood_is_that_of_the_draws(sd):
-    idata = pmep.fit(model=with_pilot(sd), draws=5, **QUIET)
+    idata = pmep.fit(model=with_pilot(sd), draws=5, log_likelihood=True, **QUIET)
     draws = group(idata, "posterior")
     scale = draws["sd"].to_numpy()[..., None] if sd is None else np.full((4, 5, 1), sd)
     expected = scipy.stats.norm(0, scale).logpdf(PILOT)

@@ -63,7 +63,7 @@ def test_the_ratio_is_the_evidence_where_the_posterior_is_gaussian(write, level)
         centre = 0.4 if level == "given" else pm.Normal("level", 0.4, 1.3)
         f = write(centre, amp**2 * pm.gp.cov.ExpQuad(1, 1.0))
         pm.Normal("y", f, 0.3, observed=REALS)
-    result = pmep.fit(model=model, hyper="fixed", draws=40, chains=2, random_seed=1)
+    result = pmep.fit(model=model, hyper="fixed", draws=40, chains=2, log_likelihood=True, random_seed=1)
     log_p, log_q = densities_of(result)
     np.testing.assert_allclose(log_p - log_q, float(group(result, "fit")["log_evidence"]), rtol=0, atol=1e-8)
     assert np.ptp(log_p) > 1.0
@@ -84,7 +84,7 @@ def test_log_p_is_that_of_the_model(write):
         f = write(level, amp**2 * pm.gp.cov.Matern52(1, ell))
         poisson_exp(f + slope * X.ravel())
         pm.Potential("pull", -0.1 * amp**2)
-    result = pmep.fit(model=model, hyper="optimize", draws=6, chains=2, random_seed=3)
+    result = pmep.fit(model=model, hyper="optimize", draws=6, chains=2, log_likelihood=True, random_seed=3)
     log_p, log_q = densities_of(result)
     assert "held" not in group(result, "fit").attrs["status"]
     logp = model.compile_logp(mode=numpy_mode())
@@ -108,14 +108,14 @@ def test_priors_that_pymc_does_not_normalise(prior):
         else:
             f = pm.ICAR("f", W=ring, sigma=scale, zero_sum_stdev=0.1)
         pm.Normal("y", f, 0.3, observed=REALS)
-    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=1, random_seed=3)
+    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=1, log_likelihood=True, random_seed=3)
     log_p, _ = densities_of(result)
     logp = model.compile_logp(mode=numpy_mode())
     draws = group(result, "posterior")
     for k in range(5):
         point = {"scale_log__": np.log(draws["scale"].values[0, k]), "f": draws["f"].values[0, k]}
         np.testing.assert_allclose(log_p[k], logp(point), rtol=1e-9, atol=1e-6)
-    fixed = pmep.fit(model=model, hyper="fixed", draws=20, chains=1, random_seed=3)
+    fixed = pmep.fit(model=model, hyper="fixed", draws=20, chains=1, log_likelihood=True, random_seed=3)
     log_p, log_q = densities_of(fixed)
     np.testing.assert_allclose(log_p - log_q, float(group(fixed, "fit")["log_evidence"]), rtol=0, atol=1e-8)
 
@@ -139,7 +139,7 @@ def scaled():
 def test_log_q_is_that_of_a_joint_gaussian(write):
     """Normalised, quadratic in hyperparameter and values, with the moments that the container holds."""
     model, name = write()
-    result = pmep.fit(model=model, hyper="optimize", draws=300, chains=1, random_seed=5)
+    result = pmep.fit(model=model, hyper="optimize", draws=300, chains=1, log_likelihood=True, random_seed=5)
     _, log_q = densities_of(result)
     fit, posterior = group(result, "fit"), group(result, "posterior")
     assert "held" not in fit.attrs["status"]
@@ -166,7 +166,7 @@ def test_the_mean_weight_is_the_true_evidence():
     with pm.Model() as model:
         f = pm.MvNormal("f", np.full(3, 0.2), kernel)
         pm.Poisson("y", pt.exp(f), observed=counts)
-    result = pmep.fit(model=model, hyper="optimize", draws=40_000, chains=1, random_seed=2)
+    result = pmep.fit(model=model, hyper="optimize", draws=40_000, chains=1, log_likelihood=True, random_seed=2)
     log_p, log_q = densities_of(result)
     weights = np.exp(log_p - log_q)
     nodes, node_weights = np.polynomial.hermite_e.hermegauss(60)
@@ -183,7 +183,7 @@ def test_the_mean_weight_is_the_true_evidence():
 def test_in_the_container_and_on_disk(tmp_path):
     with pm.Model(coords={"i": range(N)}) as model:
         poisson_exp(whitened(0.2, pm.HalfNormal("amp", 1.0) ** 2 * pm.gp.cov.ExpQuad(1, 1.0)))
-    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=3, random_seed=1)
+    result = pmep.fit(model=model, hyper="optimize", draws=5, chains=3, log_likelihood=True, random_seed=1)
     fit, posterior = group(result, "fit"), group(result, "posterior")
     for name in ("log_p", "log_q"):
         assert fit[name].dims == ("chain", "draw")
@@ -209,12 +209,15 @@ def test_absent_without_draws_over_budget_and_without_a_density(monkeypatch):
         return fit.attrs.get("left_out", "")
 
     assert not left_out(pmep.fit(model=model(whitened), hyper="optimize", draws=0))
-    assert has_group(result := pmep.fit(model=model(singular), hyper="optimize", draws=5, random_seed=1), "posterior")
+    assert has_group(
+        result := pmep.fit(model=model(singular), hyper="optimize", draws=5, log_likelihood=True, random_seed=1),
+        "posterior",
+    )
     assert "log_p and log_q left out: a covariance is singular" in left_out(result)
     monkeypatch.setattr(LatentPosterior.draws, "__kwdefaults__", {"log_likelihood": False, "budget": 20 * N**3 - 1})
     assert "log_p and log_q left out: a covariance to factorise" in left_out(
-        pmep.fit(model=model(whitened), hyper="optimize", draws=5)
+        pmep.fit(model=model(whitened), hyper="optimize", draws=5, log_likelihood=True)
     )
     # Nothing to factorise: hyperparameters at one value, or none that scale the latent variables.
-    assert "log_p" in group(pmep.fit(model=model(whitened), draws=5, hyper="fixed"), "fit")
-    assert "log_p" in group(pmep.fit(model=weighted()[0], hyper="optimize", draws=5), "fit")
+    assert "log_p" in group(pmep.fit(model=model(whitened), draws=5, log_likelihood=True, hyper="fixed"), "fit")
+    assert "log_p" in group(pmep.fit(model=weighted()[0], hyper="optimize", draws=5, log_likelihood=True), "fit")

@@ -26,7 +26,7 @@ def line():
 def test_a_line_seen_through_correlated_noise():
     """Evidence, coefficients and the density of each value given the others, by the Gaussian of all values."""
     model = line()
-    found = pmep.fit(model=model, **QUIET)
+    found = pmep.fit(model=model, log_likelihood=True, **QUIET)
     design = np.column_stack([np.ones(25), X])
     total, mean = COVARIANCE + 4.0 * design @ design.T, design @ [0.3, 0.3]
     np.testing.assert_allclose(
@@ -208,5 +208,5 @@ def test_a_vector_beside_latent_variables_has_no_log_likelihood():
         s, b = pm.HalfNormal("s", 1.0), pm.Normal("b", 0.0, 1.0, shape=4)
         pm.MvNormal("z", np.zeros(3), cov=s**2 * np.eye(3), observed=[1.0, 2.0, 3.0], dims="x")
         pm.Poisson("k", pm.math.exp(s * b), observed=[1, 2, 3, 4])
-    found = pmep.fit(model=model, hyper="optimize", draws=10, **QUIET)
+    found = pmep.fit(model=model, hyper="optimize", draws=10, log_likelihood=True, **QUIET)
     assert list(group(found, "log_likelihood").data_vars) == ["k"]

@@ -44,7 +44,7 @@ def model_of(prior="numbers", observed=COUNTS, biases=True, **kwargs):
 @pytest.fixture(scope="module")
 def fitted():
     model = model_of()
-    return model, pmep.fit(model=model, **QUIET | {"draws": 200, "chains": 1, "tol": 1e-9})
+    return model, pmep.fit(model=model, **QUIET | {"draws": 200, "log_likelihood": True, "chains": 1, "tol": 1e-9})
 
 
 def dense(idata):

@@ -300,7 +300,7 @@ def known(request):
 
 @pytest.fixture(scope="module")
 def found(known):
-    return pmep.fit(model=known, draws=5, chains=2, **QUIET)
+    return pmep.fit(model=known, draws=5, chains=2, log_likelihood=True, **QUIET)
 
 
 def test_the_default_is_the_double_loop(known, found):

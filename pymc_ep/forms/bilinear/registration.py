@@ -1,0 +1,28 @@
+"""Registration of bilinear models: their recogniser, compiled functions, predictions and methods."""
+
+from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.form import Bilinear
+from pymc_ep.forms.bilinear.methods.vbmf import VBMF
+from pymc_ep.forms.bilinear.methods.vg import VG
+from pymc_ep.forms.bilinear.predict.log_predictive import CellPredictions
+from pymc_ep.forms.bilinear.predict.rows import BilinearRows
+from pymc_ep.forms.bilinear.recognise.recogniser import bilinear_sites, recognise_bilinear
+from pymc_ep.forms.registry import FormEntry, register_form, register_method
+
+
+def _rows() -> list[tuple]:
+    return [(distribution, link, cells.name, cells) for distribution, link, cells in bilinear_sites()]
+
+
+register_form(
+    FormEntry(
+        Bilinear,
+        CompiledBilinear,
+        recognise_bilinear,
+        rows=_rows,
+        predictions=CellPredictions(),
+        row_predictions=BilinearRows(),
+    )
+)
+for method in (VG, VBMF):
+    register_method(method)

@@ -1,0 +1,26 @@
+"""Registration of paired symbols: their recogniser, compiled functions, predictions and methods."""
+
+from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
+from pymc_ep.forms.paired_symbols.methods.paired_vb import PAIRED_VB
+from pymc_ep.forms.paired_symbols.predict.log_predictive import PairPredictions
+from pymc_ep.forms.paired_symbols.predict.rows import PairRows
+from pymc_ep.forms.paired_symbols.recognise import recognise_paired_symbols
+from pymc_ep.forms.registry import FormEntry, register_form, register_method
+
+
+def _rows() -> list[tuple]:
+    return [("PairedSymbols", "logit", "paired symbols", None)]
+
+
+register_form(
+    FormEntry(
+        PairedSymbolsForm,
+        CompiledPairedSymbols,
+        recognise_paired_symbols,
+        rows=_rows,
+        predictions=PairPredictions(),
+        row_predictions=PairRows(),
+    )
+)
+register_method(PAIRED_VB)

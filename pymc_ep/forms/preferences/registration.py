@@ -1,0 +1,32 @@
+"""Registration of preferences: their recogniser, compiled functions, predictions and methods."""
+
+from pymc_ep.forms.preferences.compiled import CompiledPreferences
+from pymc_ep.forms.preferences.form import Preferences
+from pymc_ep.forms.preferences.methods.ep import PREFERENCE_EP
+from pymc_ep.forms.preferences.methods.jaakkola import PREFERENCE_JAAKKOLA
+from pymc_ep.forms.preferences.methods.laplace import PREFERENCE_LAPLACE
+from pymc_ep.forms.preferences.new_items import extended_to_items
+from pymc_ep.forms.preferences.predict.log_predictive import ComparisonPredictions
+from pymc_ep.forms.preferences.predict.rankings import UtilityRankings
+from pymc_ep.forms.preferences.recognise import recognise_preferences
+from pymc_ep.forms.registry import FormEntry, register_form, register_method
+from pymc_ep.sites.base import get_site
+
+
+def _rows() -> list[tuple]:
+    return [("comparisons by PreferenceUtility", link, link, get_site(link)) for link in ("probit", "logit")]
+
+
+register_form(
+    FormEntry(
+        Preferences,
+        CompiledPreferences,
+        recognise_preferences,
+        rows=_rows,
+        predictions=ComparisonPredictions(),
+        utility_predictions=UtilityRankings(),
+        extended=extended_to_items,
+    )
+)
+for method in (PREFERENCE_EP, PREFERENCE_LAPLACE, PREFERENCE_JAAKKOLA):
+    register_method(method)
