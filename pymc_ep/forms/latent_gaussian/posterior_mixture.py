@@ -5,7 +5,7 @@ time. These are cached up to a bound on memory, as moments and draws need the sa
 matrices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
