@@ -15,9 +15,8 @@ import numpy as np
 
 from pymc_ep.engines.bilinear.row_parameters import (
     divergence,
-    packed_gradient,
+    packed_derivative,
     packed_scale,
-    total_derivative,
     unpacked,
 )
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
@@ -100,16 +99,15 @@ class BilinearBound:
         of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
         return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
 
-    def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
-        """Return the derivatives of B in either matrix; those in the spreads of points are meaningless."""
-
-        def of_side(k: int, given: MatrixPrior) -> AnyRows:
+    def of_sides(
+        self, prior: BilinearPrior, sides: Sides, found: Derivatives, out: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
+        for k, given in enumerate((prior.left, prior.right)):
             order = self.pairs[k].order
             weights = found.cells.of_mean[order], found.cells.of_spread[order]
             cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
-            return total_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k])
-
-        return of_side(0, prior.left), of_side(1, prior.right)
+            packed_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k], out[k])
 
     def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
         """Return the bound as a function of the rows of one matrix."""
@@ -175,9 +173,9 @@ class Block:
             own = self.prior.at(which)
             total, of_prior = divergence(rows, own, self.points)
             cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
-            slope = total_derivative(cells, of_prior.mean, rows, own, self.points)
-            gradient = packed_gradient(slope, rows, self.points)
-            value = pairs.total(found.value) + total.sum(axis=1)
+            gradient = np.empty(points.shape)
+            packed_derivative(cells, of_prior.mean, rows, own, self.points, gradient)
+            value = pairs.total(found.value) + total
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
         return np.where(good, value, -np.inf), gradient
 
