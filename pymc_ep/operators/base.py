@@ -97,6 +97,15 @@ class LinearMap:
         """
         return None
 
+    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return x -> A' diag(weights) A x.
+
+        Parameters
+        ----------
+        weights : ndarray, `output_shape`
+        """
+        return lambda x: self.adjoint(weights * self.forward(x))
+
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray] | None:

@@ -40,6 +40,8 @@ class Blocks:
 
     def embedded(self, x: np.ndarray, block: int) -> np.ndarray:
         """Return the vector (N,) that equals x in one block and zero elsewhere."""
+        if x.size == self.size:
+            return x.ravel()
         out = np.zeros(self.size)
         out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
         return out
@@ -52,9 +54,15 @@ class Blocks:
         parts[block] = matrix
         return scipy.sparse.hstack(parts, format="csr")
 
+    def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> Product:
+        """Return v -> D^T diag(weights) D v for an operator D on a block."""
+        here = self._slice(block)
+        product = linear_map.normal(weights.reshape(linear_map.output_shape))
+        return lambda v: self.embedded(product(v[here].reshape(linear_map.input_shape)), block)
+
     def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
-        here = slice(self.ends[block] - int(np.prod(self.shapes[block])), self.ends[block])
+        here = self._slice(block)
 
         def forward(x: np.ndarray) -> np.ndarray:
             out = x[here]
@@ -77,3 +85,6 @@ class Blocks:
         if any(matrix is None for matrix in matrices):
             return None
         return self.on_all(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
+
+    def _slice(self, block: int) -> slice:
+        return slice(self.ends[block] - int(np.prod(self.shapes[block])), self.ends[block])

@@ -23,6 +23,8 @@ class FactorRows:
         (N,) -> (n_f,) and (n_f,) -> (N,).
     quick_squares : callable, optional
         (n_f,) -> (N,): the adjoint with squared entries, if there is a faster way than by the entries.
+    quick_normal : callable, optional
+        Weights (n_f,) -> (v -> D_f^T diag(weights) D_f v), if there is a faster way than one product after the other.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class FactorRows:
         forward: Product,
         adjoint: Product,
         quick_squares: Product | None = None,
+        quick_normal: Callable[[np.ndarray], Product] | None = None,
     ):
-        self.entries, self.forward, self.adjoint, self.quick_squares = entries, forward, adjoint, quick_squares
+        self.entries, self.forward, self.adjoint = entries, forward, adjoint
+        self.quick_squares, self.quick_normal = quick_squares, quick_normal
 
     @classmethod
     def held(cls, entries: scipy.sparse.csr_array) -> "FactorRows":
@@ -44,6 +48,17 @@ class FactorRows:
     def squares(self) -> scipy.sparse.csr_array | None:
         """Squared entries, transposed, (N, n_f)."""
         return None if self.entries is None else self.entries.power(2).T.tocsr()
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether each site depends on one unknown at most, so that the factor's precision is diagonal."""
+        return self.entries is not None and np.diff(self.entries.indptr).max(initial=0) <= 1
+
+    def normal(self, weights: np.ndarray) -> Product:
+        """Return v -> D_f^T diag(weights) D_f v."""
+        if self.quick_normal is not None:
+            return self.quick_normal(weights)
+        return lambda v: self.adjoint(weights * self.forward(v))
 
     @property
     def squared_adjoint(self) -> Product | None:
