@@ -97,14 +97,18 @@ class LinearMap:
         """
         return None
 
-    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Return x -> A' diag(weights) A x.
+    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+        """Return (x, out) -> None, which adds A' diag(weights) A x to `out`, in place; both are of `input_shape`.
 
         Parameters
         ----------
         weights : ndarray, `output_shape`
         """
-        return lambda x: self.adjoint(weights * self.forward(x))
+
+        def add(x: np.ndarray, out: np.ndarray) -> None:
+            out += self.adjoint(weights * self.forward(x))
+
+        return add
 
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]

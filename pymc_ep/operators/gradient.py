@@ -67,19 +67,14 @@ class Gradient2D(LinearMap):
             blocks.append(sp.kron(*((other, difference) if axis == 1 else (difference, other)), format="csr"))
         return sp.csr_array(sp.vstack(blocks, format="csr"))
 
-    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Return x -> D' diag(weights) D x."""
+    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+        """Return the function that adds D' diag(weights) D x."""
         if prod(self.input_shape) <= _FEW:
             return super().normal(weights)
         body, parts = import_module("pymc_ep.operators.gradient_numba").normal, dict.fromkeys((1, 0), np.zeros((0, 0)))
         parts |= dict(zip(self.axes, self._parts(np.ascontiguousarray(weights))))
 
-        def product(x: np.ndarray) -> np.ndarray:
-            out = np.empty(self.input_shape)
-            body(self._checked(x), parts[1], parts[0], out)
-            return out
-
-        return product
+        return lambda x, out: body(self._checked(x), parts[1], parts[0], out)
 
     def _forward(self, x: np.ndarray) -> np.ndarray:
         out = np.empty(self.output_shape)

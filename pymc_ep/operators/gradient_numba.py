@@ -8,7 +8,7 @@ __all__ = ["normal"]
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) -> None:
-    """Write D' diag(w) D x to `out`, (r, c), for differences D of an image and weights w.
+    """Add D' diag(w) D x to `out`, (r, c), for differences D of an image and weights w.
 
     Parameters
     ----------
@@ -20,11 +20,10 @@ def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) 
     rows, columns = x.shape
     for i in range(rows):
         here, to = x[i], out[i]
-        to[:] = 0.0
         if along.size:
             weights = along[i]
             for j in range(1, columns - 1):
-                to[j] = weights[j - 1] * (here[j] - here[j - 1]) - weights[j] * (here[j + 1] - here[j])
+                to[j] += weights[j - 1] * (here[j] - here[j - 1]) - weights[j] * (here[j + 1] - here[j])
             to[0] -= weights[0] * (here[1] - here[0])
             to[columns - 1] += weights[columns - 2] * (here[columns - 1] - here[columns - 2])
             if len(weights) == columns:

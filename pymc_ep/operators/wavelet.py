@@ -22,8 +22,8 @@ _BLOCK = 16
 """Number of rows that are transposed at a time: two cache lines, so that columns a power of two apart do not evict each
 other."""
 _FEW = 2**15
-"""Largest number of pixels for the NumPy body. The Numba body takes less than half of the time, a tenth of it from 512 x
-512 on, and a few seconds to compile at first, more than a fit of a small image gains."""
+"""Largest number of pixels for the NumPy body. The Numba body takes half of the time, a tenth of it from 512 x 512 on,
+and a few seconds to compile at first, more than a fit of a small image gains."""
 
 Filters = tuple[sp.csr_array, sp.csr_array]
 """Matrices for the two axes of an image."""

@@ -16,7 +16,9 @@ def test_the_normal_product_of_differences(monkeypatch, shape, boundary):
     expected = operator.adjoint(weights * operator.forward(x))
     for few in (np.inf, -1):
         monkeypatch.setattr(gradient, "_FEW", few)
-        np.testing.assert_allclose(operator.normal(weights)(x), expected, rtol=0.0, atol=1e-13)
+        out = np.ones(shape)
+        operator.normal(weights)(x, out)
+        np.testing.assert_allclose(out, 1.0 + expected, rtol=0.0, atol=1e-13)
 
 
 @pytest.mark.parametrize("shape", [(8, 16), (4, 4), (8, 24)])

@@ -182,7 +182,7 @@ class Iterative:
         self._seed = seed
         self._tol = cg_tol
         self._max_iter = cg_max_iter
-        self._samples: np.ndarray | None = None
+        self._samples: Sequence[np.ndarray] | None = None
         self._kept_noise: Sequence[np.ndarray] = ()
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -224,7 +224,7 @@ class Iterative:
     def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N), to the tolerance of the solver."""
         noise = (rng.standard_normal(len(precision)) for _ in range(size))
-        return perturb_and_map(*self._maps, precision, noise, self._solution(precision, _DRAW_TOL)).samples
+        return np.stack(perturb_and_map(*self._maps, precision, noise, self._solution(precision, _DRAW_TOL)).samples)
 
     @property
     def _maps(self) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:

@@ -7,7 +7,7 @@ from operator import matmul
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.forms.sparse_linear.factor_rows import Product
+from pymc_ep.forms.sparse_linear.factor_rows import AddProduct, Product
 from pymc_ep.operators import LinearMap
 
 __all__ = ["Blocks"]
@@ -54,11 +54,11 @@ class Blocks:
         parts[block] = matrix
         return scipy.sparse.hstack(parts, format="csr")
 
-    def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> Product:
-        """Return v -> D^T diag(weights) D v for an operator D on a block."""
-        here = self._slice(block)
-        product = linear_map.normal(weights.reshape(linear_map.output_shape))
-        return lambda v: self.embedded(product(v[here].reshape(linear_map.input_shape)), block)
+    def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> AddProduct:
+        """Return the function that adds D^T diag(weights) D v for an operator D on a block."""
+        here, shape = self._slice(block), linear_map.input_shape
+        add = linear_map.normal(weights.reshape(linear_map.output_shape))
+        return lambda v, out: add(v[here].reshape(shape), out[here].reshape(shape))
 
     def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""

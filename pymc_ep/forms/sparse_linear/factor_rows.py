@@ -6,10 +6,12 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse
 
-__all__ = ["FactorRows", "Product"]
+__all__ = ["AddProduct", "FactorRows", "Product"]
 
 Product = Callable[[np.ndarray], np.ndarray]
 """Product of a linear map with a vector."""
+AddProduct = Callable[[np.ndarray, np.ndarray], None]
+"""Function of v and out, (N,) each, that adds the product of a linear map with v to out."""
 
 
 class FactorRows:
@@ -24,7 +26,7 @@ class FactorRows:
     quick_squares : callable, optional
         (n_f,) -> (N,): the adjoint with squared entries, if there is a faster way than by the entries.
     quick_normal : callable, optional
-        Weights (n_f,) -> (v -> D_f^T diag(weights) D_f v), if there is a faster way than one product after the other.
+        `normal`, if there is a faster way than one product after the other.
     """
 
     def __init__(
@@ -33,7 +35,7 @@ class FactorRows:
         forward: Product,
         adjoint: Product,
         quick_squares: Product | None = None,
-        quick_normal: Callable[[np.ndarray], Product] | None = None,
+        quick_normal: Callable[[np.ndarray], AddProduct] | None = None,
     ):
         self.entries, self.forward, self.adjoint = entries, forward, adjoint
         self.quick_squares, self.quick_normal = quick_squares, quick_normal
@@ -54,11 +56,15 @@ class FactorRows:
         """Whether each site depends on one unknown at most, so that the factor's precision is diagonal."""
         return self.entries is not None and np.diff(self.entries.indptr).max(initial=0) <= 1
 
-    def normal(self, weights: np.ndarray) -> Product:
-        """Return v -> D_f^T diag(weights) D_f v."""
+    def normal(self, weights: np.ndarray) -> AddProduct:
+        """Return the function that adds D_f^T diag(weights) D_f v."""
         if self.quick_normal is not None:
             return self.quick_normal(weights)
-        return lambda v: self.adjoint(weights * self.forward(v))
+
+        def add(v: np.ndarray, out: np.ndarray) -> None:
+            out += self.adjoint(weights * self.forward(v))
+
+        return add
 
     @property
     def squared_adjoint(self) -> Product | None:

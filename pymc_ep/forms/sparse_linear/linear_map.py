@@ -97,12 +97,12 @@ class LinearPredictors:
         factors = list(zip(self._rows, np.split(weights, self._factor_ends[:-1])))
         single = [factor for factor in factors if factor[0].single]
         diagonal = self._diagonal([rows for rows, _ in single], [w for _, w in single])
-        products = [rows.normal(w) for rows, w in factors if not rows.single]
+        others = [rows.normal(w) for rows, w in factors if not rows.single]
 
         def apply(v: np.ndarray) -> np.ndarray:
             out = diagonal * v
-            for product in products:
-                out += product(v)
+            for add in others:
+                add(v, out)
             return out
 
         return apply

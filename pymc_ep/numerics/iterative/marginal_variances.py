@@ -33,7 +33,7 @@ class VarianceEstimate(NamedTuple):
         Products with A, of all samples.
     converged : bool
         Whether all solutions met their tolerance.
-    samples : ndarray, (samples, N)
+    samples : list of ndarray, (N,)
         Draws of N(0, A^{-1}); with the same seed, starting values at weights near these.
     """
 
@@ -42,7 +42,7 @@ class VarianceEstimate(NamedTuple):
     worst_residual: float
     iterations: int
     converged: bool
-    samples: np.ndarray
+    samples: list[np.ndarray]
 
 
 class LanczosBound(NamedTuple):
@@ -69,7 +69,7 @@ def perturb_and_map(
     noise: Iterable[np.ndarray],
     solve: Callable[[np.ndarray, np.ndarray | None], Solution],
     *,
-    start: np.ndarray | None = None,
+    start: Iterable[np.ndarray] | None = None,
 ) -> VarianceEstimate:
     """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
 
@@ -91,7 +91,7 @@ def perturb_and_map(
         Standard normal numbers e of each sample.
     solve : callable
         (b, start) -> Solution of A x = b.
-    start : ndarray, (samples, N), optional
+    start : iterable of ndarray, (N,), optional
         Where each solution starts: the samples of an estimate with the same noise at other weights.
     """
     negative = np.flatnonzero(~(weights >= 0))
@@ -122,7 +122,7 @@ def perturb_and_map(
         max(found.residual for found in solutions),
         sum(found.iterations for found in solutions),
         all(found.converged for found in solutions),
-        np.stack([found.x for found in solutions]),
+        [found.x for found in solutions],
     )
 
 
