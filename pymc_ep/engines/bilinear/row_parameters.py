@@ -30,9 +30,9 @@ __all__ = [
 
 FIRST_VARIANCE = 0.1
 """Largest variance of an entry at the start. The product of two such variances is below 1, so that E e^f exists."""
-_FEW = 30_000
-"""Largest number of entries for the NumPy bodies: a pass over so many takes microseconds. The Numba bodies take some
-seconds to compile at first, and a fifth of the time to run."""
+_FEW = 2**17
+"""Largest number of entries for the NumPy bodies. The Numba bodies take a fifth of the time, and two seconds to compile
+at first, more than a fit of fewer entries gains."""
 
 
 class Divergence(NamedTuple):

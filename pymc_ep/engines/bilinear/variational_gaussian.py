@@ -146,9 +146,11 @@ class VariationalGaussian(BoundAscent[State]):
         if not self._learns(state):
             return state
 
+        products = self.bound.products(state.sides)
+
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             given = problem.prior(theta)
-            found = self.bound.derivatives(given, state.sides)
+            found = self.bound.derivatives(given, state.sides, products)
             return found.value + given.log_prior, _grad_theta(problem, theta, found)
 
         return state._replace(theta=lbfgs_steps(evaluate, state.theta, _ROUNDS)[0])
@@ -226,9 +228,10 @@ class VariationalGaussian(BoundAscent[State]):
 
     def _curvature(self, problem: BilinearProblem, state: State) -> np.ndarray:
         """Return the inverse absolute second derivatives in the hyperparameters, (p,), at most 1."""
+        products = self.bound.products(state.sides)
 
         def slope(theta: np.ndarray) -> np.ndarray:
-            return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
+            return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides, products))
 
         here = slope(state.theta)
 
