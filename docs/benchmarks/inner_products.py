@@ -64,7 +64,7 @@ void pullback(int64_t rows, int64_t k, const int64_t *ends, const int64_t *other
     }
 }
 """
-"""The loops of the Numba body, with the same order of sums left to the compiler."""
+"""The loops of the Numba body, but for logarithms, which it takes of more columns at once."""
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-shared", "-fPIC")
 
 Body = Callable[[], tuple[np.ndarray, ...]]

@@ -97,6 +97,19 @@ class LinearMap:
         """
         return None
 
+    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
+        """Return (x, out) -> None, which adds A' diag(weights) A x to `out`, in place; both are of `input_shape`.
+
+        Parameters
+        ----------
+        weights : ndarray, `output_shape`
+        """
+
+        def add(x: np.ndarray, out: np.ndarray) -> None:
+            out += self.adjoint(weights * self.forward(x))
+
+        return add
+
     def function_of_normal(
         self, weights: np.ndarray, function: Callable[[Any], Any]
     ) -> Callable[[np.ndarray], np.ndarray] | None:

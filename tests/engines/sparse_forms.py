@@ -29,6 +29,7 @@ class SparseForm:
             size=matrix.shape[1],
             forward=lambda x: matrix @ x,
             adjoint=lambda v: matrix.T @ v,
+            normal=lambda weights: lambda x: matrix.T @ (weights * (matrix @ x)),
             preconditioner=lambda weights: jacobi(matrix.power(2).T @ weights),
             algebra=plan_algebra(matrix),
         )

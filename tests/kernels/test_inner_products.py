@@ -112,3 +112,12 @@ def test_bodies_agree_at_any_width(what, width, monkeypatch):
             one, reference, rtol=1e-11, atol=1e-11 * np.abs(reference[np.isfinite(reference)]).max()
         )
     assert what == "variance" or width == 1 or np.isinf(found[-1][1]).any()
+
+
+@pytest.mark.usefixtures("bodies")
+def test_a_product_of_many_small_numbers_does_not_underflow():
+    """The r_d of 40 columns are 1e-9 each, and their product is 1e-360."""
+    own = Rows(np.zeros((1, 40)), np.ones((1, 40)))
+    other = Rows(np.zeros((1, 40)), np.full((1, 40), 1.0 - 1e-9))
+    _, found = inner_products.log_mean_exp(Pairs.of(np.zeros(1, int), np.zeros(1, int), 1), own, other)
+    np.testing.assert_allclose(found, -20.0 * np.log(1e-9), rtol=1e-8)

@@ -1,14 +1,21 @@
 """Many maxima at once, against SciPy one by one."""
 
 import numpy as np
+import pytest
 import scipy.optimize
 
+from pymc_ep.numerics.optimise import batched_lbfgs
 from pymc_ep.numerics.optimise.batched_lbfgs import maximise_many
 
 RNG = np.random.default_rng(1)
 M, P = 7, 4
 RATES, TARGETS = RNG.uniform(0.1, 30.0, (M, P)), RNG.uniform(0.5, 5.0, (M, P))
 MIXING = RNG.normal(size=(M, P, P))
+
+
+@pytest.fixture(autouse=True, params=["numpy", "numba"])
+def body(request, monkeypatch):
+    monkeypatch.setattr(batched_lbfgs, "_FEW", np.inf if request.param == "numpy" else -1)
 
 
 def evaluate(numbers, points):
@@ -74,3 +81,14 @@ def test_steps_are_no_longer_than_allowed():
     np.testing.assert_allclose(limited.points[:, 0], -np.log(c), atol=1e-6)
     assert lowest[0] > -20.0
     assert maximise_many(evaluate, np.zeros((3, 1)), **given).points.min() < -1000.0
+
+
+def test_a_pass_adds_and_multiplies():
+    """A row is longer than a piece of the Numba body, and some rows are left out."""
+    rng, active = np.random.default_rng(3), np.array([0, 2])
+    q, weights = rng.normal(size=(2, 40_000)), rng.normal(size=2)
+    added, other = rng.normal(size=(2, 3, 40_000))
+    expected = q + weights[:, None] * added[active]
+    products = batched_lbfgs._added(q, weights, added, other, active)
+    np.testing.assert_allclose(q, expected, rtol=0.0, atol=1e-14)
+    np.testing.assert_allclose(products, (expected * other[active]).sum(axis=1), rtol=1e-12)

@@ -15,9 +15,8 @@ import numpy as np
 
 from pymc_ep.engines.bilinear.row_parameters import (
     divergence,
-    packed_gradient,
+    packed_derivative,
     packed_scale,
-    total_derivative,
     unpacked,
 )
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, Cells, MatrixPrior, places_of_ones, with_ones
@@ -78,38 +77,49 @@ class BilinearBound:
         self.statistics, self._pullback = _STATISTICS[cells.site.spread]
         self._ones = places_of_ones((len(points[0]), len(points[1])), n_factors)
 
-    def of_cells(self, prior: BilinearPrior, sides: Sides) -> CellBound:
-        """Return the bound of each cell, (n,), in the order of the data."""
-        order, given = self.pairs[0].order, np.empty((2, len(prior.offset)))
-        moments = self.moments(0, self.pairs[0], sides[0], prior.offset[order], self.partner(sides, 0))
-        for out, moment in zip(given, moments):
-            out[order] = moment
-        return self.cells.site.bounded(self.cells.y, *given, *prior.parameters)
+    def products(self, sides: Sides) -> np.ndarray:
+        """Return both statistics of the inner products without offsets, (2, n), in the order of the data."""
+        pairs, out = self.pairs[0], np.empty((2, len(self.cells.y)))
+        out[:, pairs.order] = self.moments(0, pairs, sides[0], 0.0, self.partner(sides, 0))
+        return out
+
+    def of_cells(self, prior: BilinearPrior, products: np.ndarray) -> CellBound:
+        """Return the bound of each cell, (n,), in the order of the data, given their `products`."""
+        mean, spread = products
+        moments = self._with_offset(mean, spread, prior.offset)
+        return self.cells.site.bounded(self.cells.y, *moments, *prior.parameters)
 
     def value(self, prior: BilinearPrior, sides: Sides) -> float:
         """Return B."""
-        return float(self.of_cells(prior, sides).value.sum()) + sum(
+        return float(self.of_cells(prior, self.products(sides)).value.sum()) + sum(
             float(divergence(*one).value.sum()) for one in zip(sides, (prior.left, prior.right), self.points)
         )
 
-    def derivatives(self, prior: BilinearPrior, sides: Sides) -> Derivatives:
-        """Return B and its derivatives in priors, offsets and likelihood parameters."""
-        found = self.of_cells(prior, sides)
+    def derivatives(self, prior: BilinearPrior, sides: Sides, products: np.ndarray | None = None) -> Derivatives:
+        """Return B and its derivatives in priors, offsets and likelihood parameters.
+
+        The `products` of the rows, if they are known, are not computed again.
+        """
+        found = self.of_cells(prior, self.products(sides) if products is None else products)
         left, right = (divergence(*one) for one in zip(sides, (prior.left, prior.right), self.points))
         value = float(found.value.sum()) + float(left.value.sum()) + float(right.value.sum())
         of_offset = found.of_mean + (found.of_spread if self.cells.site.spread == "log_mean_exp" else 0.0)
         return Derivatives(value, (left.of_prior, right.of_prior), of_offset, found.of_parameters, found)
 
-    def of_sides(self, prior: BilinearPrior, sides: Sides, found: Derivatives) -> Sides:
-        """Return the derivatives of B in either matrix; those in the spreads of points are meaningless."""
-
-        def of_side(k: int, given: MatrixPrior) -> AnyRows:
+    def of_sides(
+        self, prior: BilinearPrior, sides: Sides, found: Derivatives, out: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        """Write the derivatives of B in the packed coordinates of either matrix, (I, p) and (J, p')."""
+        for k, given in enumerate((prior.left, prior.right)):
             order = self.pairs[k].order
             weights = found.cells.of_mean[order], found.cells.of_spread[order]
             cells = self.pullback(k, self.pairs[k], sides[k], self.partner(sides, k), *weights)
-            return total_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k])
+            packed_derivative(cells, found.of_prior[k].mean, sides[k], given, self.points[k], out[k])
 
-        return of_side(0, prior.left), of_side(1, prior.right)
+    def _with_offset(
+        self, mean: np.ndarray, spread: np.ndarray, offset: np.ndarray | float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
 
     def block(self, prior: BilinearPrior, sides: Sides, own: int) -> "Block":
         """Return the bound as a function of the rows of one matrix."""
@@ -121,11 +131,10 @@ class BilinearBound:
         return rows.full if isinstance(rows, FactoredRows) else rows
 
     def moments(
-        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray, partner: Rows | FullRows
+        self, own: int, pairs: Pairs, rows: AnyRows, offset: np.ndarray | float, partner: Rows | FullRows
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both statistics, (n,) each, of the predictors of some pairs, with offsets."""
-        mean, spread = self.statistics(pairs, with_ones(rows, self._ones[own]), partner)
-        return mean + offset, spread + offset if self.cells.site.spread == "log_mean_exp" else spread
+        return self._with_offset(*self.statistics(pairs, with_ones(rows, self._ones[own]), partner), offset)
 
     def pullback(
         self,
@@ -175,9 +184,9 @@ class Block:
             own = self.prior.at(which)
             total, of_prior = divergence(rows, own, self.points)
             cells = self._pullback(pairs, rows, found.of_mean, found.of_spread)
-            slope = total_derivative(cells, of_prior.mean, rows, own, self.points)
-            gradient = packed_gradient(slope, rows, self.points)
-            value = pairs.total(found.value) + total.sum(axis=1)
+            gradient = np.empty(points.shape)
+            packed_derivative(cells, of_prior.mean, rows, own, self.points, gradient)
+            value = pairs.total(found.value) + total
         good = np.isfinite(value) & np.isfinite(gradient).all(axis=1)
         return np.where(good, value, -np.inf), gradient
 

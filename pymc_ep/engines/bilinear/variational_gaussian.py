@@ -15,7 +15,7 @@ from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.bilinear.block_ascent import improved_rows
 from pymc_ep.engines.bilinear.bound import BilinearBound, Derivatives, Sides
-from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, packed, packed_gradient, unpacked
+from pymc_ep.engines.bilinear.row_parameters import FIRST_VARIANCE, factored, packed, unpacked
 from pymc_ep.engines.bilinear.values import AnyRows, BilinearPrior, BilinearProblem, MatrixPrior
 from pymc_ep.exceptions import InvalidDataError, NumericalError
 from pymc_ep.kernels.inner_products import Rows
@@ -146,9 +146,11 @@ class VariationalGaussian(BoundAscent[State]):
         if not self._learns(state):
             return state
 
+        products = self.bound.products(state.sides)
+
         def evaluate(theta: np.ndarray) -> tuple[float, np.ndarray]:
             given = problem.prior(theta)
-            found = self.bound.derivatives(given, state.sides)
+            found = self.bound.derivatives(given, state.sides, products)
             return found.value + given.log_prior, _grad_theta(problem, theta, found)
 
         return state._replace(theta=lbfgs_steps(evaluate, state.theta, _ROUNDS)[0])
@@ -169,13 +171,13 @@ class VariationalGaussian(BoundAscent[State]):
         parts = [packed(rows, own) for rows, own in zip(state.sides, points)]
         ends = np.cumsum([part.size for part in parts])
 
+        def shaped(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            left, right, _ = np.split(at, ends)
+            return left.reshape(parts[0].shape), right.reshape(parts[1].shape)
+
         def unpack(at: np.ndarray) -> tuple[Sides, np.ndarray]:
-            left, right, theta = np.split(at, ends)
-            new_left, new_right = (
-                unpacked(one.reshape(part.shape), own, type(state.left))
-                for one, part, own in zip((left, right), parts, points)
-            )
-            return (new_left, new_right), theta if learns else state.theta
+            left, right = (unpacked(one, own, type(state.left)) for one, own in zip(shaped(at), points))
+            return (left, right), at[ends[-1] :] if learns else state.theta
 
         def evaluate(_: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             try:
@@ -184,14 +186,15 @@ class VariationalGaussian(BoundAscent[State]):
                     sides, theta = unpack(at[0])
                     prior = problem.prior(theta)
                     found = self.bound.derivatives(prior, sides)
-                    of_sides = self.bound.of_sides(prior, sides, found)
-                    gradient = [packed_gradient(*one).ravel() for one in zip(of_sides, sides, points)]
-                    gradient += [_grad_theta(problem, theta, found)] if learns else []
+                    slope = np.empty_like(at)
+                    self.bound.of_sides(prior, sides, found, shaped(slope[0]))
+                    if learns:
+                        slope[0, ends[-1] :] = _grad_theta(problem, theta, found)
             except (NumericalError, InvalidDataError):
                 return np.array([-np.inf]), np.zeros_like(at)
-            value, slope = found.value + prior.log_prior, np.concatenate(gradient)
+            value = found.value + prior.log_prior
             good = np.isfinite(value) and np.isfinite(slope).all()
-            return np.array([value if good else -np.inf]), slope[None]
+            return np.array([value if good else -np.inf]), slope
 
         whole = np.concatenate([*(part.ravel() for part in parts), *([state.theta] if learns else [])])
         start, scale = state.found or whole[None], self._scale(problem, state, learns)
@@ -208,6 +211,9 @@ class VariationalGaussian(BoundAscent[State]):
         prior, numbers = problem.prior(state.theta), [np.arange(len(rows.mean)) for rows in state.sides]
         scales = [self.bound.block(prior, state.sides, own).scale(numbers[own]) for own in (0, 1)]
         scale_theta = self._curvature(problem, state) if learns else np.zeros(0)
+        diagonals = [one.ravel() for one in scales if isinstance(one, np.ndarray)]
+        if len(diagonals) == len(scales):
+            return np.concatenate([*diagonals, scale_theta])[None]
         sizes = [packed(rows, own).size for rows, own in zip(state.sides, self.bound.points)]
 
         def scale(_: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -222,9 +228,10 @@ class VariationalGaussian(BoundAscent[State]):
 
     def _curvature(self, problem: BilinearProblem, state: State) -> np.ndarray:
         """Return the inverse absolute second derivatives in the hyperparameters, (p,), at most 1."""
+        products = self.bound.products(state.sides)
 
         def slope(theta: np.ndarray) -> np.ndarray:
-            return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides))
+            return _grad_theta(problem, theta, self.bound.derivatives(problem.prior(theta), state.sides, products))
 
         here = slope(state.theta)
 

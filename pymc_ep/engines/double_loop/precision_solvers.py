@@ -1,12 +1,12 @@
 """Solvers for the precision A = D^T diag(pi) D and its predictor variances: by a factor, or matrix-free."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_ep.exceptions import NumericalError
-from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solution, conjugate_gradients, newton_step
+from pymc_ep.numerics.iterative.conjugate_gradients import Solution, conjugate_gradients, newton_step
 from pymc_ep.numerics.iterative.marginal_variances import lanczos, perturb_and_map
 from pymc_ep.numerics.precision.plan import Algebra, PrecisionFactor
 
@@ -22,6 +22,9 @@ _PROGRESS = 0.1
 """Factor by which a draw that starts from the last outer loop must reduce its first residual. Precise observations
 dominate the right-hand side, next to which changes of the potentials are small: without this, the old draw would pass
 for a solution."""
+_KEPT_NOISE = 2**28
+"""Largest size, B, of the random numbers that are kept from one outer loop to the next: 256 MiB, those of 30 draws for
+an image of 512 x 512. They take as long to draw as a third of the solutions."""
 
 
 class Variances(NamedTuple):
@@ -62,6 +65,9 @@ class LinearPart(Protocol):
 
     def adjoint(self, v: np.ndarray) -> np.ndarray:
         """Return D^T v, (N,), for v (n,)."""
+
+    def normal(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return D^T diag(weights) D as a function of vectors (N,)."""
 
     def preconditioner(self, weights: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         """Return an approximate inverse of D^T diag(weights) D, as a function of vectors (N,)."""
@@ -176,25 +182,31 @@ class Iterative:
         self._seed = seed
         self._tol = cg_tol
         self._max_iter = cg_max_iter
-        self._samples: np.ndarray | None = None
+        self._samples: Sequence[np.ndarray] | None = None
+        self._kept_noise: Sequence[np.ndarray] = ()
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return an approximation of A^{-1} b, (N,), and whether conjugate gradients converged."""
-        equations = NormalEquations(*self._maps, precision)
         if not self._truncate:
-            found = self._solution(precision)(equations.apply, b, None)
+            found = self._solution(precision)(b, None)
             return found.x, found.converged
-        precondition = self._linear.preconditioner(precision)
-        return newton_step(equations.apply, b, precondition=precondition, tol=self._tol, max_iter=self._max_iter)
+        return newton_step(
+            self._linear.normal(precision),
+            b,
+            precondition=self._linear.preconditioner(precision),
+            tol=self._tol,
+            max_iter=self._max_iter,
+        )
 
     def variances(self, precision: np.ndarray) -> Variances:
         """Return estimated variances of the predictors."""
         rng = np.random.default_rng(self._seed)
         if self._variance == "lanczos":
-            bound = lanczos(*self._maps, precision, self._steps, rng, n_unknowns=self._linear.size)
+            normal = self._linear.normal(precision)
+            bound = lanczos(self._linear.forward, normal, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         solution = self._solution(precision, _DRAW_TOL)
-        found = perturb_and_map(*self._maps, precision, self._n_samples, rng, solution, start=self._samples)
+        found = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=self._samples)
         if not found.converged and precision.min() < np.finfo(float).eps * precision.max():
             # More iterations would not help: rounding errors of the precise sites exceed the precision of the others.
             raise _singular(precision)
@@ -211,27 +223,42 @@ class Iterative:
 
     def draw(self, precision: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws of N(0, A^{-1}), (size, N), to the tolerance of the solver."""
-        return perturb_and_map(*self._maps, precision, size, rng, self._solution(precision, _DRAW_TOL)).samples
+        noise = (rng.standard_normal(len(precision)) for _ in range(size))
+        return np.stack(perturb_and_map(*self._maps, precision, noise, self._solution(precision, _DRAW_TOL)).samples)
 
     @property
     def _maps(self) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
         return self._linear.forward, self._linear.adjoint
 
+    def _noise(self, n: int) -> Iterable[np.ndarray]:
+        """Return the standard normal numbers, (n,), of each draw: the same in every outer loop."""
+        if not self._kept_noise:
+            rng = np.random.default_rng(self._seed)
+            numbers = (rng.standard_normal(n) for _ in range(self._n_samples))
+            if 8 * n * self._n_samples > _KEPT_NOISE:
+                return numbers
+            self._kept_noise = list(numbers)
+        return self._kept_noise
+
     def _solution(
         self, precision: np.ndarray, least: float = 0.0
-    ) -> Callable[[Callable[[np.ndarray], np.ndarray], np.ndarray, np.ndarray | None], Solution]:
-        """Return a conjugate gradient solver: (apply, b, start) -> solution.
+    ) -> Callable[[np.ndarray, np.ndarray | None], Solution]:
+        """Return a conjugate gradient solver: (b, start) -> solution.
 
         Its relative tolerance is the larger of ``cg_tol`` and `least`, and smaller where the start is that good.
         """
-        precondition = self._linear.preconditioner(precision)
+        apply, precondition = self._linear.normal(precision), self._linear.preconditioner(precision)
 
-        def solve(apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, start: np.ndarray | None) -> Solution:
-            tol = max(self._tol, least)
-            if start is not None and (size := float(np.linalg.norm(b))) > 0:
-                tol = min(tol, _PROGRESS * float(np.linalg.norm(b - apply(start))) / size)
+        def solve(b: np.ndarray, start: np.ndarray | None) -> Solution:
             return conjugate_gradients(
-                apply, b, start=start, precondition=precondition, tol=max(tol, _LEAST_TOL), max_iter=self._max_iter
+                apply,
+                b,
+                start=start,
+                precondition=precondition,
+                tol=max(self._tol, least, _LEAST_TOL),
+                progress=_PROGRESS,
+                least_tol=_LEAST_TOL,
+                max_iter=self._max_iter,
             )
 
         return solve

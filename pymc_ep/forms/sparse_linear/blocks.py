@@ -7,7 +7,7 @@ from operator import matmul
 import numpy as np
 import scipy.sparse
 
-from pymc_ep.forms.sparse_linear.factor_rows import Product
+from pymc_ep.forms.sparse_linear.factor_rows import AddProduct, Product
 from pymc_ep.operators import LinearMap
 
 __all__ = ["Blocks"]
@@ -40,6 +40,8 @@ class Blocks:
 
     def embedded(self, x: np.ndarray, block: int) -> np.ndarray:
         """Return the vector (N,) that equals x in one block and zero elsewhere."""
+        if x.size == self.size:
+            return x.ravel()
         out = np.zeros(self.size)
         out[self.ends[block] - x.size : self.ends[block]] = x.ravel()
         return out
@@ -52,9 +54,15 @@ class Blocks:
         parts[block] = matrix
         return scipy.sparse.hstack(parts, format="csr")
 
+    def normal(self, linear_map: LinearMap, block: int, weights: np.ndarray) -> AddProduct:
+        """Return the function that adds D^T diag(weights) D v for an operator D on a block."""
+        here, shape = self._slice(block), linear_map.input_shape
+        add = linear_map.normal(weights.reshape(linear_map.output_shape))
+        return lambda v, out: add(v[here].reshape(shape), out[here].reshape(shape))
+
     def products(self, maps: Sequence[LinearMap], block: int) -> tuple[Product, Product]:
         """Return the products with a composition of operators on a block, and its adjoint; the last acts first."""
-        here = slice(self.ends[block] - int(np.prod(self.shapes[block])), self.ends[block])
+        here = self._slice(block)
 
         def forward(x: np.ndarray) -> np.ndarray:
             out = x[here]
@@ -77,3 +85,6 @@ class Blocks:
         if any(matrix is None for matrix in matrices):
             return None
         return self.on_all(scipy.sparse.csr_array(reduce(matmul, matrices)), block)
+
+    def _slice(self, block: int) -> slice:
+        return slice(self.ends[block] - int(np.prod(self.shapes[block])), self.ends[block])

@@ -6,10 +6,12 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse
 
-__all__ = ["FactorRows", "Product"]
+__all__ = ["AddProduct", "FactorRows", "Product"]
 
 Product = Callable[[np.ndarray], np.ndarray]
 """Product of a linear map with a vector."""
+AddProduct = Callable[[np.ndarray, np.ndarray], None]
+"""Function of v and out, (N,) each, that adds the product of a linear map with v to out."""
 
 
 class FactorRows:
@@ -23,6 +25,8 @@ class FactorRows:
         (N,) -> (n_f,) and (n_f,) -> (N,).
     quick_squares : callable, optional
         (n_f,) -> (N,): the adjoint with squared entries, if there is a faster way than by the entries.
+    quick_normal : callable, optional
+        `normal`, if there is a faster way than one product after the other.
     """
 
     def __init__(
@@ -31,8 +35,10 @@ class FactorRows:
         forward: Product,
         adjoint: Product,
         quick_squares: Product | None = None,
+        quick_normal: Callable[[np.ndarray], AddProduct] | None = None,
     ):
-        self.entries, self.forward, self.adjoint, self.quick_squares = entries, forward, adjoint, quick_squares
+        self.entries, self.forward, self.adjoint = entries, forward, adjoint
+        self.quick_squares, self.quick_normal = quick_squares, quick_normal
 
     @classmethod
     def held(cls, entries: scipy.sparse.csr_array) -> "FactorRows":
@@ -44,6 +50,21 @@ class FactorRows:
     def squares(self) -> scipy.sparse.csr_array | None:
         """Squared entries, transposed, (N, n_f)."""
         return None if self.entries is None else self.entries.power(2).T.tocsr()
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether each site depends on one unknown at most, so that the factor's precision is diagonal."""
+        return self.entries is not None and np.diff(self.entries.indptr).max(initial=0) <= 1
+
+    def normal(self, weights: np.ndarray) -> AddProduct:
+        """Return the function that adds D_f^T diag(weights) D_f v."""
+        if self.quick_normal is not None:
+            return self.quick_normal(weights)
+
+        def add(v: np.ndarray, out: np.ndarray) -> None:
+            out += self.adjoint(weights * self.forward(v))
+
+        return add
 
     @property
     def squared_adjoint(self) -> Product | None:

@@ -92,6 +92,21 @@ class LinearPredictors:
         parts = zip(self._rows, np.split(v, self._factor_ends[:-1]))
         return sum((rows.adjoint(part) for rows, part in parts), start=np.zeros(self.size))
 
+    def normal(self, weights: np.ndarray) -> Product:
+        """Return v -> D^T diag(weights) D v, for weights (n,) and v (N,)."""
+        factors = list(zip(self._rows, np.split(weights, self._factor_ends[:-1])))
+        single = [factor for factor in factors if factor[0].single]
+        diagonal = self._diagonal([rows for rows, _ in single], [w for _, w in single])
+        others = [rows.normal(w) for rows, w in factors if not rows.single]
+
+        def apply(v: np.ndarray) -> np.ndarray:
+            out = diagonal * v
+            for add in others:
+                add(v, out)
+            return out
+
+        return apply
+
     @property
     def matrix(self) -> scipy.sparse.csr_array:
         """D with its entries, (n, N).
@@ -261,12 +276,7 @@ class LinearPredictors:
     @property
     def _single_unknowns(self) -> bool:
         """Return whether each observation depends on one unknown at most."""
-
-        def build() -> bool:
-            known = [rows.entries for rows in self._observation_rows]
-            return not any(entries is None or np.diff(entries.indptr).max(initial=0) > 1 for entries in known)
-
-        return self._cached_for_data("singles", build)
+        return all(rows.single for rows in self._observation_rows)
 
     def _stack(self) -> scipy.sparse.csr_array:
         for factor, rows in zip(self._form.factors, self._rows):
@@ -312,9 +322,10 @@ class LinearPredictors:
         # Wavelets have thousands of entries in each row of a coarse level, which may be too many to hold.
         own = linear_map.matrix() if self.size <= MOST_UNKNOWNS or linear_map.few_entries else None
         if own is not None:
-            return FactorRows(self._blocks.on_all(own, block), forward, adjoint, squares)
-        entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
-        return FactorRows(entries, forward, adjoint, squares)
+            entries = self._blocks.on_all(own, block)
+        else:
+            entries = self.matrix_of(forward) if self.size > MOST_UNKNOWNS and squares is None else None
+        return FactorRows(entries, forward, adjoint, squares, partial(self._blocks.normal, linear_map, block))
 
     def _operators(self, predictor: TensorVariable) -> tuple[list[LinearMap], int] | None:
         """Return the operators that a predictor is composed of, the last acting first, and its block; else None."""

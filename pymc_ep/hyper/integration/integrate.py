@@ -54,9 +54,9 @@ _LEAST_VARIANCE = 1e-6
 not moved."""
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
-_FEW_CHECKS, _CLOSE = 3, 0.02
+_FEW_CHECKS, _CLOSE = 3, 3e-3
 """One in so many of these fits is enough where emulated evidence and interpolated corrections miss them by less than
-this spread, in nats: weights then have a relative effective sample size above 0.999. Settled emulators miss by 1e-3."""
+this spread, in nats, so that the integral errs by 1e-3. Emulators that have settled miss by 1e-4 to 1e-3."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS = 0.03, 250
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at the draws
 instead, and the most such fits. Sites of outliers under heavy tails jump: 0.10 was measured for two groups under

@@ -16,10 +16,24 @@ __all__ = [
 
 _BLOCK = 16
 """Columns whose r_d are multiplied before a logarithm is taken: at r_d = 1e-16 the product is 1e-256, no underflow."""
+_LEAST_PRODUCT = 1e-280
+"""Least product of the r_d of all columns whose logarithm is taken at once; a smaller one may have underflown."""
 # Sums may be reordered for vector instructions; NaN and infinity are respected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
 _jit_part = numba.njit(cache=True, fastmath=_FAST)
+
+
+@_jit_part
+def _log_product(own_variance: np.ndarray, other_variance: np.ndarray) -> float:
+    """Return the sum of log r_d, where their product may underflow."""
+    logs = 0.0
+    for begin in range(0, len(own_variance), _BLOCK):
+        product = 1.0
+        for d in range(begin, min(begin + _BLOCK, len(own_variance))):
+            product *= 1.0 - own_variance[d] * other_variance[d]
+        logs += np.log(product)
+    return logs
 
 
 @_jit
@@ -40,22 +54,23 @@ def log_mean_exp(
         own_mean, own_variance = m[i], a[i]
         for c in range(ends[i], ends[i + 1]):
             other_mean, other_variance = n[others[c]], b[others[c]]
-            total, terms, logs, improper = 0.0, 0.0, 0.0, 0.0
-            for begin in range(0, width, _BLOCK):
-                product = 1.0
-                for d in range(begin, min(begin + _BLOCK, width)):
-                    r = 1.0 - own_variance[d] * other_variance[d]
-                    # Counted, since the minimum of r would prevent vector instructions.
-                    improper += 0.0 if r > 0.0 else 1.0
-                    product *= r
-                    both = own_mean[d] * other_mean[d]
-                    total += both
-                    terms += (
-                        both + 0.5 * (own_variance[d] * other_mean[d] ** 2 + other_variance[d] * own_mean[d] ** 2)
-                    ) / r
-                logs += np.log(abs(product))
+            total, terms, improper, product = 0.0, 0.0, 0.0, 1.0
+            for d in range(width):
+                r = 1.0 - own_variance[d] * other_variance[d]
+                # Counted, since the minimum of r would prevent vector instructions.
+                improper += 0.0 if r > 0.0 else 1.0
+                product *= r
+                both = own_mean[d] * other_mean[d]
+                total += both
+                squares = own_variance[d] * other_mean[d] ** 2 + other_variance[d] * own_mean[d] ** 2
+                terms += (both + 0.5 * squares) / r
             out[c] = total
-            log_out[c] = terms - 0.5 * logs if improper == 0.0 else np.inf
+            if improper > 0.0:
+                log_out[c] = np.inf
+            elif product > _LEAST_PRODUCT:
+                log_out[c] = terms - 0.5 * np.log(product)
+            else:
+                log_out[c] = terms - 0.5 * _log_product(own_variance, other_variance)
 
 
 @_jit

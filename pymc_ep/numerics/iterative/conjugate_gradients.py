@@ -1,19 +1,23 @@
 """Conjugate gradients for precisions given by products with vectors only (Hestenes and Stiefel 1952)."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_ep.numerics.backend.namespace import Array
 
-__all__ = ["NormalEquations", "Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
+__all__ = ["Solution", "conjugate_gradients", "jacobi", "newton_step", "splitting"]
 
 _RESTARTS = 3
 """Most restarts from the true residual, from which rounding lets the recursion drift."""
 _TRUNCATION = 0.1
 """Gain of a step, relative to the mean gain so far, at which a Newton step is truncated. With the 0.5 of Nash and
 Sofer, steps of inpainting ended too early."""
+_FEW = 2**15
+"""Largest number of unknowns for the NumPy body of the updates. The Numba body takes a second to compile at first, more
+than solutions with fewer unknowns gain."""
 _RATIO = 4.0
 """Ratio a / b of the two shifts in `splitting`; measured optima were 1 to 10."""
 
@@ -36,28 +40,6 @@ class Solution(NamedTuple):
     residual: float
     iterations: int
     converged: bool
-
-
-class NormalEquations(NamedTuple):
-    """The precision A = D^T diag(w) D of a linear map given by functions.
-
-    Attributes
-    ----------
-    forward : callable
-        (N,) -> (n,): D.
-    adjoint : callable
-        (n,) -> (N,): D^T.
-    weights : array, (n,)
-        w.
-    """
-
-    forward: Callable[[Any], Any]
-    adjoint: Callable[[Any], Any]
-    weights: Array
-
-    def apply(self, vector: Array) -> Array:
-        """Return A v."""
-        return self.adjoint(self.weights * self.forward(vector))
 
 
 def jacobi(diagonal: Array) -> Callable[[Any], Any]:
@@ -113,6 +95,8 @@ def conjugate_gradients(
     start: Array = None,
     precondition: Callable[[Any], Any] | None = None,
     tol: float = 1e-6,
+    progress: float = np.inf,
+    least_tol: float = 0.0,
     max_iter: int = 1000,
 ) -> Solution:
     """Solve A x = b for a symmetric positive definite A.
@@ -129,6 +113,9 @@ def conjugate_gradients(
         (N,) -> (N,), symmetric positive definite: an approximate inverse of A.
     tol : float
         Largest residual |b - A x| / |b|.
+    progress, least_tol : float
+        With a start the residual must also be at most `progress` times that of the start, but no smaller tolerance
+        than `least_tol` is asked for.
     max_iter : int
         Most products with A.
 
@@ -149,9 +136,9 @@ def conjugate_gradients(
     if size == 0.0:
         return Solution(b * 0.0, 0.0, 0, True)
     precondition = precondition or _identity
-    goal, spent = tol * size, 0
-    residual = b if start is None else b - apply(x)
+    residual, spent = b if start is None else b - apply(x), 0
     true = _norm(residual)
+    goal = tol * size if start is None else max(min(tol * size, progress * true), least_tol * size)
     for _ in range(_RESTARTS):
         if not true > goal or spent >= max_iter:
             break
@@ -206,24 +193,44 @@ def _iterate(
     truncation: float = 0.0,
 ) -> tuple[Any, int, bool]:
     """Run the recursion; return the iterate, the number of products and whether a rule, not the limit, ended it."""
-    ahead = precondition(residual)
-    direction, power, gained = ahead, _dot(residual, ahead), 0.0
+    # The updates are in place.
+    x, residual, ahead = x.copy(), residual.copy(), precondition(residual)
+    direction, power, gained = ahead.copy(), _dot(residual, ahead), 0.0
     for used in range(1, most + 1):
         image = apply(direction)
         curvature = _dot(direction, image)
         if not curvature > 0.0:
             return x, used, False
         step = power / curvature
-        x = x + step * direction
-        residual = residual - step * image
+        x, residual, square = _advanced(x, residual, direction, image, step)
         gain = 0.5 * step * power
         gained += gain
-        if used * gain <= truncation * gained or _norm(residual) <= goal:
+        if used * gain <= truncation * gained or square**0.5 <= goal:
             return x, used, True
         ahead = precondition(residual)
         power, before = _dot(residual, ahead), power
-        direction = ahead + (power / before) * direction
+        direction = _turned(direction, ahead, power / before)
     return x, most, False
+
+
+def _advanced(x: Array, residual: Array, direction: Array, image: Array, step: float) -> tuple[Array, Array, float]:
+    """Return x, (N,), moved by a step along a direction, its residual, and the square of that; NumPy's in place."""
+    if isinstance(x, np.ndarray) and x.size > _FEW:
+        body = import_module("pymc_ep.numerics.iterative.conjugate_gradients_numba")
+        return x, residual, body.advance(x, residual, direction, image, step)
+    x += step * direction
+    residual -= step * image
+    return x, residual, _dot(residual, residual)
+
+
+def _turned(direction: Array, ahead: Array, share: float) -> Array:
+    """Return `ahead` plus a share of the direction, (N,) each; NumPy's in place of the direction."""
+    if isinstance(direction, np.ndarray) and direction.size > _FEW:
+        import_module("pymc_ep.numerics.iterative.conjugate_gradients_numba").turn(direction, ahead, share)
+        return direction
+    direction *= share
+    direction += ahead
+    return direction
 
 
 def _identity(vector: Array) -> Array:

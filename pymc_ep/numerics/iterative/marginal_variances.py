@@ -4,12 +4,13 @@
 sqrt(2 / samples); `lanczos` is a lower bound that grows with its steps, and soon finds the largest variances only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_ep.numerics.iterative.conjugate_gradients import NormalEquations, Solution, conjugate_gradients
+from pymc_ep.numerics.iterative.conjugate_gradients import Solution
 
 __all__ = ["LanczosBound", "VarianceEstimate", "lanczos", "perturb_and_map"]
 
@@ -31,7 +32,7 @@ class VarianceEstimate(NamedTuple):
         Products with A, of all samples.
     converged : bool
         Whether all solutions met their tolerance.
-    samples : ndarray, (samples, N)
+    samples : list of ndarray, (N,)
         Draws of N(0, A^{-1}); with the same seed, starting values at weights near these.
     """
 
@@ -40,7 +41,7 @@ class VarianceEstimate(NamedTuple):
     worst_residual: float
     iterations: int
     converged: bool
-    samples: np.ndarray
+    samples: list[np.ndarray]
 
 
 class LanczosBound(NamedTuple):
@@ -64,11 +65,10 @@ def perturb_and_map(
     forward: Map,
     adjoint: Map,
     weights: np.ndarray,
-    n_samples: int,
-    rng: np.random.Generator,
-    solve: Callable[[Map, np.ndarray, np.ndarray | None], Solution] | None = None,
+    noise: Iterable[np.ndarray],
+    solve: Callable[[np.ndarray, np.ndarray | None], Solution],
     *,
-    start: np.ndarray | None = None,
+    start: Iterable[np.ndarray] | None = None,
 ) -> VarianceEstimate:
     """Estimate variances from draws of N(0, A^{-1}), each by one solution (Papandreou and Yuille 2010).
 
@@ -86,49 +86,48 @@ def perturb_and_map(
         (N,) -> (n,) and back: D and D^T.
     weights : ndarray, (n,)
         w >= 0.
-    n_samples : int
-    rng : numpy.random.Generator
-    solve : callable, optional
-        (A, b, start) -> Solution, for A as a function of vectors; conjugate gradients with a tolerance of 1e-3 and no
-        preconditioner if not given.
-    start : ndarray, (n_samples, N), optional
-        Where each solution starts: the samples of an estimate with the same seed at other weights.
+    noise : iterable of ndarray, (n,)
+        Standard normal numbers e of each sample.
+    solve : callable
+        (b, start) -> Solution of A x = b.
+    start : iterable of ndarray, (N,), optional
+        Where each solution starts: the samples of an estimate with the same noise at other weights.
     """
     negative = np.flatnonzero(~(weights >= 0))
     if negative.size:
         raise ValueError(f"weights must not be negative, but weight {negative[0]} is {weights[negative[0]]}")
-    equations = NormalEquations(forward, adjoint, weights)
     from joblib import Parallel, delayed
 
-    solve = solve or _solve
     root = np.sqrt(weights)
     variance, solutions = np.zeros(len(root)), []
 
     def draw(target: np.ndarray, first: np.ndarray | None) -> tuple[Solution, np.ndarray]:
-        found = solve(equations.apply, target, first)
-        return found, forward(found.x) ** 2
+        found = solve(target, first)
+        squares = forward(found.x)
+        squares *= squares
+        return found, squares
 
     # Targets and sums are computed in a fixed order, whatever the number of threads.
-    targets = (adjoint(root * rng.standard_normal(len(root))) for _ in range(n_samples))
-    firsts = [None] * n_samples if start is None else start
-    tasks = (delayed(draw)(target, first) for target, first in zip(targets, firsts))
+    targets = (adjoint(root * normal) for normal in noise)
+    tasks = (delayed(draw)(target, first) for target, first in zip(targets, repeat(None) if start is None else start))
     for found, squares in Parallel(prefer="threads", return_as="generator")(tasks):
         length = float(weights @ squares)
-        variance += squares * (len(found.x) / length if length > 0 else 1.0) / n_samples
+        squares *= len(found.x) / length if length > 0 else 1.0
+        variance += squares
         solutions.append(found)
+    n_samples = len(solutions)
+    variance /= n_samples
     return VarianceEstimate(
         variance,
         variance * np.sqrt(2.0 / n_samples),
         max(found.residual for found in solutions),
         sum(found.iterations for found in solutions),
         all(found.converged for found in solutions),
-        np.stack([found.x for found in solutions]),
+        [found.x for found in solutions],
     )
 
 
-def lanczos(
-    forward: Map, adjoint: Map, weights: np.ndarray, steps: int, rng: np.random.Generator, *, n_unknowns: int
-) -> LanczosBound:
+def lanczos(forward: Map, normal: Map, steps: int, rng: np.random.Generator, *, n_unknowns: int) -> LanczosBound:
     """Bound variances from below by those of A's projection on a Krylov space (Seeger and Nickisch 2011, section 4).
 
     With orthonormal vectors Q, (N, k), of which T = Q^T A Q is tridiagonal, Q T^{-1} Q^T <= A^{-1}, and it grows with
@@ -137,10 +136,8 @@ def lanczos(
 
     Parameters
     ----------
-    forward, adjoint : callable
-        (N,) -> (n,) and back: D and D^T.
-    weights : ndarray, (n,)
-        w.
+    forward, normal : callable
+        (N,) -> (n,) and (N,) -> (N,): D and A.
     steps : int
         k, cut to N.
     rng : numpy.random.Generator
@@ -148,15 +145,14 @@ def lanczos(
     n_unknowns : int
         N.
     """
-    apply = NormalEquations(forward, adjoint, weights).apply
     vector = rng.standard_normal(n_unknowns)
     vector /= np.linalg.norm(vector)
     basis = np.zeros((min(steps, n_unknowns), n_unknowns))
-    variance, increment = np.zeros(len(weights)), np.zeros(len(weights))
-    pivot, off, whitened = np.inf, 0.0, np.zeros(len(weights))
+    whitened = 0.0 * forward(vector)
+    variance, increment, pivot, off = whitened, whitened, np.inf, 0.0
     for k in range(len(basis)):
         basis[k] = vector
-        image = apply(vector)
+        image = normal(vector)
         diagonal = float(vector @ image)
         # T = L L^T grows by a row a step, and D Q L^{-T} by a column.
         below = off / pivot
@@ -175,7 +171,3 @@ def lanczos(
             return LanczosBound(variance, increment, k + 1)
         vector = image / off
     return LanczosBound(variance, increment, len(basis))
-
-
-def _solve(apply: Map, b: np.ndarray, start: np.ndarray | None) -> Solution:
-    return conjugate_gradients(apply, b, start=start, tol=1e-3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ _HALVINGS = 30
 _LEAST_COSINE = 1e-10
 """Least cosine between a step and minus its change of gradient, below which their product is rounding and the pair is
 dropped."""
+_FEW = 2**17
+"""Largest number of entries of all directions for the NumPy body of the recursion. The Numba body takes half of the
+time, and two seconds to compile at first, more than an ascent of fewer entries gains."""
 
 Evaluate = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Maps indices of functions, (k,), and points, (k, p), to values, (k,), and gradients, (k, p)."""
@@ -40,10 +44,6 @@ class Pair(NamedTuple):
     move: np.ndarray
     change: np.ndarray
     inverse: np.ndarray
-
-    def of(self, rows: slice | np.ndarray) -> "Pair":
-        """Return the pair of some of the functions."""
-        return Pair(self.move[rows], self.change[rows], self.inverse[rows])
 
 
 class Found(NamedTuple):
@@ -92,10 +92,10 @@ def maximise_many(
         Largest change of each unknown in one step; only with a diagonal scale.
     """
     if isinstance(start, Found):
-        points, values, gradients = (part.copy() for part in start[:3])
+        points, values, gradients = start[:3]
         pairs = list(start.memory)
     else:
-        points, pairs = start.copy(), []
+        points, pairs = start, []
         values, gradients = evaluate(np.arange(len(points)), points)
     all_indices, stalled = np.arange(len(points)), np.zeros(len(points), dtype=bool)
     for _ in range(max_iter):
@@ -103,9 +103,7 @@ def maximise_many(
         active = np.flatnonzero((0.5 * np.einsum("mp,mp->m", gradients, steepest) > tol) & ~stalled)
         if not active.size:
             break
-        # A slice where all functions are active: copies of the pairs would take longer than the rest of the step.
-        rows = _selector(active, len(points))
-        ascent = _direction(gradients[active], partial(scaled, scale, active), [pair.of(rows) for pair in pairs])
+        ascent = _direction(gradients[active], partial(scaled, scale, active), pairs, active)
         if longest is not None:
             for direction in (ascent, steepest):
                 np.clip(direction, -longest, longest, out=direction)
@@ -113,31 +111,22 @@ def maximise_many(
         uphill = slope > 0.0
         ascent[~uphill] = steepest[active[~uphill]]
         slope[~uphill] = np.einsum("mp,mp->m", gradients[active[~uphill]], ascent[~uphill])
-        before, steepness = points[active], gradients[active]
-        stalled[_line_search(evaluate, active, ascent, slope, points, values, gradients)] = True
-        move, change = (
-            _scattered(part, active, points.shape) for part in (points[rows] - before, gradients[rows] - steepness)
-        )
+        (moved, values, steepness), stuck = _line_search(evaluate, active, ascent, slope, points, values, gradients)
+        stalled[stuck] = True
+        move, change = moved - points, steepness - gradients
+        points, gradients = moved, steepness
         pairs = [*pairs, Pair(move, change, _inverse(move, change))][-_MEMORY:]
     return Found(points, values, gradients, tuple(pairs))
 
 
 def scaled(scale: Scale, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     """Return the products of a scale with the gradients, (k, p), of the functions `which`, (k,)."""
-    return scale(which, gradients) if callable(scale) else scale[which] * gradients
+    return scale(which, gradients) if callable(scale) else scale[_selector(which, len(scale))] * gradients
 
 
 def _selector(numbers: np.ndarray, n: int) -> slice | np.ndarray:
     """Return the selector of the active functions: a slice if all n are active, else their indices."""
     return slice(None) if numbers.size == n else numbers
-
-
-def _scattered(values: np.ndarray, active: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if len(values) == shape[0]:
-        return values
-    out = np.zeros(shape)
-    out[active] = values
-    return out
 
 
 def _line_search(
@@ -148,12 +137,12 @@ def _line_search(
     points: np.ndarray,
     values: np.ndarray,
     gradients: np.ndarray,
-) -> np.ndarray:
-    """Backtracking line search of the active functions, in place: halve each step until Armijo's condition holds.
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    """Backtracking line search of the active functions: halve each step until Armijo's condition holds.
 
-    Returns the indices of functions for which no step does, by rounding.
+    Returns points, values and gradients of all functions, and the indices of those for which no step does, by rounding.
     """
-    length, left = np.ones(len(active)), np.arange(len(active))
+    length, left, out = np.ones(len(active)), np.arange(len(active)), None
     for _ in range(_HALVINGS):
         rows = active[left]
         trial = length[left, None] * ascent[_selector(left, len(ascent))]
@@ -161,13 +150,18 @@ def _line_search(
         value, gradient = evaluate(rows, trial)
         # A comparison with NaN is false too: outside the domain gradients are arbitrary.
         risen = value >= values[rows] + _ARMIJO * length[left] * slope[left]
-        to, by = _selector(rows[risen], len(points)), _selector(np.flatnonzero(risen), len(rows))
-        points[to], values[to], gradients[to] = trial[by], value[by], gradient[by]
+        if len(rows) == len(points) and risen.all():
+            return (trial, value, gradient), rows[:0]
+        if out is None:
+            out = points.copy(), values.copy(), gradients.copy()
+        for whole, part in zip(out, (trial, value, gradient)):
+            whole[rows[risen]] = part[risen]
         left = left[~risen]
         if not left.size:
             break
         length[left] *= 0.5
-    return active[left]
+    assert out is not None, "the first trial ends the search or makes copies"
+    return out, active[left]
 
 
 def _inverse(move: np.ndarray, change: np.ndarray) -> np.ndarray:
@@ -182,21 +176,49 @@ def _direction(
     gradient: np.ndarray,
     first: Callable[[np.ndarray], np.ndarray],
     pairs: list[Pair],
+    active: np.ndarray,
 ) -> np.ndarray:
     """Return the direction of ascent of each active function, (k, p), by the two-loop recursion.
 
     `first` applies the initial inverse Hessian; `gradient` is overwritten.
     """
-    q, weights, product = gradient, [], np.empty_like(gradient)
-    for s, y, inverse in reversed(pairs):
-        weights.append(inverse * np.einsum("mp,mp->m", s, q))
-        q += np.multiply(weights[-1][:, None], y, out=product)
+    if not pairs:
+        return first(gradient)
+    q, weights, rows = gradient, [], _selector(active, len(pairs[-1].move))
+    inverses = [pair.inverse[rows] for pair in pairs]
+    along = np.einsum("mp,mp->m", pairs[-1].move[rows], q)
+    for k in reversed(range(len(pairs))):
+        weights.append(inverses[k] * along)
+        # The last product is for the oldest pair again, and of no use.
+        along = _added(q, weights[-1], pairs[k].change, pairs[max(k - 1, 0)].move, active)
     q = first(q)
-    if pairs:
-        s, y, inverse = pairs[-1]
-        known = inverse > 0.0
-        curvature = np.einsum("mp,mp->m", y, first(y))
-        q *= np.where(known, 1.0 / np.where(known, inverse * curvature, 1.0), 1.0)[:, None]
-    for (s, y, inverse), weight in zip(pairs, reversed(weights)):
-        q += np.multiply((weight + inverse * np.einsum("mp,mp->m", y, q))[:, None], s, out=product)
+    newest = pairs[-1].change[rows]
+    curvature = np.einsum("mp,mp->m", newest, first(newest))
+    known = inverses[-1] > 0.0
+    q *= np.where(known, 1.0 / np.where(known, inverses[-1] * curvature, 1.0), 1.0)[:, None]
+    along = np.einsum("mp,mp->m", pairs[0].change[rows], q)
+    for k, (inverse, weight) in enumerate(zip(inverses, reversed(weights))):
+        along = _added(q, weight + inverse * along, pairs[k].move, pairs[min(k + 1, len(pairs) - 1)].change, active)
     return q
+
+
+def _added(q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Add to q, in place, the rows `active` of `added` times weights, and return its products with those of `other`.
+
+    Parameters
+    ----------
+    q : ndarray, (k, p)
+    weights : ndarray, (k,)
+    added, other : ndarray, (m, p)
+    active : ndarray of int, (k,)
+
+    Returns
+    -------
+    ndarray, (k,)
+    """
+    if q.size <= _FEW:
+        rows = _selector(active, len(added))
+        q += weights[:, None] * added[rows]
+        return np.einsum("mp,mp->m", q, other[rows])
+    body = import_module("pymc_ep.numerics.optimise.batched_lbfgs_numba")
+    return body.add_and_dot(q, weights, added, other, active)

@@ -53,7 +53,7 @@ def kernel_of(length):
 def few():
     rows = answers()
     model = model_of(rows)
-    return rows, model, pmep.fit(model=model, draws=1000, random_seed=1, progressbar=False)
+    return rows, model, pmep.fit(model=model, draws=1000, log_likelihood=True, random_seed=1, progressbar=False)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""Numba body of the passes of the two-loop recursion, parallel over pieces of rows."""
+
+import numba
+import numpy as np
+
+__all__ = ["add_and_dot"]
+
+_PIECE = 16_384
+"""Entries of a row in a piece. Sums of pieces are added in order, so that threads do not change a digit."""
+
+
+@numba.njit(cache=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -> float:
+    """Add a multiple of `added` to `q`, in place, and return the product with `other`, (c,) each."""
+    total = 0.0
+    for d in range(len(q)):
+        moved = q[d] + weight * added[d]
+        q[d] = moved
+        total += moved * other[d]
+    return total
+
+
+@numba.njit(parallel=True, cache=True)
+def add_and_dot(
+    q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """See `pymc_ep.numerics.optimise.batched_lbfgs`; `rows` are indices, (k,)."""
+    n, width = q.shape
+    pieces = (width + _PIECE - 1) // _PIECE
+    parts = np.empty((n, pieces))
+    for at in numba.prange(n * pieces):
+        i, begin = at // pieces, at % pieces * _PIECE
+        end, row = min(begin + _PIECE, width), rows[i]
+        parts[i, at % pieces] = _piece(q[i, begin:end], weights[i], added[row, begin:end], other[row, begin:end])
+    return parts.sum(axis=1)

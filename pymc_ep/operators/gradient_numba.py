@@ -1,0 +1,40 @@
+"""Numba body of the normal product of differences: one pass over the image in place of a dozen."""
+
+import numba
+import numpy as np
+
+__all__ = ["normal"]
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) -> None:
+    """Add D' diag(w) D x to `out`, (r, c), for differences D of an image and weights w.
+
+    Parameters
+    ----------
+    x : ndarray, (r, c)
+    along, down : ndarray, (r, c - 1) and (r - 1, c), or (r, c) each for a periodic image
+        Weights of horizontal and of vertical differences; an empty array for a side of length 1.
+    out : ndarray, (r, c)
+    """
+    rows, columns = x.shape
+    for i in range(rows):
+        here, to = x[i], out[i]
+        if along.size:
+            weights = along[i]
+            for j in range(1, columns - 1):
+                to[j] += weights[j - 1] * (here[j] - here[j - 1]) - weights[j] * (here[j + 1] - here[j])
+            to[0] -= weights[0] * (here[1] - here[0])
+            to[columns - 1] += weights[columns - 2] * (here[columns - 1] - here[columns - 2])
+            if len(weights) == columns:
+                across = weights[columns - 1] * (here[0] - here[columns - 1])
+                to[0] += across
+                to[columns - 1] -= across
+        if down.size and (i > 0 or len(down) == rows):
+            weights, before = down[i - 1], x[i - 1]
+            for j in range(columns):
+                to[j] += weights[j] * (here[j] - before[j])
+        if down.size and i < len(down):
+            weights, after = down[i], x[(i + 1) % rows]
+            for j in range(columns):
+                to[j] -= weights[j] * (after[j] - here[j])
