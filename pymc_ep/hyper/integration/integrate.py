@@ -4,12 +4,12 @@ The density that is integrated is Z(theta) p(theta) on the unconstrained scale, 
 known exactly and carries the tails: where a scale runs to zero, log Z tends to a constant. A Gaussian process emulates
 log Z alone, from values and exact gradients. Chains move under emulator times prior, restricted to where the emulator's
 standard deviation is below a nat. Fits at some of their positions test the emulator; fits where its standard deviation
-is largest extend it. At the end, fits at representatives of the draws give these importance weights.
+is largest extend it. At the end, fits at representatives of the chains test it once more, and draws are made from what
+it has learnt from these as well.
 """
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
 
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.hyper.budget import MOST_DIMENSIONS, most_draws, most_fits
@@ -54,9 +54,10 @@ _LEAST_VARIANCE = 1e-6
 not moved."""
 _CHECKS = 15, 10, 5
 """Fits at representatives of the draws, as (a, b, c) for a + b min(p, c): 65 at most."""
-_FEW_CHECKS, _CLOSE = 3, 3e-3
-"""One in so many of these fits is enough where emulated evidence and interpolated corrections miss them by less than
-this spread, in nats, so that the integral errs by 1e-3. Emulators that have settled miss by 1e-4 to 1e-3."""
+_FEW_CHECKS, _SETTLED, _CLOSE = 3, 0.02, 3e-3
+"""One in so many of these fits is enough where the emulator missed the last round's fits by less than `_SETTLED`, and
+emulated evidence and interpolated corrections miss these by less than `_CLOSE`, spreads in nats: the integral then errs
+by 1e-3. Emulators that have settled miss by 1e-4."""
 _INTERPOLATION_ERROR, _MOST_AT_DRAWS = 0.03, 250
 """Error of predictors from interpolated sites, in standard deviations, beyond which sites are fitted at the draws
 instead, and the most such fits. Sites of outliers under heavy tails jump: 0.10 was measured for two groups under
@@ -162,10 +163,9 @@ class _Integration:
             right = self._round(walkers)
             spent = self.explorer.evaluations >= last
             if right or spent:
-                found = self._reweighted(walkers)
+                found = self._tested(walkers)
                 if spent or found.effective > _EFFECTIVE:
                     return self._with_sentence(self._fitted_at_draws(found), walkers)
-                self._emulate()
 
     def _interrupted(self) -> Integral:
         """Return draws from the present emulator, untested by fits, after an interruption."""
@@ -182,6 +182,7 @@ class _Integration:
         spread, worst = self._emulator_error(kept, walkers.refused, 4 + 2 * self.p)
         self.refused_share = walkers.refused_share
         self._standardise(kept, walkers)
+        self.last_spread = spread
         return spread < _SPREAD and worst < _WORST and self.refused_share < _REFUSED
 
     def _design_points(self) -> list[DesignPoint]:
@@ -255,35 +256,31 @@ class _Integration:
         found = [self.explorer(theta) for theta in self.frame.theta(z)]
         return np.array([np.nan if point is None else point.log_z for point in found]) - emulated
 
-    def _reweighted(self, walkers: Walkers) -> Integral:
-        """Draw, fit at representatives of the draws, and resample by the weights exact / emulated."""
-        cloud, design, before = self._cloud(walkers), self._design_points(), len(self.explorer.points)
+    def _tested(self, walkers: Walkers) -> Integral:
+        """Fit at representatives of the chains, let the emulator learn from these fits, and draw."""
+        moved = np.concatenate(walkers.move(self._target, self._known, _MOVES))
+        even, design, before = np.full(len(moved), 1.0 / len(moved)), self._design_points(), len(self.explorer.points)
         # Where not all fits have a correction, those at representatives alone tell it.
-        counts = (self.checks // _FEW_CHECKS, self.checks) if self.explorer.correct == self.corrects else (self.checks,)
+        few = self.last_spread < _SETTLED and self.explorer.correct == self.corrects
+        counts = (self.checks // _FEW_CHECKS, self.checks) if few else (self.checks,)
         self.explorer.correct = self.corrects
         for count in counts:
-            places = cloud.z[np.unique(stratified(cloud.z, cloud.weights, count, self.rng))]
-            logs = self._errors(places)
+            logs = self._errors(moved[np.unique(stratified(moved, even, count, self.rng))])
             made = self.explorer.points[before:]
             if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
                 break
-        self.interpolation_error = error_between(self.form, design, self.explorer.points[before:])
-        cell = nearest(cloud.z, places)
-        share = np.bincount(cell, weights=cloud.weights, minlength=len(places))
-        fitted = np.isfinite(logs) & (share > np.finfo(float).tiny)
-        total = logsumexp(logs[fitted] + np.log(share[fitted]))
-        ratio = np.where(fitted, np.exp(np.where(fitted, logs, 0.0) - total), 0.0)
-        effective = float((share @ ratio) ** 2 / (share @ ratio**2))
-        spread = float(np.sqrt(np.cov(logs[fitted], aweights=share[fitted]))) if fitted.sum() > 1 else 0.0
-        weights = cloud.weights * ratio[cell]
-        weights /= weights.sum()
-        corrected = None
+        self.interpolation_error = error_between(self.form, design, made)
+        fitted = np.isfinite(logs)
+        ratio = np.exp(np.where(fitted, logs, -np.inf) - np.max(logs, initial=-np.inf, where=fitted))
+        effective = float(ratio.mean() ** 2 / (ratio**2).mean()) if fitted.any() else 0.0
+        self._emulate()
+        cloud = self._cloud(walkers)
+        weights, corrected, log_factor = cloud.weights, None, 0.0
         if self.corrects:
-            made, thetas = self.explorer.points[before:], self.frame.theta(cloud.z)
-            corrected = corrected_weights(self._design_points(), made, thetas, weights)
-            weights = corrected.weights
-        log_factor = float(total) + (corrected.log_factor if corrected else 0.0)
+            corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
+            weights, log_factor = corrected.weights, corrected.log_factor
         found = self._integral(cloud, weights, log_factor)
+        spread = float(logs[fitted].std()) if fitted.any() else 0.0
         return found._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:
