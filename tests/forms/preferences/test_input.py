@@ -141,3 +141,19 @@ def test_evidence_without_a_maximum_is_told(learned, sizes):
     assert not bool(idata["fit"]["converged"])
     assert all(np.isfinite(idata[group]["f"]).all() for group in ("posterior_mean", "posterior_sd"))
     assert bool(fitted(agreeing_model(learned, PROPER, **sizes))["fit"]["converged"])
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_a_search_that_ends_early_is_told_from_evidence_without_a_maximum(agree):
+    """By EM at its limit: where users contradict each other, more iterations are the cure."""
+    model = agreeing_model(("b", "sigma"), FLAT)
+    if not agree:
+        rng = np.random.default_rng(0)
+        users, first = np.repeat(np.arange(30), 5), rng.integers(6, size=150)
+        with pm.Model() as model:
+            own = {"b": pm.Flat("b", shape=6), "sigma": pm.HalfFlat("sigma")}
+            f = pmep.PreferenceUtility("f", kernel=np.eye(6), **own, n_users=30)
+            losers = (first + rng.integers(1, 6, size=150)) % 6
+            pmep.PairwiseProbit("prefers", f, users=users, winners=first, losers=losers)
+    with pytest.warns(pmep.ConvergenceWarning, match="no maximum.* 1000 times" if agree else "raise max_iter"):
+        fitted(model, learn="em", max_iter=10, held_out=0)

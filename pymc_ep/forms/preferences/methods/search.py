@@ -29,8 +29,9 @@ _FIRST_SCALE = 0.1
 """Standard deviation of the first factors where they start at zero, which is a saddle of the evidence."""
 _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
-_LARGER = 10.0
-"""Factor by which parameters with flat priors grow, to see whether the evidence falls."""
+_LARGER, _FAR_LARGER = 10.0, 1000.0
+"""Factor by which parameters with flat priors grow, to see whether the evidence falls, from where a search converged
+and from where it stopped short of that."""
 _FALL = 1e-4
 """Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
 for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
@@ -124,7 +125,7 @@ def searched(task: Task, users: UserFactors) -> Found:
         after = parts.collect(best.users)
     status = found.status
     if endless:
-        status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form)}")
+        status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form, found)}")
     return Found(after, best.theta, best.loop, status, found.objective, found.change)
 
 
@@ -160,18 +161,19 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts
 
 
 def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, found: Run[State]) -> bool:
-    """Return whether a converged search has no maximum: the evidence is as high for much larger parameters.
+    """Return whether a search that was left to end has no maximum: the evidence is as high for much larger parameters.
 
     Users that agree with each other and with themselves are the more probable, the further utilities are apart.
     """
     flat, best = form.form.flat, found.state.chosen
-    if not flat or not found.status.converged or evidence.may_stop(found.state) is not None:
+    if not flat or found.status.interrupted or evidence.may_stop(found.state) is not None:
         return False
     mean, factors, scale = form.prior(best.theta)[0]
+    factor = _growth(found)
     larger = UtilityPrior(
-        mean * (_LARGER if "mean" in flat else 1.0),
-        factors * (_LARGER if "factors" in flat else 1.0),
-        scale * (_LARGER**2 if "sigma" in flat else 1.0),
+        mean * (factor if "mean" in flat else 1.0),
+        factors * (factor if "factors" in flat else 1.0),
+        scale * (factor**2 if "sigma" in flat else 1.0),
     )
     try:
         there = evidence.at(form, form.theta_of(best.theta, larger), best.users)
@@ -180,13 +182,18 @@ def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, 
     return there.objective > best.objective - _FALL * evidence.n_pairs
 
 
-def _without_end(form: CompiledPreferences) -> str:
+def _growth(found: Run[State]) -> float:
+    """Return the factor by which parameters grow: a maximum may be well beyond where a search stopped short of one."""
+    return _LARGER if found.status.converged else _FAR_LARGER
+
+
+def _without_end(form: CompiledPreferences, found: Run[State]) -> str:
     """Return the note of a status on evidence without a maximum."""
     priors = {"mean": "pm.Normal", "factors": "pm.Normal", "sigma": "pm.HalfNormal"}
     own = {name: priors[key] for key, name in form.form.variables.items() if key in form.form.flat}
     return (
-        f"which has no maximum: it is as high at {_LARGER:.0f} times {', '.join(own)}, as the comparisons contradict "
-        f"each other too little. Give proper priors, such as "
+        f"which has no maximum: it is as high at {_growth(found):.0f} times {', '.join(own)}, as the comparisons "
+        f"contradict each other too little. Give proper priors, such as "
         f"{', '.join(f'{prior}({name!r}, ...)' for name, prior in own.items())}"
     )
 
