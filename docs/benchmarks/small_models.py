@@ -150,12 +150,13 @@ def worker(name: str, repetitions: int, *, with_nuts: bool) -> None:
 
 def measured(name: str, repetitions: int, checkout: Path, *, with_nuts: bool) -> dict[str, list[float]]:
     """Run `worker` in a process of its own, with the package of a checkout."""
-    path = os.pathsep.join([str(checkout), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     call = f"import runpy, sys; sys.argv = {['', '--worker', name, '--repetitions', str(repetitions)]!r}"
     call += " + ['--with-nuts']" if with_nuts else ""
     call += f"; runpy.run_path({__file__!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", call], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    # With -c the current folder comes before all others on the path.
+    command = [sys.executable, "-c", call]
+    done = subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
