@@ -8,6 +8,7 @@ import scipy.stats
 
 import pymc_ep as pmep
 from pymc_ep.compat import group, make_container
+from pymc_ep.predict.rebuild import posterior_of
 from pymc_ep.results import fit_group
 
 N = 12
@@ -59,6 +60,33 @@ def test_conditional_is_gp_regression(gaussian, regression):
     # The closed form ignores that the level is tied to f by a stabilised covariance: 1e-6 of the variances.
     np.testing.assert_allclose(found["f_new_mean"], mean, atol=1e-5)
     np.testing.assert_allclose(found["f_new_sd"], np.sqrt(covariance.diagonal()), rtol=1e-5)
+
+
+def test_a_mixture_is_gp_regression_at_each_draw_of_the_hyperparameters(caplog):
+    with pm.Model() as model:
+        sigma, ell = pm.HalfNormal("sigma", 1.0), pm.LogNormal("ell", np.log(ELL), 0.2)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ell))
+        pm.Normal("y", gp.prior("f", X=X), sigma, observed=REALS)
+        result = pmep.fit(hyper="integrate", draws=0, progressbar=False)
+        gp.conditional("f_new", Xnew=NEW)
+    found = pmep.predict(result, model, var_names=["f_new"])
+    # PyTensor prints a rewrite that fails.
+    assert not caplog.records
+    posterior = posterior_of(result, model, ())
+    drawn = posterior.form.constrained(posterior.thetas)
+
+    def regressed(sigma, ell):
+        def kernel(a, b):
+            return np.exp(-0.5 * (a - b.T) ** 2 / ell**2)
+
+        total, cross = kernel(X, X) + (sigma**2 + 1e-6) * np.eye(N), kernel(NEW, X)
+        variance = 1.0 + 1e-6 - np.einsum("ij,ji->i", cross, np.linalg.solve(total, cross.T))
+        return cross @ np.linalg.solve(total, REALS), variance
+
+    means, variances = map(np.array, zip(*(regressed(*pair) for pair in zip(drawn["sigma"], drawn["ell"]))))
+    assert len(means) > 100
+    np.testing.assert_allclose(found["f_new_mean"], means.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(found["f_new_sd"] ** 2, variances.mean(axis=0) + means.var(axis=0), rtol=1e-4)
 
 
 def test_affine_functions_and_new_observations(gaussian, regression):
