@@ -291,7 +291,7 @@ class DaskPartitions:
 
 
 def _guarded(fetch: Callable[[], Result]) -> Result:
-    """Return what was fetched; raise `_Lost` for errors of communication."""
+    """Return the result of a fetch; raise `_Lost` for errors of communication."""
     try:
         return fetch()
     except (CancelledError, distributed.KilledWorker, OSError) as error:

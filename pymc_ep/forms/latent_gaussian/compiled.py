@@ -5,6 +5,7 @@ They hold for every value of the hyperparameters and, where data are shared vari
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -102,7 +103,7 @@ class CompiledLatentGaussian(SiteFunctions):
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
     def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
-        """Return what the functions of rows take as `known` where they share a covariance that is dear to evaluate."""
+        """Return arrays that functions of rows take as `known`, where they share a covariance that is dear."""
         if self.solver.prior is FactorPrior:
             return NOTHING
 
@@ -154,19 +155,15 @@ class CompiledLatentGaussian(SiteFunctions):
             found |= {name: map_.moments(means[name][k], own) for name, map_ in constant.items()}
         return [{v.name: found[v.name] for v in variables} for found in out]
 
-    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Evaluate the prior moments of each noise block."""
-        return self.noise_rows(theta[None])[0]
-
     def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return `noise_moments` for rows of theta, (s, p)."""
+        """Return the prior moments of each noise block for rows of theta, (s, p)."""
         out = []
         for parts in zip(*self._evaluated_rows("noise", self._noise_graphs, thetas, known)):
             rest = iter(parts)
             out.append(
                 [
-                    NoiseMoments(next(rest), next(rest), block.flat, *(next(rest) for _ in range(2 * has_factor)))
-                    for block, has_factor in ((b, b.factor is not None) for b in self.form.blocks)
+                    NoiseMoments(next(rest), next(rest), block.flat, *islice(rest, 0 if block.factor is None else 2))
+                    for block in self.form.blocks
                 ]
             )
         return out

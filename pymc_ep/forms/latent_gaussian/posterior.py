@@ -157,8 +157,9 @@ class LatentPosterior:
             _, prior, posterior = self.mode
             return np.asarray(prior.mean), posterior
         mean, gaussian = self.at.predictors
-        log_concave = self.log_concave
-        return mean, gaussian.posterior(mean, self.shift, self.precision, log_concave=log_concave, with_variances=False)
+        return mean, gaussian.posterior(
+            mean, self.shift, self.precision, log_concave=self.log_concave, with_variances=False
+        )
 
     @cached_property
     def _noise_priors(self) -> list[NoisePrior]:

@@ -109,11 +109,11 @@ class SiteFunctions(HyperFunctions, ABC):
         """Evaluate the prior moments of affine variables, by default of all those of the form."""
 
     @abstractmethod
-    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Evaluate the prior moments of each noise block."""
+    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+        """Return the prior moments of each noise block for rows of theta, (s, p)."""
 
     def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
-        """Return what functions of rows take as `known`, for rows of theta, (s, p); empty where that saves nothing."""
+        """Return arrays that functions of rows take as `known`, for rows of theta, (s, p); empty if they share none."""
         return NOTHING
 
     def predictor_rows(
@@ -130,10 +130,6 @@ class SiteFunctions(HyperFunctions, ABC):
     ) -> list[dict[str, AffineMoments]]:
         """Return `affine_moments` for rows of theta, (s, p)."""
         return [self.affine_moments(theta, variables) for theta in thetas]
-
-    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
-        """Return `noise_moments` for rows of theta, (s, p)."""
-        return [self.noise_moments(theta) for theta in thetas]
 
     def root_rows(self, thetas: np.ndarray) -> list[list[np.ndarray]] | None:
         """Return the root of each block for rows of theta, (s, p); None where coordinates are no standard normals.

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 from pymc_ep.engines.prior import FactorValues, Prior, perturbed
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
-from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
+from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.linear_map import LinearPredictors
@@ -224,12 +224,13 @@ class CompiledSparseLinear(SiteFunctions):
 
         return self._for_solver(variable, build)
 
-    def noise_moments(self, theta: np.ndarray) -> list[NoiseMoments]:
-        """Return, for each block, the selection of its own unknowns, (size, N), with which draws are made."""
+    def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
+        """Return, for each theta and block, the selection of its own unknowns, (size, N), with which draws are made."""
         everything = scipy.sparse.eye_array(self.linear.size, format="csr")
-        sizes = self._coefficients(*self.unpack(theta))
+        sizes = self._coefficients(*self.unpack(thetas[0]))
         starts = np.cumsum(sizes) - sizes
-        return [
+        selections = [
             NoiseMoments(everything[start : start + size], scipy.sparse.eye_array(int(size), format="csr"), True)
             for start, size in zip(starts, sizes)
         ]
+        return [selections] * len(thetas)

@@ -234,9 +234,9 @@ class Evidence:
             else:
                 place = f"at index ({coordinate}, {predictor}), that of {self._observation(predictor)}"
                 what = f"The prior covariance of the predictors is {value} {place}"
-        elif (bad := np.flatnonzero(~np.isfinite(prior.gaussian.variances()))).size:
+        elif (bad := np.flatnonzero(~np.isfinite(variances := prior.gaussian.variances()))).size:
             place = f"at index ({bad[0]}, {bad[0]}), that of {self._observation(bad[0])}"
-            what = f"The prior covariance of the predictors is {float(prior.gaussian.variances()[bad[0]])} {place}"
+            what = f"The prior covariance of the predictors is {float(variances[bad[0]])} {place}"
         else:
             return
         raise NumericalError(

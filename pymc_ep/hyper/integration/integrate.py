@@ -270,9 +270,10 @@ class _Integration:
             if np.hypot(np.std(logs), error_of_corrections(design, made) if self.corrects else 0.0) < _CLOSE:
                 break
         self.interpolation_error = error_between(self.form, design, made)
-        fitted = np.isfinite(logs)
-        ratio = np.exp(np.where(fitted, logs, -np.inf) - np.max(logs, initial=-np.inf, where=fitted))
-        effective = float(ratio.mean() ** 2 / (ratio**2).mean()) if fitted.any() else 0.0
+        fitted = logs[np.isfinite(logs)]
+        ratio = np.exp(fitted - fitted.max(initial=-np.inf))
+        # A failed fit counts with a ratio of zero.
+        effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(logs)) if fitted.size else 0.0
         self._emulate()
         cloud = self._cloud(walkers)
         weights, corrected, log_factor = cloud.weights, None, 0.0
@@ -280,7 +281,7 @@ class _Integration:
             corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
             weights, log_factor = corrected.weights, corrected.log_factor
         found = self._integral(cloud, weights, log_factor)
-        spread = float(logs[fitted].std()) if fitted.any() else 0.0
+        spread = float(fitted.std()) if fitted.size else 0.0
         return found._replace(corrected=corrected, effective=effective, spread=spread)
 
     def _integral(self, cloud: Cloud, weights: np.ndarray, log_factor: float) -> Integral:

@@ -12,21 +12,17 @@ from scipy.stats import gamma, halfnorm, norm
 import pymc_ep as pmep
 from pymc_ep.compat import group
 
+from . import simulated
+
 X = np.array([0.0, 0.5, 2.0])
 QUIET = {"draws": 0, "progressbar": False}
 U, PAIRS = 3, 8
 KERNEL = np.exp(-((X[:, None] - X) ** 2)) + 0.1 * np.eye(3)
 
 
-def answers(n_users=U, n_pairs=PAIRS, seed=5):
+def answers(n_users=U, n_pairs=PAIRS):
     """Answers of people with a scale of one."""
-    rng = np.random.default_rng(seed)
-    utilities = rng.multivariate_normal(np.zeros(3), KERNEL, size=n_users)
-    users = np.repeat(np.arange(n_users), n_pairs)
-    firsts = rng.integers(3, size=len(users))
-    seconds = (firsts + rng.integers(1, 3, size=len(users))) % 3
-    wins = utilities[users, firsts] - utilities[users, seconds] + rng.normal(size=len(users)) > 0
-    return users, np.where(wins, firsts, seconds), np.where(wins, seconds, firsts)
+    return simulated.answers(KERNEL, n_users, n_pairs, seed=5)
 
 
 def model_of(

@@ -8,19 +8,15 @@ from scipy.stats import halfnorm, norm
 import pymc_ep as pmep
 from pymc_ep.forms.preferences.methods import ep
 
+from .simulated import answers
+
 KERNEL = np.array([[1.0, 0.3, 0.0], [0.3, 1.0, 0.5], [0.0, 0.5, 1.0]])
 QUIET = {"draws": 0, "progressbar": False}
 
 
 def model_of(n_users, n_pairs, seed=3):
     """Answers of people with a scale of one."""
-    rng = np.random.default_rng(seed)
-    utilities = rng.multivariate_normal(np.zeros(3), KERNEL, size=n_users)
-    users = np.repeat(np.arange(n_users), n_pairs)
-    firsts = rng.integers(3, size=len(users))
-    seconds = (firsts + rng.integers(1, 3, size=len(users))) % 3
-    wins = utilities[users, firsts] - utilities[users, seconds] + rng.normal(size=len(users)) > 0
-    winners, losers = np.where(wins, firsts, seconds), np.where(wins, seconds, firsts)
+    users, winners, losers = answers(KERNEL, n_users, n_pairs, seed)
     with pm.Model() as model:
         f = pmep.PreferenceUtility("f", kernel=KERNEL, sigma=pm.HalfNormal("sigma", 1.0), n_users=n_users, jitter=0.0)
         pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)

@@ -42,7 +42,7 @@ _MOST_UPDATES = 200
 
 
 class Task(NamedTuple):
-    """What is fitted, and how.
+    """Fit to be made: its call, problem and options.
 
     Attributes
     ----------
