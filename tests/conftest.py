@@ -45,6 +45,9 @@ def dask_client():
     distributed = pytest.importorskip("distributed", reason="needs distributed")
     options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "memory_limit": 0}
     with (
+        # A cluster looks 15 s after a loss whether the worker is back, and ends its nanny where it is not, though it
+        # may have come back and been killed again: tests kill that often.
+        pytest.importorskip("dask").config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(n_workers=2, silence_logs=50, **options) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -54,20 +57,20 @@ def dask_client():
 
 @pytest.fixture
 def kill_worker(dask_client):
-    """Function that kills a worker: the older one, or, once `both` are there, that of a given place.
+    """Function that kills a worker: that of a process, the older one, or, once `both` are there, that of a given place.
 
     It waits until the worker's nanny says that it runs: a nanny never starts a worker again that dies before that,
     though the scheduler knows such a worker already, and a test would wait for it for ever.
     """
     killed: set[int] = set()
 
-    def kill(place: int = 0, *, both: bool = False) -> int:
+    def kill(place: int = 0, *, both: bool = False, process: int | None = None) -> int:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             nannies = [nanny for nanny in dask_client.cluster.workers.values() if nanny.process is not None]
             running = {nanny.pid for nanny in nannies if nanny.process.status.name == "running"} - killed - {None}
-            if len(running) >= 1 + both:
-                pid = sorted(running)[place]
+            if process in running or (process is None and len(running) >= 1 + both):
+                pid = sorted(running)[place] if process is None else process
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
                 return pid

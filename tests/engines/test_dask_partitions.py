@@ -2,8 +2,8 @@
 
 import gc
 import os
-import signal
 import sys
+import threading
 import time
 from copy import copy
 from pathlib import Path
@@ -202,14 +202,36 @@ def test_parts_that_nobody_refers_to_leave_the_workers(dask_client):
         assert time.monotonic() < end
 
 
-def test_a_worker_killed_within_a_call_changes_nothing(dask_client, tmp_path):
+@pytest.fixture
+def kill_within_calls(kill_worker, tmp_path):
+    """Folder in which a call writes its process id to be killed, and the threads that do so."""
+    ended = threading.Event()
+
+    def watch():
+        seen = set()
+        while not ended.wait(0.02):
+            for mark in set(tmp_path.glob("*.pid")) - seen:
+                seen.add(mark)
+                kill_worker(process=int(mark.stem))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield tmp_path
+    ended.set()
+    thread.join()
+
+
+def wait_for_the_end(folder):
+    (Path(folder) / f"{os.getpid()}.pid").touch()
+    time.sleep(120)
+
+
+def test_a_worker_killed_within_a_call_changes_nothing(dask_client, kill_within_calls):
     def fatal(data, rows, vector, folder, step):
         mark = Path(folder) / str(step)
         if not mark.exists():
             mark.touch()
-            # A nanny does not start a worker again that dies before its first message has come.
-            time.sleep(0.3)
-            os.kill(os.getpid(), signal.SIGKILL)
+            wait_for_the_end(folder)
         return multiply(data, rows, vector)
 
     with DaskPartitions(dask_client, load, range(N_PARTS)) as parts:
@@ -217,7 +239,7 @@ def test_a_worker_killed_within_a_call_changes_nothing(dask_client, tmp_path):
         for k in range(6):
 
             def step(rows=rows, vector=vector, k=k):
-                after, total = parts.run(fatal, rows, shared=(vector, str(tmp_path), k))
+                after, total = parts.run(fatal, rows, shared=(vector, str(kill_within_calls), k))
                 parts.keep(after)
                 return after, total
 
@@ -225,7 +247,7 @@ def test_a_worker_killed_within_a_call_changes_nothing(dask_client, tmp_path):
             vector = vector / np.linalg.norm(vector)
             totals.append(total)
         assert_expected((np.concatenate(parts.collect(rows)), vector, np.array(totals)))
-    assert len(list(tmp_path.iterdir())) == 6
+    assert all((kill_within_calls / str(k)).exists() for k in range(6))
 
 
 def test_errors_of_functions_are_theirs(dask_client):
@@ -268,14 +290,11 @@ def test_a_cluster_without_workers_is_named(monkeypatch):
         assert time.perf_counter() - began < 10.0
 
 
-def test_workers_that_die_again_and_again_end_the_fit(dask_client, monkeypatch):
-    def dies(data):
-        os.kill(os.getpid(), signal.SIGKILL)
-
+def test_workers_that_die_again_and_again_end_the_fit(dask_client, kill_within_calls, monkeypatch):
     monkeypatch.setattr(on_dask, "_MOST_LOSSES", 1)
     monkeypatch.setattr(on_dask, "_RETURN", 0.0)
     with (
         DaskPartitions(dask_client, load, range(2)) as parts,
         pytest.raises(ClusterError, match="run out of memory"),
     ):
-        parts.attempt(lambda: parts.run(dies))
+        parts.attempt(lambda: parts.run(lambda data: (None, wait_for_the_end(str(kill_within_calls)))))
