@@ -1,6 +1,6 @@
 """Solutions: the output of a method, from which the results are written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,9 @@ class Solution:
 
     Attributes
     ----------
-    moments : dict
-        Name of a variable to its posterior mean and standard deviation, at the variable's own shape.
+    moments : callable
+        Returns the posterior mean and standard deviation of each variable, by name and at its own shape. Called after
+        `draws`, whose work it may reuse.
     modes : dict
         Name of a variable to its posterior mode, for variables without moments.
     hyper_modes : dict
@@ -58,7 +59,7 @@ class Solution:
         Definitions of the traces of these names, stored as attributes.
     """
 
-    moments: dict[str, tuple[np.ndarray, np.ndarray]]
+    moments: Callable[[], Mapping[str, tuple[np.ndarray, np.ndarray]]]
     state: dict[str, np.ndarray]
     status: str
     converged: bool

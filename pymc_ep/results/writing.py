@@ -90,13 +90,14 @@ def write_solution(
             if density is not None:
                 _add(variables, name, ("chain", "draw"), _by_chain(density, chains))
         left_out = f"log_p and log_q left out: {drawn.left_out}" if drawn.left_out else ""
+    moments = solution.moments()
     return build_container(
         model,
         posterior=posterior,
         log_likelihood=densities,
         moments={
-            "posterior_mean": {name: mean for name, (mean, _) in solution.moments.items()},
-            "posterior_sd": {name: sd for name, (_, sd) in solution.moments.items()},
+            "posterior_mean": {name: mean for name, (mean, _) in moments.items()},
+            "posterior_sd": {name: sd for name, (_, sd) in moments.items()},
             "posterior_mode": solution.modes,
         },
         fit=variables,

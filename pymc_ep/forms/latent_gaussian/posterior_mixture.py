@@ -5,6 +5,7 @@ time. These are cached up to a bound on memory, as moments and draws need the sa
 matrices.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -65,6 +66,7 @@ class PosteriorMixture:
         self.fits = thetas, shifts, precisions
         self.thetas = draws if len(draws) else thetas
         """Hyperparameters of the components, (s, p)."""
+        self._moments: dict[str, Moments] | None = None
         self._cache: dict[int, tuple[np.ndarray, GaussianPosterior]] = {}
         self._cache_left = _CACHE_BYTES
 
@@ -137,7 +139,9 @@ class PosteriorMixture:
         return self._sites.rows(self.thetas[index])
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
-        """Return the moments of affine variables under the mixture."""
+        """Return the moments of affine variables under the mixture; those of all are known after draws."""
+        if variables is None and self._moments is not None:
+            return self._moments
         return mixed_moments((weight, component.moments(variables)) for weight, component in self.components())
 
     def hyper_moments(self) -> dict[str, Moments]:
@@ -163,12 +167,21 @@ class PosteriorMixture:
         used = np.unique(component)
         places = np.argsort(component, kind="stable")
         groups = np.split(places, np.searchsorted(component[places], used[1:]))
-        for here, posterior in zip(groups, self._components(used.tolist())):
-            flat = [part for block in posterior.noise_draws(len(here), rng).noise for part in block]
-            if not noise:
-                noise = [np.empty((len(component), part.shape[1])) for part in flat]
-            for rows, part in zip(noise, flat):
-                rows[here] = part
+
+        def drawn_from() -> Iterator[LatentPosterior]:
+            for here, posterior in zip(groups, self._components(used.tolist())):
+                flat = [part for block in posterior.noise_draws(len(here), rng).noise for part in block]
+                if not noise:
+                    noise.extend(np.empty((len(component), part.shape[1])) for part in flat)
+                for rows, part in zip(noise, flat):
+                    rows[here] = part
+                yield posterior
+
+        if self._moments is None and len(used) == len(self.thetas):
+            # Large posteriors are not cached: this saves computing them again.
+            self._moments = mixed_moments((1.0 / len(used), posterior.moments()) for posterior in drawn_from())
+        else:
+            deque(drawn_from(), maxlen=0)
         blocks = self._by_block(noise)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
         thetas = self.thetas[component]

@@ -206,13 +206,18 @@ def solution_at(
     With k = `round_robin` > 0, draws come from the k components of a mixture in order, equally many from each.
     """
     posterior = posterior or rebuild(form, state, at_mode(at))
-    found = (hyper_moments or posterior.hyper_moments()) | posterior.moments()
-    moments = {name: (m.mean, m.sd) for name, m in found.items()}
+    mixture = posterior if isinstance(posterior, PosteriorMixture) else None
+    of_hyper = hyper_moments or posterior.hyper_moments()
+    at_centre = (mixture.centre if mixture else posterior).moments()
+
+    def moments() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        found = of_hyper | (mixture.moments() if mixture else at_centre)
+        return {name: (m.mean, m.sd) for name, m in found.items()}
 
     def draws(size: int, rng: np.random.Generator, *, log_likelihood: bool = False) -> JointDraws:
-        if isinstance(posterior, PosteriorMixture) and round_robin:
+        if mixture and round_robin:
             component = np.repeat(np.arange(round_robin), size // round_robin)
-            return posterior.draws_of(component, rng, log_likelihood=log_likelihood)
+            return mixture.draws_of(component, rng, log_likelihood=log_likelihood)
         return posterior.draws(size, rng, log_likelihood=log_likelihood)
 
     sweep = at.run.state.sweep
@@ -229,7 +234,7 @@ def solution_at(
         coefficients=coefficient_results(form, evidence.observed, at.prior, tilted, mean, sd),
         state=state,
         draws=draws,
-        numbers_per_draw=sum(m.size for m, _ in moments.values()),
+        numbers_per_draw=sum(m.mean.size for m in (of_hyper | at_centre).values()),
         most_draws=form.most_draws,
         settings=settings,
         status=status.sentence,

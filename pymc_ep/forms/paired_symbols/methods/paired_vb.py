@@ -176,7 +176,7 @@ def _solution(
     moments = {name: (m.mean, m.sd) for name, m in posterior.moments().items()}
     of_hyper = {name: (m.mean, m.sd) for name, m in posterior.hyper_moments().items()}
     return Solution(
-        moments=moments | of_hyper,
+        moments=lambda: moments | of_hyper,
         hyper_modes=form.constrained(found.state.theta),
         scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop, "xi": found.state.xi},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},

@@ -69,7 +69,7 @@ def solution(
             "hyper_log_density": ("hyper_point", integral.log_density),
         }
     return Solution(
-        moments=moments | of_hyper,
+        moments=lambda: moments | of_hyper,
         hyper_modes=form.constrained(at.theta),
         scalars=scalars,
         traces=traces,

@@ -42,7 +42,7 @@ def bound_solution(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     moments = {name: (m.mean, m.sd) for name, m in (posterior.hyper_moments() | posterior.moments()).items()}
     evidence = {} if fit.log_evidence is None else {"log_evidence": fit.log_evidence}
     return Solution(
-        moments=moments,
+        moments=lambda: moments,
         sites=_sites(form, fit),
         scalars=fit.scalars | evidence,
         draws=posterior.draws,
@@ -59,7 +59,7 @@ def mode_of_density(form: CompiledSparseLinear, fit: BoundFit) -> Solution:
     state = _state(form, fit)
     modes = {v.name: form.affine_values(fit.state.theta, v, [fit.state.unknowns])[0] for v in form.form.affine}
     return Solution(
-        moments={},
+        moments=dict,
         modes=modes,
         scalars=fit.scalars,
         objective_is="log density",
