@@ -1,12 +1,13 @@
 """Numba body of the normal product of differences: one pass over the image in place of a dozen."""
 
-import numba
 import numpy as np
+
+from pymc_ep.jit_numba import jit
 
 __all__ = ["normal"]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+@jit(nogil=True, fastmath={"contract"})
 def normal(x: np.ndarray, along: np.ndarray, down: np.ndarray, out: np.ndarray) -> None:
     """Add D' diag(w) D x to `out`, (r, c), for differences D of an image and weights w.
 

@@ -1,11 +1,12 @@
 """Numba bodies of one level of a wavelet transform: every row passes through the cache once."""
 
-import numba
 import numpy as np
+
+from pymc_ep.jit_numba import jit
 
 __all__ = ["analyse", "synthesise"]
 
-_jit = numba.njit(cache=True, nogil=True, fastmath={"contract"})
+_jit = jit(nogil=True, fastmath={"contract"})
 
 
 @_jit

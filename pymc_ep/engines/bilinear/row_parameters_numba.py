@@ -3,11 +3,13 @@
 import numba
 import numpy as np
 
+from pymc_ep.jit_numba import jit
+
 __all__ = ["divergence", "packed_derivative"]
 
 _LEAST, _LARGEST = 1e-100, 1e100
 """Range of a product of ratios of variances outside which its logarithm is taken, and a new product begun."""
-_jit = numba.njit(parallel=True, cache=True, error_model="numpy", fastmath={"contract", "arcp", "nsz"})
+_jit = jit(parallel=True, error_model="numpy", fastmath={"contract", "arcp", "nsz"})
 
 
 @_jit

@@ -8,14 +8,15 @@ import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_ep.jit_numba import jit
 from pymc_ep.kernels.comparisons.op import DifferenceMeans, DifferenceMoments, PrecisionLosses, PriorFactors
 
 __all__ = ["add_losses", "difference_means", "difference_moments", "precision_losses", "prior_factors"]
 
 # Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
-_jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
-_jit_part = numba.njit(cache=True, fastmath=_FAST, inline="always")
+_jit = jit(parallel=True, fastmath=_FAST)
+_jit_part = jit(fastmath=_FAST, inline="always")
 
 
 @_jit_part
@@ -219,7 +220,7 @@ def precision_losses(
                     matrix[c, r] -= value
 
 
-@numba.njit(cache=True)
+@jit()
 def add_losses(
     item_ends: np.ndarray, items: np.ndarray, losses: np.ndarray, weights: np.ndarray, total: np.ndarray
 ) -> None:

@@ -3,6 +3,8 @@
 import numba
 import numpy as np
 
+from pymc_ep.jit_numba import jit
+
 __all__ = [
     "full_log_mean_exp",
     "full_log_mean_exp_pullback",
@@ -20,8 +22,8 @@ _LEAST_PRODUCT = 1e-280
 """Least product of the r_d of all columns whose logarithm is taken at once; a smaller one may have underflown."""
 # Sums may be reordered for vector instructions; NaN and infinity are respected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
-_jit = numba.njit(parallel=True, cache=True, fastmath=_FAST)
-_jit_part = numba.njit(cache=True, fastmath=_FAST)
+_jit = jit(parallel=True, fastmath=_FAST)
+_jit_part = jit(fastmath=_FAST)
 
 
 @_jit_part

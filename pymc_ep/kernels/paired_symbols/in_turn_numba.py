@@ -1,24 +1,21 @@
-"""Numba body of updates in turn: the bodies of a row, one row after the other.
-
-Numba's own cache looks at the text of this file alone: after a change of `numba.py` delete it.
-"""
+"""Numba body of updates in turn: the bodies of a row, one row after the other."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_ep.jit_numba import jit
 from pymc_ep.kernels.paired_symbols.numba import FAST, add_cells, curvature, finish_row
 from pymc_ep.kernels.paired_symbols.op import UpdateInTurn
 
 __all__ = ["update_in_turn"]
 
 
-@numba.njit(cache=True, fastmath=FAST, inline="always")
+@jit(fastmath=FAST, inline="always")
 def _add_symbol(
     mean: np.ndarray,
     variance: np.ndarray,
@@ -39,7 +36,7 @@ def _add_symbol(
     return weight * bias
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@jit(fastmath=FAST)
 def update_in_turn(
     ends: np.ndarray,
     others: np.ndarray,

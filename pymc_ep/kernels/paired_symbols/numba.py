@@ -8,6 +8,7 @@ import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
+from pymc_ep.jit_numba import jit
 from pymc_ep.kernels.paired_symbols.body import SERIES
 from pymc_ep.kernels.paired_symbols.op import PairSums, RowStatistics, SolveRows, UpdateRows
 
@@ -15,8 +16,8 @@ __all__ = ["FAST", "add_cells", "curvature", "finish_row", "pair_sums", "row_sta
 
 # Sums may be reordered, for vector instructions; NaN and infinity keep their meaning.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
-_jit = numba.njit(parallel=True, cache=True, fastmath=FAST)
-_jit_part = numba.njit(cache=True, fastmath=FAST, inline="always")
+_jit = jit(parallel=True, fastmath=FAST)
+_jit_part = jit(fastmath=FAST, inline="always")
 
 
 @_jit_part

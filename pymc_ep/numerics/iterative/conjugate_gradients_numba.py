@@ -1,11 +1,12 @@
 """Numba body of the updates of conjugate gradients: two passes over memory in place of nine."""
 
-import numba
 import numpy as np
+
+from pymc_ep.jit_numba import jit
 
 __all__ = ["advance", "turn"]
 
-_jit = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+_jit = jit(nogil=True, fastmath={"reassoc", "contract"})
 
 
 @_jit

@@ -3,13 +3,15 @@
 import numba
 import numpy as np
 
+from pymc_ep.jit_numba import jit
+
 __all__ = ["add_and_dot"]
 
 _PIECE = 16_384
 """Entries of a row in a piece. Sums of pieces are added in order, so that threads do not change a digit."""
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+@jit(fastmath={"reassoc", "contract", "arcp", "nsz"})
 def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -> float:
     """Add a multiple of `added` to `q`, in place, and return the product with `other`, (c,) each."""
     total = 0.0
@@ -20,7 +22,7 @@ def _piece(q: np.ndarray, weight: float, added: np.ndarray, other: np.ndarray) -
     return total
 
 
-@numba.njit(parallel=True, cache=True)
+@jit(parallel=True)
 def add_and_dot(
     q: np.ndarray, weights: np.ndarray, added: np.ndarray, other: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:

@@ -1,0 +1,56 @@
+"""Numba functions with a cache on disk that no fit depends on."""
+
+import hashlib
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache
+
+__all__ = ["jit"]
+
+
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return the decorator ``numba.njit(cache=True, **options)``, for which the cache is no condition.
+
+    A function is compiled for this process alone where Numba has no folder to write to, where the disk is full, and
+    where a file is damaged. The text of all modules of Numba functions is part of the key, since some call others.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled = numba.njit(**options)(function)
+        # Numba raises where neither the package's folder nor the user's takes files.
+        with suppress(RuntimeError):
+            compiled._cache = _Cache(function)
+        return compiled
+
+    return decorate
+
+
+class _Cache(FunctionCache):
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # Whatever a damaged file leads to.
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):
+            super().save_overload(sig, data)
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Hashable, ...]:
+        return (*super()._index_key(sig, codegen), _digest_of_sources())
+
+
+@lru_cache(maxsize=1)
+def _digest_of_sources() -> str:
+    """Return the digest of all modules of this package that hold Numba functions."""
+    total = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*numba.py")):
+        total.update(path.read_bytes())
+    return total.hexdigest()

@@ -1,0 +1,111 @@
+"""Numba functions run where their cache can be neither written nor read."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba.core.caching import CacheImpl, IndexDataCacheFile
+
+from pymc_ep import jit_numba
+
+DOUBLED = np.array([2.0, 4.0])
+SOURCE = """
+import sys
+from pymc_ep.jit_numba import jit
+
+@jit(nogil=True)
+def double(x):
+    return 2.0 * x
+
+if __name__ == "__main__":
+    import numpy as np
+    np.testing.assert_array_equal(double(np.array([1.0, 2.0])), [2.0, 4.0])
+    print(sum(double.stats.cache_hits.values()))
+"""
+
+
+def double(x):
+    return 2.0 * x
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Numba's folder of caches, in this process and those it starts."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_function_is_read_from_the_cache(folder):
+    for hits in (0, 1):
+        compiled = jit_numba.jit(fastmath={"contract"})(double)
+        np.testing.assert_array_equal(compiled(np.array([1.0, 2.0])), DOUBLED)
+        assert sum(compiled.stats.cache_hits.values()) == hits
+        assert compiled.targetoptions["fastmath"] == {"contract"}
+
+
+def test_no_folder_takes_the_cache(monkeypatch):
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator available"):
+        numba.njit(cache=True)(double)
+    np.testing.assert_array_equal(jit_numba.jit()(double)(np.array([1.0, 2.0])), DOUBLED)
+
+
+@pytest.mark.parametrize("when", ["_save_index", "_save_data"])
+def test_a_full_disk_costs_the_cache_alone(folder, monkeypatch, when):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(IndexDataCacheFile, when, full)
+        np.testing.assert_array_equal(jit_numba.jit()(double)(np.array([1.0, 2.0])), DOUBLED)
+    np.testing.assert_array_equal(jit_numba.jit()(double)(np.array([1.0, 2.0])), DOUBLED)
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", [b"", b"no cache", None], ids=["empty", "foreign", "cut"])
+def test_a_damaged_file_is_written_anew(folder, kind, damage):
+    jit_numba.jit()(double)(np.array([1.0, 2.0]))
+    (path,) = folder.rglob(f"*.{kind}")
+    path.write_bytes(path.read_bytes()[:-20] if damage is None else damage)
+    for hits in (0, 1):
+        compiled = jit_numba.jit()(double)
+        np.testing.assert_array_equal(compiled(np.array([1.0, 2.0])), DOUBLED)
+        assert sum(compiled.stats.cache_hits.values()) == hits
+
+
+def test_a_change_of_what_a_function_calls_is_seen(folder, monkeypatch):
+    jit_numba.jit()(double)(np.array([1.0, 2.0]))
+    monkeypatch.setattr(jit_numba, "_digest_of_sources", lambda: "of another version")
+    compiled = jit_numba.jit()(double)
+    np.testing.assert_array_equal(compiled(np.array([1.0, 2.0])), DOUBLED)
+    assert sum(compiled.stats.cache_hits.values()) == 0
+
+
+def test_processes_that_compile_at_once_agree(folder, tmp_path):
+    script = tmp_path / "doubling.py"
+    script.write_text(SOURCE)
+
+    def start():
+        return subprocess.Popen(
+            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    for count in (4, 1):
+        running = [start() for _ in range(count)]
+        ends = [(*process.communicate(timeout=300), process.returncode) for process in running]
+        assert all(code == 0 for *_, code in ends), ends
+    assert ends[0][0].strip() == "1"
+
+
+def test_the_digest_covers_every_module_of_numba_functions():
+    package = Path(jit_numba.__file__).parent
+    users = {path for path in package.rglob("*.py") if "jit_numba import" in path.read_text(encoding="utf-8")}
+    assert users
+    assert all(path.name.endswith("numba.py") for path in users)
+    text = [path.read_text(encoding="utf-8") for path in package.rglob("*.py") if path.name != "jit_numba.py"]
+    assert not any("cache=True" in one for one in text)
