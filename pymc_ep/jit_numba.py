@@ -1,6 +1,7 @@
 """Numba functions with a cache on disk that no fit depends on."""
 
 import hashlib
+import os
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
@@ -8,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, NullCache
+from numba.np.ufunc import parallel
 
 __all__ = ["jit"]
+
+_PARALLEL: list[Any] = []
+"""Functions that run on several threads."""
 
 
 def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -25,6 +30,8 @@ def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         # Numba raises where neither the package's folder nor the user's takes files.
         with suppress(RuntimeError):
             compiled._cache = _Cache(function)
+        if options.get("parallel"):
+            _PARALLEL.append(compiled)
         return compiled
 
     return decorate
@@ -45,6 +52,23 @@ class _Cache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Hashable, ...]:
         return (*super()._index_key(sig, codegen), _digest_of_sources())
+
+
+def _stay_on_one_thread() -> None:
+    """Compile parallel functions anew for one thread, in the child of a fork: threads of OpenMP end one that uses them.
+
+    Functions of PyTensor that were compiled before the fork, and call one of these, are not reached.
+    """
+    if not parallel._is_initialized:
+        return
+    for compiled in _PARALLEL:
+        compiled.targetoptions["parallel"] = False
+        compiled._cache = NullCache()
+        compiled._reset_overloads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stay_on_one_thread)
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """Numba functions run where their cache can be neither written nor read."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,45 @@ def test_processes_that_compile_at_once_agree(folder, tmp_path):
         ends = [(*process.communicate(timeout=300), process.returncode) for process in running]
         assert all(code == 0 for *_, code in ends), ends
     assert ends[0][0].strip() == "1"
+
+
+FORK = """
+import multiprocessing
+import numba
+import numpy as np
+from pymc_ep.jit_numba import jit
+
+@jit(parallel=True)
+def doubled(x):
+    out = np.empty_like(x)
+    for i in numba.prange(len(x)):
+        out[i] = 2.0 * x[i]
+    return out
+
+def run(x):
+    # The function itself would be pickled, and be another in the pool.
+    return doubled(x)
+
+x = np.arange(1000.0)
+np.testing.assert_array_equal(doubled(x), 2.0 * x)
+assert numba.threading_layer()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    for found in pool.map_async(run, [x, x + 1.0]).get(timeout=100):
+        assert found.shape == x.shape
+    np.testing.assert_array_equal(found, 2.0 * x + 2.0)
+np.testing.assert_array_equal(doubled(x), 2.0 * x)
+print("agreed")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_parallel_functions_run_in_forks(folder, tmp_path):
+    """OpenMP ends a fork of a process with threads that starts some itself, and a pool waits for ever."""
+    script = tmp_path / "forking.py"
+    script.write_text(FORK)
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout.strip() == "agreed", done.stderr
 
 
 def test_the_digest_covers_every_module_of_numba_functions():
