@@ -17,12 +17,13 @@ from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
-from pymc_ep.forms.latent_gaussian.space import Solver, choose_solver
+from pymc_ep.forms.latent_gaussian.space import MOST_COEFFICIENTS, Solver, choose_solver
 from pymc_ep.forms.latent_gaussian.values import AffineMoments, NoiseMoments
 from pymc_ep.graphs.hyper_functions import row_variables
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
 
@@ -44,14 +45,26 @@ class CompiledLatentGaussian(SiteFunctions):
         observations = sum(y.size for y in self.observed())
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
-        self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=all(self.independent))
-        order = observations if self.solver.name == "observations" else coefficients
-        self._work = float(observations) * order**2
+        independent = all(self.independent)
+        self._sizes = observations, coefficients
+        self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=independent)
+        if solver == "auto" and self.solver.name == "observations" and independent:
+            dense, self.solver = self.solver, choose_solver("coefficients", observations, coefficients, flat)
+            if coefficients > MOST_COEFFICIENTS * observations or self._blocks() is None:
+                self.solver = dense
 
     @property
     def work(self) -> float:
-        """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients."""
-        return self._work
+        """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple."""
+        observations, coefficients = self._sizes
+        if (blocks := self._blocks()) is not None:
+            return blocks.work
+        return float(observations) * (observations if self.solver.name == "observations" else coefficients) ** 2
+
+    def _blocks(self) -> Blocks | None:
+        """Return the division of the coefficients, for the current data; None where there is none."""
+        design = self._design()
+        return None if design is None else design.blocks
 
     def fitted_to(self, data: Mapping[SharedVariable, np.ndarray]) -> Self:
         """Return the form with the prior under the data of a fit, given by shared variable.
@@ -184,7 +197,9 @@ class CompiledLatentGaussian(SiteFunctions):
             if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
-        lines.append(f"solver           {self.solver.sentence}; operator: the model's own graph")
+        blocks = self._blocks()
+        how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
+        lines.append(f"solver           {how}; operator: the model's own graph")
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
@@ -210,7 +225,7 @@ class CompiledLatentGaussian(SiteFunctions):
         def start() -> list[np.ndarray]:
             return self.unpack(self.start)
 
-        return self._maps.present(start, lambda: [int(np.prod(s)) for s in self.rows.noise_shapes(*start())])
+        return self._maps.present(start, lambda: [tuple(map(int, s)) for s in self.rows.noise_shapes(*start())])
 
     @property
     def _arrays(self) -> list[TensorVariable]:

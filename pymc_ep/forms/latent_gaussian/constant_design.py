@@ -6,6 +6,7 @@ evaluated and differentiated at each value of the hyperparameters. Where each pr
 (groups, crossed effects), A is stored as a sparse matrix.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.forms.latent_gaussian.values import AffineMoments
+from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import EntryPattern, SparseFactorPrior
 
@@ -35,10 +37,15 @@ _MIN_PRODUCTS = 5e5
 """p^2 n below which algebra is dense whatever the fraction of nonzeros.
 
 With one thread a dense posterior took 0.07 ms at 3e5, a sparse one 0.09; at 8e5 they took 0.13 and 0.10 ms."""
-_MAX_STORED = 2**22
-"""Largest number of doubles in a cached design, 32 MiB: all of a dense one, the nonzeros of a sparse one.
+_MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
+"""Largest number of doubles in a cached dense design, 32 MiB, and of nonzeros in a sparse one, 400 MiB.
 
-It trades memory for time: larger maps are evaluated at each value of the hyperparameters."""
+They trade memory for time: larger maps are evaluated at each value of the hyperparameters, all zeros of sparse ones
+included."""
+_MOST_PARTS = 16
+"""Most parts of a block that are probed, such as the effects of a group: more are no longer few."""
+_SAME = 1e-12
+"""Relative difference of two products of the same numbers in another order."""
 _BATCH_SIZE = 2**22
 """Doubles of a design that are evaluated in one call, 32 MiB: it bounds the memory of batches of dense rows."""
 
@@ -100,6 +107,11 @@ class DesignMatrix:
         entries = scipy.sparse.vstack(maps, format="csr").T.tocsr() if sparse else None
         self._sparse = None if entries is None else (entries.data, EntryPattern(entries))
         self._dense = [] if sparse else [part.toarray() for part in maps]
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The division of the coefficients by which the precision is factored; None where it is dense."""
+        return None if self._sparse is None else self._sparse[1].blocks
 
     def prior(self, roots: Sequence[np.ndarray]) -> FactorPrior | SparseFactorPrior:
         """Return the prior of the predictors from the roots, diagonals (d_j,) or matrices (k_j, d_j)."""
@@ -219,20 +231,20 @@ class Design:
         return [v for v in ancestors(self._graphs) if isinstance(v, SharedVariable)]
 
     def present(
-        self, theta: Callable[[], Sequence[np.ndarray]], sizes: Callable[[], Sequence[int]]
+        self, theta: Callable[[], Sequence[np.ndarray]], shapes: Callable[[], Sequence[Sequence[int]]]
     ) -> DesignMatrix | None:
         """Return the maps for the current data; None where they are not constant, or too large to cache.
 
         Parameters
         ----------
-        theta, sizes : callable
-            Return unconstrained hyperparameters, which may be any, and the size of each block's noise.
+        theta, shapes : callable
+            Return unconstrained hyperparameters, which may be any, and the shape of each block's noise.
         """
         if "" in self._varying:
             return None
         data = [v.get_value(borrow=True) for v in self._shared]
         if self._data is None or any(new is not old for new, old in zip(data, self._data)):
-            self._matrix = self._evaluate_maps(theta(), sizes())
+            self._matrix = self._evaluate_maps(theta(), shapes())
             self._data = data
         return self._matrix
 
@@ -259,22 +271,30 @@ class Design:
         """Return the gradient in R, (p, n), from the gradient in the array of the prior of `varying_prior`."""
         return cotangent if self._pattern is None or cotangent.ndim == 2 else self._pattern.cotangent(cotangent)
 
-    def _evaluate_maps(self, theta: Sequence[np.ndarray], sizes: Sequence[int]) -> DesignMatrix | None:
-        parts: dict[tuple[str, int], list[scipy.sparse.csr_array]] = {place: [] for place in self._places}
-        start, step, entries, widths = 0, 1, 0, {"": 0}
-        while start < max(sizes):
-            # A block whose rows are all evaluated is given a row of zeros.
-            units = [np.eye(max(1, min(start + step, d) - start), d, k=min(start, d)) for d in sizes]
+    def _evaluate_maps(self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]) -> DesignMatrix | None:
+        found, widths = self._probed(theta, shapes)
+        sizes = [math.prod(shape) for shape in shapes]
+        # A block whose rows are all known, or all evaluated, is given a row of zeros.
+        left = {place: [] for place in self._places if place not in found}
+        wanted = {j for _, j in left}
+        ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
+        start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
+        entries = sum(part.nnz for part in found.values())
+        while start < max(ends) and entries <= _MAX_ENTRIES:
+            units = [
+                np.eye(max(1, min(start + step, end) - start), d, k=start if start < end else d)
+                for d, end in zip(sizes, ends)
+            ]
             for (name, j), rows in zip(self._places, self._evaluate(*theta, *units)):
-                if start < sizes[j]:
-                    parts[name, j].append(scipy.sparse.csr_array(rows))
-                    entries += parts[name, j][-1].nnz
-                widths[name] = rows.shape[1]
-            if entries > _MAX_STORED:
-                return None
-            start, step = start + step, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))
+                if start < ends[j] and (name, j) in left:
+                    left[name, j].append(scipy.sparse.csr_array(rows))
+                    entries += left[name, j][-1].nnz
+            start += step
+        if entries > _MAX_ENTRIES:
+            return None
+        parts = found | {place: scipy.sparse.vstack(rows, format="csr") for place, rows in left.items()}
         n = widths[""]
-        maps = [scipy.sparse.vstack(parts["", j], format="csr") for j in range(len(sizes))]
+        maps = [parts["", j] for j in range(len(sizes))]
         filled = sum(map_.nnz for map_ in maps)
         sparse = is_sparse(filled, sum(sizes), n) and all(root.ndim == 1 for root in self.roots)
         if not sparse and sum(sizes) * n > _MAX_STORED:
@@ -283,8 +303,51 @@ class Design:
         for name, width in widths.items():
             if name and name not in self._varying:
                 rows = [
-                    scipy.sparse.vstack(parts[name, j]) if (name, j) in parts else scipy.sparse.csr_array((d, width))
+                    parts[name, j] if (name, j) in parts else scipy.sparse.csr_array((d, width))
                     for j, d in enumerate(sizes)
                 ]
                 variables[name] = VariableMap(scipy.sparse.vstack(rows, format="csr").T.tocsr())
         return DesignMatrix(maps, [block.flat for block in self._form.blocks], sparse=sparse, variables=variables)
+
+    def _probed(
+        self, theta: Sequence[np.ndarray], shapes: Sequence[Sequence[int]]
+    ) -> tuple[dict[tuple[str, int], scipy.sparse.csr_array], dict[str, int]]:
+        """Return the maps in which each target has at most one entry a part of a block, and the width of each target.
+
+        A block of two or more axes has a part for each index of the last. Ones give the entry, the places' numbers its
+        place, and random numbers tell whether there are others.
+        """
+        rng, probes, parts = np.random.default_rng(0), [], []
+        for shape in shapes:
+            d, count = math.prod(shape), shape[-1] if len(shape) > 1 and shape[-1] <= _MOST_PARTS else 1
+            kinds = np.array([np.ones(d), np.arange(1.0, d + 1.0), rng.standard_normal(d), rng.standard_normal(d)])
+            member = np.arange(d) % count == np.arange(count)[:, None]
+            probes.append(kinds)
+            parts.append((kinds * member[:, None]).reshape(4 * count, d))
+        found, widths = {}, {}
+        for (name, j), rows in zip(self._places, self._evaluate(*theta, *parts)):
+            rows = np.asarray(rows).reshape(-1, 4, rows.shape[1])
+            widths[name] = rows.shape[2]
+            map_ = _single_entries(rows, probes[j])
+            if map_ is not None:
+                found[name, j] = map_
+        return found, widths
+
+
+def _single_entries(rows: np.ndarray, probes: np.ndarray) -> scipy.sparse.csr_array | None:
+    """Return the map, (d, n), from its values, (parts, 4, n), at the parts of probes, (4, d); None if more is in it."""
+    total = scipy.sparse.csr_array((probes.shape[1], rows.shape[2]))
+    for entry, numbered, *drawn in rows:
+        column = np.flatnonzero(entry)
+        with np.errstate(invalid="ignore", over="ignore"):
+            place = np.rint(numbered[column] / entry[column]) - 1.0
+        if not np.all((place >= 0) & (place < probes.shape[1])):
+            return None
+        place = place.astype(np.int64)
+        for values, normal in zip(drawn, probes[2:]):
+            expected = np.zeros_like(values)
+            expected[column] = entry[column] * normal[place]
+            if not np.all(np.abs(values - expected) <= _SAME * np.abs(expected)):
+                return None
+        total = total + scipy.sparse.csr_array((entry[column], (place, column)), shape=total.shape)
+    return total

@@ -14,12 +14,14 @@ from pymc_ep.forms.latent_gaussian.form import AffineVariable, LatentGaussian
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 
-__all__ = ["SOLVERS", "Solver", "choose_solver"]
+__all__ = ["MOST_COEFFICIENTS", "SOLVERS", "Solver", "choose_solver"]
 
 _MAX_RATIO = 0.5
 """Ratio p / n of coefficients to observations below which coefficient space is used.
 
 A sweep costs 3 n p^2 operations in coefficient space and 2 n^3 / 3 in observation space: equal at p / n = 0.47."""
+MOST_COEFFICIENTS = 2.0
+"""Ratio p / n up to which effects of groups are factored in blocks, as long as these are worth it."""
 _FEW = 64
 """Number of independent coefficients up to which coefficient space is used whatever the ratio: products of so small
 matrices take less time than calls, and no covariance of predictors need be compiled for it."""
@@ -105,7 +107,7 @@ def choose_solver(
     """
     able = {key: solver for key, solver in SOLVERS.items() if solver.improper or not flat}
     if name == "auto":
-        few = independent and coefficients <= _FEW and coefficients <= 2 * observations
+        few = independent and coefficients <= _FEW and coefficients <= MOST_COEFFICIENTS * observations
         cheaper = few or coefficients < _MAX_RATIO * observations
         name = "coefficients" if flat or cheaper else "observations"
     if name not in able:

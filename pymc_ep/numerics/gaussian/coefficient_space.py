@@ -68,6 +68,10 @@ class CoefficientPosterior(NamedTuple):
         """The coefficients are drawn directly."""
         return False
 
+    def solve(self, b: Array) -> Array:
+        """Return B^{-1} b, (p,)."""
+        return self.whitener.T @ (self.whitener @ b)
+
     def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
         half = cross @ np.asarray(self.whitener).T
@@ -183,11 +187,11 @@ def shifted_posterior(
     Iterative refinement from the coefficients of the given posterior: the second step removes the rounding of the
     first.
     """
-    whitener, coordinates, rows = posterior.whitener, posterior.coordinates, design.T
+    coordinates, rows = posterior.coordinates, design.T
     for _ in range(2):
         weights = shift - precision * (mean + design @ coordinates)
         residual = rows @ weights - prior_precision * coordinates
-        coordinates = coordinates + whitener.T @ (whitener @ residual)
+        coordinates = coordinates + posterior.solve(residual)
     fitted = mean + design @ coordinates
     return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 

@@ -1,25 +1,29 @@
 """Gaussian posteriors in coefficient space where each predictor depends on few coefficients, as in grouped data.
 
-The algebra is that of `coefficient_space`, with R^T in compressed rows. B and its factor stay dense.
+The algebra is that of `coefficient_space`, with R^T in compressed rows. Where most coefficients couple with few others
+B is factored by blocks, else it and its factor are dense.
 """
 
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from pymc_ep.numerics.backend.cholesky import inverse_factor
 from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.numerics.gaussian.block_elimination import BlockFactor, Blocks, blocks_of, factored
 from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, dependent, shifted_posterior, widened
 from pymc_ep.numerics.gaussian.protocol import ROUNDING
 
-__all__ = ["EntryPattern", "SparseFactorPrior"]
+__all__ = ["BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
 _PART = 2**20
 """Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
+_LEAST_BLOCKS = 128
+"""Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
 """Largest number of pairs of entries that are listed, 96 MiB: beyond, SciPy's product of sparse matrices, whose first
 100 microseconds do not matter there, is as fast and needs no list."""
@@ -71,6 +75,11 @@ class EntryPattern:
         high = np.maximum(self.column[first], self.column[second])
         return first, second, low * self.coefficients + high
 
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """The division of the coefficients; None where B is dense."""
+        return blocks_of(self._matrix) if self.coefficients >= _LEAST_BLOCKS else None
+
     def gram(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return R diag(weights) R^T, (p, p): its upper triangle, with anything below."""
         if self._pairs is None:
@@ -79,6 +88,39 @@ class EntryPattern:
         products = values[first] * values[second] * weights[self.row[first]]
         p = self.coefficients
         return np.bincount(place, products, minlength=p * p).reshape(p, p)
+
+
+class BlockPosterior(CoefficientPosterior):
+    """`CoefficientPosterior` with a `BlockFactor` as its whitener."""
+
+    whitener: BlockFactor
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return B^{-1} b, (p,)."""
+        return self.whitener.transposed_times(self.whitener.times(b))
+
+    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+        """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
+        sparse = scipy.sparse.issparse(cross)
+        if sparse and (rows := self.whitener.blocks.rows(cross)).single:
+            return self.whitener.squares(rows, cross.data)
+        out, step = np.empty(cross.shape[0]), max(1, _PART // max(1, cross.shape[1]))
+        for start in range(0, len(out), step):
+            part = cross[start : start + step]
+            half = self.whitener.times((part.toarray() if sparse else part).T)
+            out[start : start + step] = np.einsum("ij,ij->j", half, half)
+        return out
+
+    def draw_coordinates(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws of v, (size, p)."""
+        normal = rng.standard_normal((size, len(self.coordinates)))
+        return self.coordinates + self.whitener.transposed_times(normal.T).T
+
+    def log_ratio(self, draws: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
+        """Return the log of posterior over prior density, (s,), of v, (s, p); a flat prior counts as (2 pi)^{-1/2}."""
+        normal = self.whitener.root_times((draws - self.coordinates).T)
+        squares = prior_precision @ draws.T**2 - np.einsum("ij,ij->j", normal, normal)
+        return 0.5 * squares + 0.5 * float(self.log_det)
 
 
 class SparseFactorPrior(NamedTuple):
@@ -140,16 +182,33 @@ class SparseFactorPrior(NamedTuple):
         self, mean: Array, shift: Array, precision: Array, *, log_concave: bool = False, with_variances: bool = True
     ) -> CoefficientPosterior:
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
+        if (blocks := self.pattern.blocks) is not None:
+            rows = blocks.rows(self._transposed)
+            factor, log_det, proper = factored(rows, self.values, precision, self.precision)
+            known = with_variances and proper
+            variance = factor.squares(rows, self.values) if known else np.full(len(mean), np.nan)
+            return self._shifted_from(BlockPosterior, variance, factor, log_det, proper, mean, shift, precision)
         gram = self.pattern.gram(self.values, precision)
         gram[np.diag_indices_from(gram)] += self.precision
         whitener, log_det, proper = inverse_factor(gram)
         variance = np.full(len(mean), np.nan)
         for part, half in self._times(whitener.T) if with_variances else ():
             variance[part] = np.einsum("ij,ij->i", half, half)
-        zero = np.zeros_like(variance)
-        prior = CoefficientPosterior(
-            mean, variance, 1.0 - precision * variance, zero, log_det, proper, np.zeros(len(self.precision)), whitener
-        )
+        return self._shifted_from(CoefficientPosterior, variance, whitener, log_det, proper, mean, shift, precision)
+
+    def _shifted_from(
+        self,
+        kind: type[CoefficientPosterior],
+        variance: np.ndarray,
+        whitener: Any,
+        log_det: float,
+        proper: bool,
+        mean: Array,
+        shift: Array,
+        precision: Array,
+    ) -> CoefficientPosterior:
+        zero, none = np.zeros_like(variance), np.zeros(len(self.precision))
+        prior = kind(mean, variance, 1.0 - precision * variance, zero, log_det, proper, none, whitener)
         return self.shifted(prior, mean, shift, precision)
 
     def shifted(
@@ -164,14 +223,19 @@ class SparseFactorPrior(NamedTuple):
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+        if isinstance(posterior, BlockPosterior):
+            return _block_rows(posterior.whitener, self._transposed)
         half = self._transposed @ posterior.whitener.T
         return lambda rows, columns=slice(None): half[rows] @ half[columns].T
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""
-        inverse = posterior.whitener.T @ posterior.whitener
         row, column, starts = self.pattern.row, self.pattern.column, self.pattern.starts
         out = posterior.coordinates[column] * posterior.weights[row]
+        if isinstance(posterior, BlockPosterior):
+            solved = posterior.whitener.solved_entries(posterior.whitener.blocks.rows(self._transposed), self.values)
+            return out - solved * precision[row]
+        inverse = posterior.whitener.T @ posterior.whitener
         for part, product in self._times(inverse):
             here = slice(starts[part.start], starts[part.stop])
             out[here] -= product[row[here] - part.start, column[here]] * precision[row[here]]
@@ -185,3 +249,20 @@ class SparseFactorPrior(NamedTuple):
         for start in range(0, n, step):
             part = slice(start, min(start + step, n))
             yield part, (transposed if step >= n else transposed[part]) @ matrix
+
+
+def _block_rows(factor: BlockFactor, transposed: scipy.sparse.csr_array) -> Callable[..., np.ndarray]:
+    """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
+    rows = factor.blocks.rows(transposed)
+    n, widest = transposed.shape[0], max(part.shape[1] for part in factor.blocks.members)
+    outer, inner = np.empty((n, len(factor.blocks.border))), np.zeros((n, widest))
+    for here, parts, border in factor.halves(rows, transposed.data):
+        outer[here] = border
+        for inside, _, half in parts:
+            inner[here][inside, : half.shape[1]] = half
+
+    def of(which: Any, columns: Any = slice(None)) -> np.ndarray:
+        same = rows.block[which][:, None] == rows.block[columns]
+        return outer[which] @ outer[columns].T + np.where(same, inner[which] @ inner[columns].T, 0.0)
+
+    return of

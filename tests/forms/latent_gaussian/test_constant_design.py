@@ -98,3 +98,81 @@ def test_a_map_with_hyperparameters_in_it_is_not_kept(data, sparse, monkeypatch)
         ones = np.ones_like(prior[0])
         found = form.pullback(np.array([value]), np.zeros(N), ones, [()], density="none")
         np.testing.assert_allclose(found, N, rtol=1e-12)
+
+
+def effects_of_several_kinds():
+    """Maps of one entry a predictor and part of a block, and others: differences, sums, a regression, zeros."""
+    rng = np.random.default_rng(3)
+    group, other = rng.integers(GROUPS, size=N), rng.integers(GROUPS, size=N)
+    x = np.where(np.arange(N) < 20, 0.0, rng.normal(size=N))
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, 1.5, shape=GROUPS)
+        pair = pm.Normal("pair", 0.0, 0.7, shape=(GROUPS, 2))
+        skill = pm.Normal("skill", 0.0, 1.0, shape=GROUPS)
+        unused = pm.Normal("unused", 0.0, 1.0, shape=3)
+        slopes = pm.Normal("slopes", 0.0, 1.0, shape=2)
+        eta = -2.0 * level[group] + pair[group, 0] + x * pair[group, 1] + skill[group] - skill[other]
+        eta = eta + 0.0 * unused.sum() + pm.math.dot(np.column_stack([x, x**2]), slopes)
+        pm.Deterministic("total", level.sum() + 3.0 * pair[:, 1])
+        pm.Poisson("y", pm.math.exp(eta), observed=np.arange(N) % 3)
+    same = group[:, None] == group
+    steps = np.eye(GROUPS)[group] - np.eye(GROUPS)[other]
+    curve = np.column_stack([x, x**2])
+    return model, (4 * 1.5**2 + 0.49 * (1.0 + np.outer(x, x))) * same + steps @ steps.T + curve @ curve.T
+
+
+def test_maps_are_found_whatever_they_are():
+    model, expected = effects_of_several_kinds()
+    form = compiled_form(model)
+    form.solve_in("coefficients")
+    covariance = form.prior(form.start).gaussian.covariance_matrix()
+    np.testing.assert_allclose(covariance, expected, rtol=1e-12, atol=1e-12)
+    (total,) = (m for name, m in form.affine_moments(form.start).items() if name == "total")
+    np.testing.assert_allclose(total.variance, GROUPS * 1.5**2 + 9.0 * 0.49, rtol=1e-12)
+
+
+def test_maps_of_single_entries_are_found_without_units(monkeypatch):
+    """Units of thousands of effects would be a dense matrix of all predictors by all effects."""
+    rng = np.random.default_rng(4)
+    n, groups = 3000, 1500
+    with pm.Model() as model:
+        level, slope = pm.Normal("level", 0.0, 1.0, shape=groups), pm.Normal("slope", 0.0, 1.0, shape=(groups, 2))
+        group = rng.permutation(np.arange(n) % groups)
+        eta = level[group] + (slope[group] * rng.normal(size=(n, 2))).sum(axis=-1)
+        pm.Poisson("y", pm.math.exp(eta), observed=rng.poisson(1.0, size=n))
+    form = compiled_form(model)
+    monkeypatch.setattr(designs.np, "eye", lambda *sizes, **places: pytest.fail("units are pushed"))
+    form.solve_in("coefficients")
+    assert form.prior(form.start).gaussian.pattern.blocks.members[0].shape == (groups, 3)
+
+
+@pytest.mark.parametrize("likelihood", ["counts", "normal"])
+def test_effects_of_groups_of_two_are_those_of_dense_algebra(likelihood):
+    """As many effects as half the observations: blocks cost less than a matrix of either."""
+    rng = np.random.default_rng(5)
+    n = 600
+    group = rng.permutation(np.arange(n) // 2)
+    eta = 0.4 + rng.normal(size=n // 2)[group]
+
+    def model():
+        with pm.Model() as built:
+            mu, tau = pm.Normal("mu", 0.0, 2.0), pm.HalfNormal("tau", 1.0)
+            effect = pm.Normal("effect", 0.0, tau, shape=n // 2)
+            if likelihood == "counts":
+                pm.Poisson("y", pm.math.exp(mu + effect[group]), observed=rng.poisson(np.exp(eta)))
+            else:
+                pm.Normal("y", mu + effect[group], 0.5, observed=eta + 0.5 * rng.normal(size=n))
+        return built
+
+    built = model()
+    assert "300 blocks of up to 1, and 1 that couple with all" in pmep.explain(built)
+    blocks = pmep.fit(model=built, random_seed=1, hyper="optimize")
+    dense = pmep.fit(model=built, random_seed=1, hyper="optimize", solver="observations")
+    for name in ("log_evidence", "hyper_mode_tau"):
+        np.testing.assert_allclose(blocks["fit"][name], dense["fit"][name], rtol=1e-6)
+    for name in ("mu", "effect"):
+        for group_name in ("posterior_mean", "posterior_sd"):
+            np.testing.assert_allclose(blocks[group_name][name], dense[group_name][name], rtol=1e-4, atol=1e-5)
+    drawn = blocks["posterior"]["effect"]
+    error = np.abs(drawn.mean(("chain", "draw")) - dense["posterior_mean"]["effect"]) / dense["posterior_sd"]["effect"]
+    assert float(error.max()) < 5.0 / np.sqrt(4000)

@@ -1,0 +1,357 @@
+"""Factors of B = R Pi R^T + I in which most coefficients couple with few others, as the effects of many groups.
+
+Coefficients are divided into blocks, of which no two couple with each other, and a border that may couple with all:
+effects of groups, and those that groups share. With D the blocks of B, F its border and C the coupling of both,
+
+    B = L L^T,    L = [[L_D, 0], [Y^T, L_S]],    Y = L_D^{-1} C,    L_S L_S^T = S = F - Y^T Y,
+
+so that the work is linear in the number of blocks, and cubic in the border alone. What is kept is W = L^{-1} as W_D, Y
+and W_S.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.sparse.csgraph import connected_components
+
+from pymc_ep.numerics.backend.cholesky import inverse_factor
+
+__all__ = ["BlockFactor", "Blocks", "Rows", "blocks_of", "factored"]
+
+_LARGEST = 8
+"""Most coefficients in a block: its work grows with their cube, and is done by a loop over small matrices."""
+_LEAST_GAIN = 4.0
+"""Factor by which blocks must save operations: those of many small matrices run at a lower rate than of a large one."""
+_DENSE = 0.1
+"""Share of nonzeros from which the rows of the border are stored as a dense matrix."""
+_LIMITS = 12
+"""Number of limits that are tried: degrees of effects differ by orders of magnitude."""
+_MOST_PAIRS = 2e8
+"""Most pairs of entries of rows from which the coupling of coefficients is found: some seconds."""
+_MOST_ROWS = 256
+"""Most structures of rows that are kept: more than a model has variables."""
+_PART = 2**20
+"""Numbers in one block of rows of the border, 8 MB: bounds the memory."""
+
+
+class Blocks:
+    """Division of p coefficients into blocks and a border of t.
+
+    Parameters
+    ----------
+    members : sequence of ndarray of int, (m, k)
+        Coefficients of the m blocks of k, for each size k.
+    border : ndarray of int, (t,)
+    work : float
+        Multiplications of a factorisation and the variances of the predictors.
+    """
+
+    def __init__(self, members: list[np.ndarray], border: np.ndarray, work: float):
+        self.work = work
+        self.members = members
+        self.border = border
+        self.order = np.concatenate([*(part.ravel() for part in members), border])
+        """Coefficients of the blocks, one size after the other, then those of the border, (p,)."""
+        self.place = np.empty(len(self.order), dtype=np.int64)
+        self.place[self.order] = np.arange(len(self.order))
+        self.inner = len(self.order) - len(border)
+        """Number s of coefficients in blocks."""
+        self._rows: dict[int, tuple[np.ndarray, Rows]] = {}
+
+    @property
+    def sentence(self) -> str:
+        """Description in the text of `pymc_ep.explain`."""
+        count = sum(len(part) for part in self.members)
+        return f"{count} blocks of up to {self.members[-1].shape[1]}, and {len(self.border)} that couple with all"
+
+    @property
+    def sizes(self) -> Iterator[tuple[slice, int, int]]:
+        """Yield the places of the blocks of each size, their number m and the size k."""
+        start = 0
+        for part in self.members:
+            yield slice(start, start + part.size), *part.shape
+            start += part.size
+
+    @cached_property
+    def block(self) -> np.ndarray:
+        """The block of each place, counted over all sizes, (s,)."""
+        counts, widths = zip(*(part.shape for part in self.members))
+        return np.repeat(np.arange(sum(counts)), np.repeat(widths, counts))
+
+    def rows(self, matrix: scipy.sparse.csr_array) -> "Rows":
+        """Return the structure of rows of a sparse matrix, (n, p), kept for matrices that share their indices."""
+        known = self._rows.get(id(matrix.indices))
+        if known is None:
+            if len(self._rows) >= _MOST_ROWS:
+                self._rows.clear()
+            known = self._rows[id(matrix.indices)] = (matrix.indices, Rows(self, matrix))
+        return known[1]
+
+
+class Rows:
+    """Where rows of a sparse matrix, (n, p), have entries in blocks and border.
+
+    Attributes
+    ----------
+    single : bool
+        Whether no row has entries in two blocks; the other members are meaningless where one has.
+    """
+
+    def __init__(self, blocks: Blocks, matrix: scipy.sparse.csr_array):
+        self.blocks, self.shape = blocks, matrix.shape
+        place = blocks.place[matrix.indices]
+        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        inner = place < blocks.inner
+        self._inner, self._outer = np.flatnonzero(inner), np.flatnonzero(~inner)
+        self.inner_row, self.inner_place = row[self._inner], place[self._inner]
+        self.outer_row, self.outer_column = row[self._outer], place[self._outer] - blocks.inner
+        own = blocks.block[self.inner_place] if blocks.inner else self.inner_place
+        first = np.full(matrix.shape[0], -1)
+        first[self.inner_row] = own
+        self.single = bool(np.all(first[self.inner_row] == own))
+        self.block = first
+        """The block of each row; -1 where it has none."""
+        self.dense = len(self._outer) > _DENSE * matrix.shape[0] * len(blocks.border)
+
+    def chosen(self, values: np.ndarray) -> scipy.sparse.csr_array:
+        """Return the entries in blocks, transposed: (s, n)."""
+        shape = self.blocks.inner, self.shape[0]
+        return scipy.sparse.csr_array((values[self._inner], (self.inner_place, self.inner_row)), shape=shape)
+
+    def inner(self, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return, for each size k, the rows with such a block, these blocks, and their entries, (rows, k)."""
+        out = []
+        for rows, of_size, entry, at in self._by_size:
+            entries = np.zeros((len(rows), self.blocks.members[len(out)].shape[1]))
+            entries[at] = values[self._inner[entry]]
+            out.append((rows, of_size, entries))
+        return out
+
+    @cached_property
+    def _by_size(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+        out, first = [], 0
+        for here, m, k in self.blocks.sizes:
+            rows = np.flatnonzero((self.block >= first) & (self.block < first + m))
+            position = np.full(self.shape[0], -1)
+            position[rows] = np.arange(len(rows))
+            entry = np.flatnonzero((self.inner_place >= here.start) & (self.inner_place < here.stop))
+            at = position[self.inner_row[entry]], (self.inner_place[entry] - here.start) % k
+            out.append((rows, self.block[rows] - first, entry, at))
+            first += m
+        return out
+
+    def outer(self, values: np.ndarray) -> np.ndarray | scipy.sparse.csr_array:
+        """Return the entries in the border, (n, t)."""
+        shape = self.shape[0], len(self.blocks.border)
+        own = values[self._outer]
+        if self.dense:
+            out = np.zeros(shape)
+            out[self.outer_row, self.outer_column] = own
+            return out
+        return scipy.sparse.csr_array((own, (self.outer_row, self.outer_column)), shape=shape)
+
+    def scattered(self, inner: list[np.ndarray], outer: np.ndarray) -> np.ndarray:
+        """Return values at the entries of the matrix from those of `inner` entries, (rows, k) each, and `outer`."""
+        out = np.empty(len(self._inner) + len(self._outer))
+        for (_, _, entry, at), own in zip(self._by_size, inner):
+            out[self._inner[entry]] = own[at]
+        out[self._outer] = outer
+        return out
+
+
+class BlockFactor(NamedTuple):
+    """W = L^{-1} for B = L L^T.
+
+    Attributes
+    ----------
+    blocks : Blocks
+    inner : tuple of ndarray, (m, k, k)
+        W_D of the blocks of each size, lower triangular.
+    coupling : ndarray, (s, t)
+        Y.
+    border : ndarray, (t, t)
+        W_S, lower triangular.
+    """
+
+    blocks: Blocks
+    inner: tuple[np.ndarray, ...]
+    coupling: np.ndarray
+    border: np.ndarray
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Return W x, in the order of `Blocks.order`, for x of shape (p,) or (p, c)."""
+        ordered = x[self.blocks.order]
+        above = self._inner_times(ordered[: self.blocks.inner], transposed=False)
+        return np.concatenate([above, self.border @ (ordered[self.blocks.inner :] - self.coupling.T @ above)])
+
+    def transposed_times(self, y: np.ndarray) -> np.ndarray:
+        """Return W^T y, in the order of the coefficients, for y of shape (p,) or (p, c) in the order of the blocks."""
+        below = self.border.T @ y[self.blocks.inner :]
+        above = self._inner_times(y[: self.blocks.inner] - self.coupling @ below, transposed=True)
+        out = np.empty_like(y)
+        out[self.blocks.order] = np.concatenate([above, below])
+        return out
+
+    def root_times(self, x: np.ndarray) -> np.ndarray:
+        """Return L^T x, in the order of the blocks, for x of shape (p, c)."""
+        ordered = x[self.blocks.order]
+        above, below = ordered[: self.blocks.inner], ordered[self.blocks.inner :]
+        parts = []
+        for (here, m, k), whitener in zip(self.blocks.sizes, self.inner):
+            roots = np.linalg.inv(whitener).transpose(0, 2, 1)
+            parts.append((roots @ above[here].reshape(m, k, -1)).reshape(m * k, -1))
+        border = scipy.linalg.blas.dtrsm(1.0, self.border, np.asfortranarray(below), lower=1, trans_a=1)
+        return np.concatenate([np.concatenate(parts) + self.coupling @ below, border])
+
+    def halves(
+        self, rows: Rows, values: np.ndarray
+    ) -> Iterator[tuple[slice, list[tuple[np.ndarray, np.ndarray, np.ndarray]], np.ndarray]]:
+        """Yield W r for rows r of a sparse matrix, in slices of these.
+
+        In each come, for each size of blocks, places of the rows within the slice, their blocks and W_D r_D, (rows, k);
+        and the part in the border, (rows of the slice, t).
+        """
+        own, outer = rows.inner(values), rows.outer(values)
+        n, t = rows.shape[0], len(self.blocks.border)
+        step = max(1, _PART // max(1, t))
+        for start in range(0, n, step):
+            here = slice(start, min(start + step, n))
+            rest = outer[here] if rows.dense else outer[here].toarray()
+            parts = []
+            for (places, m, k), whitener, (at, block, entries) in zip(self.blocks.sizes, self.inner, own):
+                chosen = slice(*np.searchsorted(at, (here.start, here.stop)))
+                inside, of, entry = at[chosen] - start, block[chosen], entries[chosen]
+                half = entry * whitener[of, 0] if k == 1 else np.einsum("nij,nj->ni", whitener[of], entry)
+                coupled = self.coupling[places].reshape(m, k, t)[of]
+                rest[inside] -= half * coupled[:, 0] if k == 1 else np.einsum("ni,nit->nt", half, coupled)
+                parts.append((inside, of, half))
+            yield here, parts, rest @ self.border.T
+
+    def squares(self, rows: Rows, values: np.ndarray) -> np.ndarray:
+        """Return |W r|^2 for rows r of a sparse matrix, (n,)."""
+        out = np.empty(rows.shape[0])
+        for here, parts, outer in self.halves(rows, values):
+            total = np.einsum("nt,nt->n", outer, outer)
+            for inside, _, half in parts:
+                total[inside] += np.einsum("nk,nk->n", half, half)
+            out[here] = total
+        return out
+
+    def solved_entries(self, rows: Rows, values: np.ndarray) -> np.ndarray:
+        """Return (B^{-1} r)_j for rows r of a sparse matrix, where these have entries j."""
+        inner = [np.empty(entries.shape) for _, _, entries in rows.inner(values)]
+        outer, done = np.empty(len(rows.outer_row)), [0] * len(inner)
+        for here, parts, border in self.halves(rows, values):
+            solved = border @ self.border
+            chosen = slice(*np.searchsorted(rows.outer_row, (here.start, here.stop)))
+            outer[chosen] = solved[rows.outer_row[chosen] - here.start, rows.outer_column[chosen]]
+            for number, ((places, m, k), whitener, (inside, of, half)) in enumerate(
+                zip(self.blocks.sizes, self.inner, parts)
+            ):
+                coupled = self.coupling[places].reshape(m, k, solved.shape[1])[of]
+                left = half - np.einsum("nit,nt->ni", coupled, solved[inside])
+                end = done[number] + len(of)
+                inner[number][done[number] : end] = np.einsum("nji,nj->ni", whitener[of], left)
+                done[number] = end
+        return rows.scattered(inner, outer)
+
+    def _inner_times(self, x: np.ndarray, *, transposed: bool) -> np.ndarray:
+        out = np.empty_like(x)
+        for (here, m, k), whitener in zip(self.blocks.sizes, self.inner):
+            matrices = whitener.transpose(0, 2, 1) if transposed else whitener
+            out[here] = (matrices @ x[here].reshape(m, k, -1)).reshape(x[here].shape)
+        return out
+
+
+def factored(
+    rows: Rows, values: np.ndarray, weights: np.ndarray, prior_precision: np.ndarray
+) -> tuple[BlockFactor, float, bool]:
+    """Return the factor of R diag(weights) R^T + diag(prior_precision), its log-determinant, and whether it is proper.
+
+    Parameters
+    ----------
+    rows : Rows
+        Of R^T, (n, p).
+    values : ndarray
+        Its entries.
+    weights : ndarray, (n,)
+    prior_precision : ndarray, (p,)
+    """
+    blocks, t = rows.blocks, len(rows.blocks.border)
+    ordered = prior_precision[blocks.order]
+    inner, log_det, proper = [], 0.0, True
+    own = rows.inner(values)
+    for (here, m, k), (at, block, entries) in zip(blocks.sizes, own):
+        weighted = entries * weights[at, None]
+        matrices = np.empty((m, k, k))
+        for i in range(k):
+            for j in range(i + 1):
+                matrices[:, i, j] = np.bincount(block, weighted[:, i] * entries[:, j], minlength=m)
+                matrices[:, j, i] = matrices[:, i, j]
+        matrices[:, np.arange(k), np.arange(k)] += ordered[here].reshape(m, k)
+        roots, definite = _roots(matrices)
+        proper = proper and definite
+        log_det += 2.0 * np.log(roots[:, np.arange(k), np.arange(k)]).sum() if definite else np.nan
+        inner.append(1.0 / roots if k == 1 else np.linalg.inv(roots))
+    outer = rows.outer(values)
+    scaled = outer * weights[:, None]
+    cross, gram = rows.chosen(values) @ scaled, scaled.T @ outer
+    if not rows.dense:
+        cross, gram = cross.toarray(), gram.toarray()
+    factor = BlockFactor(blocks, tuple(inner), np.empty((blocks.inner, t)), np.eye(t))
+    coupling = factor._inner_times(cross, transposed=False)
+    schur = gram - coupling.T @ coupling
+    schur[np.arange(t), np.arange(t)] += ordered[blocks.inner :]
+    if not t:
+        return factor._replace(coupling=coupling), log_det, proper
+    border, of_border, definite = inverse_factor(np.ascontiguousarray(schur))
+    return factor._replace(coupling=coupling, border=border), log_det + of_border, proper and definite
+
+
+def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return the Cholesky factors of matrices, (m, k, k), and whether all have one."""
+    if matrices.shape[1] == 1:
+        definite = bool((matrices > 0).all())
+        return (np.sqrt(matrices) if definite else np.ones_like(matrices)), definite
+    try:
+        return np.linalg.cholesky(matrices), True
+    except np.linalg.LinAlgError:
+        return np.broadcast_to(np.eye(matrices.shape[1]), matrices.shape), False
+
+
+def blocks_of(matrix: scipy.sparse.csr_array) -> Blocks | None:
+    """Return a division of the coefficients of R^T, (n, p), into blocks and a border; None where a dense B costs less.
+
+    Coefficients that couple with more others than a limit form the border; the rest falls into blocks. Of some limits
+    the one with the least work is taken.
+    """
+    n, p = matrix.shape
+    used = scipy.sparse.csr_array((np.ones(matrix.nnz, dtype=np.int8), matrix.indices, matrix.indptr), shape=(n, p))
+    if float(np.square(np.diff(matrix.indptr), dtype=float).sum()) > _MOST_PAIRS:
+        return None
+    coupled = scipy.sparse.csr_array(used.T.astype(np.int32) @ used.astype(np.int32))
+    degree = np.diff(coupled.indptr)
+    limits = np.unique(np.quantile(np.unique(degree), np.linspace(0.0, 1.0, _LIMITS), method="nearest"))
+    found, least = None, (p**3 + n * p**2) / _LEAST_GAIN
+    for limit in limits:
+        inner = np.flatnonzero(degree <= limit)
+        _, label = connected_components(coupled[inner][:, inner], directed=False)
+        size = np.bincount(label)[label]
+        t = p - int(np.count_nonzero(size <= _LARGEST))
+        work = float(t**3 + (n + p - t) * max(t, 1) ** 2)
+        if work < least and t < p:
+            least, found = work, (inner, label, size)
+    if found is None:
+        return None
+    inner, label, size = found
+    members = [
+        inner[np.flatnonzero(size == k)[np.argsort(label[size == k], kind="stable")]].reshape(-1, k)
+        for k in range(1, _LARGEST + 1)
+        if (size == k).any()
+    ]
+    border = np.setdiff1d(np.arange(p), np.concatenate([part.ravel() for part in members]))
+    return Blocks(members, border, least)
