@@ -68,6 +68,10 @@ class Representation(Protocol):
     def improper(self) -> bool:
         """Whether flat priors are allowed."""
 
+    @property
+    def exact(self) -> str:
+        """Name of the representation that loses no digits under wide priors, where this one does; else empty."""
+
 
 class Likelihood(Factor, Protocol):
     """Univariate sites of one variable, as graphs of hyperparameters and latent noise."""

@@ -39,6 +39,7 @@ class _SparseSolver:
     name = "unknowns"
     sentence = "in the space of the unknowns"
     improper = True
+    exact = ""
 
 
 class CompiledSparseLinear(SiteFunctions):
