@@ -27,7 +27,7 @@ that has none. A smaller limit pays for digits that nobody reads, in sweeps that
 Result = TypeVar("Result")
 
 
-class LostDigits(Exception):  # noqa: N818
+class LostDigits(Exception):
     """Rounding limits the representation that ``solver="auto"`` chose; caught by `with_all_digits`.
 
     Parameters
