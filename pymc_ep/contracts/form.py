@@ -257,6 +257,12 @@ class CompiledSiteForm(CompiledForm, Protocol):
     def prior(self, theta: np.ndarray) -> Prior:
         """Return prior means, prior covariance and site parameters at theta, (p,)."""
 
+    def origins(self) -> Sequence[np.ndarray]:
+        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros."""
+
+    def residuals(self) -> Sequence[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""
 

@@ -88,7 +88,7 @@ class FactorSites:
     def __init__(self, form: FactorForm):
         self.form = form
         self.sites = form.sites
-        self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
+        self.observed = tuple(form.residuals())
         self.slices = group_slices(self.observed)
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:

@@ -54,6 +54,9 @@ point: narrow next to any site, and well above rounding."""
 _NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
 """Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
 a start for EP, so that a tenth is enough."""
+_OUT_OF_REACH = 1e3
+"""Size of a predictor that the proper stand-in for a flat prior does not reach: a hundred of its standard
+deviations."""
 _TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
 """Rounding error of posterior moments, in standard deviations, from which the status mentions it, and up to which a fit
 counts as converged. The first is below what anybody reads off a result, the second below the Monte Carlo error of a
@@ -142,7 +145,8 @@ class EP:
 
         From the prior, sites with a strong pull (a count of zero under a rectified link, say) overshoot together, as
         each is updated on its own. If the first update does not reduce the change, the sites start as the tilted
-        marginals, taken for independent observations: their posterior cannot overshoot.
+        marginals, taken for independent observations: their posterior cannot overshoot. Under a flat prior, predictors
+        out of reach start from their least-squares fit to zero, from which observations on their scale are counted.
         """
         n = problem.mean.shape[0]
         if start is not None:
@@ -160,7 +164,10 @@ class EP:
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
         regular = problem.prior.regular()
-        prior = self.sweep(problem._replace(prior=regular), zero, zero)
+        mean = problem.mean
+        if regular is not problem.prior and float(np.abs(mean).max()) > _OUT_OF_REACH:
+            mean = problem.prior.posterior(mean, zero, np.ones(n)).mean
+        prior = self.sweep(problem._replace(prior=regular, mean=mean), zero, zero)
         self._require_finite(problem, prior)
         state = self._accept(zero, zero, prior, None)
         if self.change(state) <= self.tol:

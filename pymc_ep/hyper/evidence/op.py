@@ -76,6 +76,7 @@ class EvidenceOp(Op):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._evidence: Evidence | None = None
+        self._observed: list[np.ndarray] = []
         self._sites: tuple[np.ndarray, np.ndarray] | None = None
         # Anonymous shared memory, so that the counts of forked samplers arrive here.
         self._counts = np.frombuffer(mmap.mmap(-1, 16), dtype=np.int64)
@@ -144,11 +145,11 @@ class EvidenceOp(Op):
 
     def _present(self) -> Evidence:
         """Return the evidence for the present values of the data, rebuilt where these have changed."""
-        observed = [y.ravel() for y in self.form.observed()]
+        observed = [np.copy(y) for y in self.form.observed()]
         known = self._evidence
-        if known is None or not all(np.array_equal(x, y) for x, y in zip(known.observed, observed)):
+        if known is None or not all(map(np.array_equal, self._observed, observed)):
             known = evidence_of(self.form, self.settings, density="none")
-            self._evidence, self._sites = known, None
+            self._evidence, self._observed, self._sites = known, observed, None
         return known
 
     def _failed(self, theta: np.ndarray, why: str) -> tuple[float, np.ndarray]:

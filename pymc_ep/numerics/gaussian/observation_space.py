@@ -237,6 +237,10 @@ class DensePrior(NamedTuple):
             fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
+    def energy(self, posterior: DensePosterior, mean: Array) -> Array:
+        """Return a^T K a, with m - m0 = K a."""
+        return (posterior.weights * (posterior.mean - mean)).sum()
+
     def rounding(self, posterior: DensePosterior) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative.
 
