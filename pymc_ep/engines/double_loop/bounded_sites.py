@@ -45,6 +45,9 @@ class FactorForm(Protocol):
     def observed(self) -> Sequence[np.ndarray]:
         """Return the current observations, one array for each factor."""
 
+    def residuals(self) -> Sequence[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at theta, (p,)."""
 

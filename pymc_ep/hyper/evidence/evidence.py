@@ -212,7 +212,7 @@ class Evidence:
             return found._replace(
                 status=Status(
                     False,
-                    f"lost to rounding: {self._observation(worst)} is {self._origins[worst]:.3g}, where doubles are "
+                    f"lost to rounding: {self.observation(worst)} is {self._origins[worst]:.3g}, where doubles are "
                     f"{self._spacing[worst]:.2g} apart, {coarse[worst]:.2g} standard deviations of its noise; subtract "
                     f"a constant from the observations before they are stored as doubles",
                     interrupted=found.status.interrupted,
@@ -287,18 +287,18 @@ class Evidence:
             group.site.validate_parameters(parameters, group.name, y)
         bad = np.flatnonzero(~np.isfinite(np.asarray(prior.mean)))
         if bad.size:
-            what = f"The prior mean of the predictor of {self._observation(bad[0])} is {float(prior.mean[bad[0]])}"
+            what = f"The prior mean of the predictor of {self.observation(bad[0])} is {float(prior.mean[bad[0]])}"
         elif (found := prior.gaussian.not_finite()) is not None:
             value, coordinate, predictor = found
             if self.form.solver.improper:
                 # NaN in a design reaches all coefficients of its product, so that no index is given.
                 name, _ = self.form.coefficient_places(theta)[coordinate]
-                what = f"The effect of {name!r} on the predictor of {self._observation(predictor)} is {value}"
+                what = f"The effect of {name!r} on the predictor of {self.observation(predictor)} is {value}"
             else:
-                place = f"at index ({coordinate}, {predictor}), that of {self._observation(predictor)}"
+                place = f"at index ({coordinate}, {predictor}), that of {self.observation(predictor)}"
                 what = f"The prior covariance of the predictors is {value} {place}"
         elif (bad := np.flatnonzero(~np.isfinite(variances := prior.gaussian.variances()))).size:
-            place = f"at index ({bad[0]}, {bad[0]}), that of {self._observation(bad[0])}"
+            place = f"at index ({bad[0]}, {bad[0]}), that of {self.observation(bad[0])}"
             what = f"The prior covariance of the predictors is {float(variances[bad[0]])} {place}"
         else:
             return
@@ -307,7 +307,7 @@ class Evidence:
             f"NaN and infinite values, and the initial values."
         )
 
-    def _observation(self, predictor: int) -> str:
+    def observation(self, predictor: int) -> str:
         """Return the name of the observation of one predictor, by its index among all."""
         group, here = next(
             (g, s) for g, s in zip(self.form.form.factors, group_slices(self.observed)) if predictor < s.stop

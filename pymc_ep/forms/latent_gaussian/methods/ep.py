@@ -1,6 +1,7 @@
 """Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
+from pymc_ep.hyper.evidence.cumulants import error_warning
 from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of, with_all_digits
 from pymc_ep.hyper.evidence.op import EvidenceOp
 from pymc_ep.hyper.integration.integral import Integral
@@ -64,8 +66,12 @@ def solve(call: Call[SiteFunctions]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
     fit = fitted(call, checked(OPTIONS | call.options))
     if fit.integral is not None:
-        return integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
-    return mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+        solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
+    else:
+        solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+    if not (warning := error_warning(fit.evidence, fit.found.at)):
+        return solution
+    return replace(solution, converged=False, status=f"{solution.status}; {warning}")
 
 
 def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
