@@ -49,7 +49,7 @@ _FULL, _ROWS = 2000, 20
 """Most predictors whose correlations are held in full, 32 MB, for errors of variances; and how many predictors are then
 looked at, those with most of the error in their own pairs."""
 _WRONG = 0.56
-"""Error of a posterior variance, relative to EP's, that is announced: a standard deviation that is too small by a fifth.
+"""Error of a posterior variance, relative to EP's, that is announced: a standard deviation too small by a fifth.
 
 Measured on 14 likelihoods, for 1 to 57 copies of an observation of one predictor of prior standard deviation 0.5 to 10:
 where EP's standard deviation is 0.9 of the exact one, the error tells 0.89 to 0.93; where it is 0.65, about 0.5."""
@@ -203,8 +203,8 @@ def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
     if error[worst] < _WRONG:
         return ""
     return (
-        f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(worst)} is too small "
-        f"by a fifth or more, as observations that repeat one another under a wide prior make it; add up counts or "
-        f"trials of one predictor into one observation, give the latent variables narrower priors, or compare with "
+        f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(worst)} is too "
+        f"small by a fifth or more, as observations that repeat one another under a wide prior make it; add up counts "
+        f"or trials of one predictor into one observation, give the latent variables narrower priors, or compare with "
         f"pm.sample, started by pmep.start_point(idata)"
     )
