@@ -68,6 +68,10 @@ class Representation(Protocol):
     def improper(self) -> bool:
         """Whether flat priors are allowed."""
 
+    @property
+    def exact(self) -> str:
+        """Name of the representation that loses no digits under wide priors, where this one does; else empty."""
+
 
 class Likelihood(Factor, Protocol):
     """Univariate sites of one variable, as graphs of hyperparameters and latent noise."""
@@ -252,6 +256,12 @@ class CompiledSiteForm(CompiledForm, Protocol):
 
     def prior(self, theta: np.ndarray) -> Prior:
         """Return prior means, prior covariance and site parameters at theta, (p,)."""
+
+    def origins(self) -> Sequence[np.ndarray]:
+        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros."""
+
+    def residuals(self) -> Sequence[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:
         """Return initial shift and precision of all sites, (n,) each; None stands for zeros."""

@@ -84,14 +84,14 @@ def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | Non
 def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the transforms of the observations of group k, (2, n), and their log densities, under their cavities."""
     _, prior, gaussian = posterior.mode
-    observed = posterior.form.observed()
-    here = group_slices([y.ravel() for y in observed])[k]
+    observed = posterior.form.residuals()
+    here = group_slices(observed)[k]
     mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
     lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
-    y, values = observed[k].ravel(), prior.parameters[k]
+    y, values = observed[k], prior.parameters[k]
     found = np.array(_transforms(site, name, y, mean, variance, values))
-    score = _log_predictive(site, name, y.astype(float), np.arange(y.size), mean, variance, values)
+    score = _log_predictive(site, name, y, np.arange(y.size), mean, variance, values)
     return np.where(lost, np.nan, found), score
 
 

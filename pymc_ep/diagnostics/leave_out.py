@@ -193,10 +193,10 @@ def _given_hyperparameters(
 ) -> tuple[np.ndarray, bool]:
     """Return `_group_densities` at one value of the hyperparameters."""
     _, prior, gaussian = posterior.mode
-    observed = posterior.form.observed()
+    observed = posterior.form.residuals()
     k = [one.name for one in posterior.form.form.groups].index(name)
-    here = np.arange(sum(y.size for y in observed))[group_slices([y.ravel() for y in observed])[k]]
-    covariance_of, y = prior.gaussian.posterior_rows(gaussian), observed[k].ravel()
+    here = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
+    covariance_of, y = prior.gaussian.posterior_rows(gaussian), observed[k]
     engine, converged, out = EP([posterior.form.sites[k]]), True, np.full(count, np.nan)
     for j in range(count):
         own = np.flatnonzero(which == j)
@@ -207,7 +207,7 @@ def _given_hyperparameters(
             continue
         mean, covariance = cavity
         values = tuple(np.asarray(part)[own] for part in prior.parameters[k])
-        problem = Problem(mean, DensePrior(covariance), (y[own].astype(float),), (values,))
+        problem = Problem(mean, DensePrior(covariance), (y[own],), (values,))
         ended = run(engine, problem, sites, max_iter=_MAX_ITER)
         out[j] = ended.state.sweep.log_z
         converged &= ended.status.converged

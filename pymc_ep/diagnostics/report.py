@@ -221,7 +221,7 @@ def _sites(
     mean, variance = cavities(gaussian, posterior.shift, posterior.precision, 1.0)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
-    skewness, kurtosis = all_cumulants(posterior.form, [y.ravel() for y in observed], prior.parameters, mean, variance)
+    skewness, kurtosis = all_cumulants(posterior.form, posterior.form.residuals(), prior.parameters, mean, variance)
     indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
     reason = why_no_correction(posterior.form, float(settings(idata).get("power", 1.0)))
     if not bool(fit["converged"]):

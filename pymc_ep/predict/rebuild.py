@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_ep.compat import Container
-from pymc_ep.contracts.form import CompiledForm
+from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
@@ -59,6 +59,7 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
     form = compiled_form(model, settings(idata)["latent"], wanted=tuple(wanted))
     if not entry_of(form.form).gaussian:
         raise UnsupportedModelError(_why_not_gaussian(form))
+    cast(CompiledSiteForm, form).solve_in(settings(idata).get("solver", "auto"))
     method = get_method(fit_group(idata).attrs["method"], form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:

@@ -116,6 +116,8 @@ class Site:
         compilation would take longer than the fit.
     gaussian : bool
         True if t is Gaussian in eta for every y: its Gaussian replacement is then t itself, for any cavity.
+    located : bool
+        True if t depends on ``y - eta`` and parameters alone, so that both may be counted from any origin.
     log_concave : bool
         True if t is log-concave in eta for every y; engines then rely on positive site precisions.
     logp : callable
@@ -169,6 +171,7 @@ class Site:
     relation: Relation | None = None
     interpreted: bool = False
     gaussian: bool = False
+    located: bool = False
     response: Response | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 

@@ -43,6 +43,10 @@ class SparseForm:
     def observed(self):
         return self._observed
 
+    def residuals(self):
+        """Observations as such: predictors of this form are counted from zero."""
+        return [y.ravel() for y in self._observed]
+
     def factors_at(self, theta):
         def value(parameter, y):
             scalar = np.exp(theta[parameter[1]]) if isinstance(parameter, tuple) else parameter

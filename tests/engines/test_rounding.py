@@ -1,5 +1,6 @@
 """Vague priors cost digits in the space of the observations, and the fit says so instead of going on for ever."""
 
+import mpmath
 import numpy as np
 import pymc as pm
 import pytest
@@ -35,3 +36,66 @@ def test_ordinary_priors_reach_the_tolerance():
         found = fit(10.0, solver)
         assert "rounding" not in found["fit"].attrs["status"]
         assert float(found["fit"]["max_change"][-1]) <= 1e-8
+
+
+def own_effects(sd, y):
+    """Regression with an effect of each observation: more coefficients than half the observations, and than 64."""
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, sd, shape=2)
+        u = pm.Normal("u", 0.0, 0.5, shape=len(y))
+        eta = pm.Deterministic("eta", b[0] + b[1] * WIDE + u)
+        pm.Normal("y", eta, 1.0, observed=y)
+    return model
+
+
+WIDE = RNG.normal(size=100)
+GAUSSIAN = 3.0 - 2.0 * WIDE + 1.2 * RNG.normal(size=100)
+
+
+def closed_form(sd):
+    """Moments of both coefficients and the log evidence, in 50 digits: y is N(X b, 1.25 I) without the effects."""
+    with mpmath.workdps(50):
+        design = mpmath.matrix(np.c_[np.ones(100), WIDE].tolist())
+        y, noise, prior = mpmath.matrix(GAUSSIAN.tolist()), mpmath.mpf(1.25), mpmath.mpf(sd) ** 2
+        precision = design.T * design / noise + mpmath.eye(2) / prior
+        shift = design.T * y / noise
+        covariance = precision**-1
+        mean = covariance * shift
+        log_det = mpmath.log(mpmath.det(precision)) + 2 * mpmath.log(prior) + 100 * mpmath.log(2 * mpmath.pi * noise)
+        log_z = -((y.T * y)[0] / noise - (shift.T * mean)[0] + log_det) / 2
+        return (
+            np.array([float(v) for v in mean]),
+            np.array([float(mpmath.sqrt(covariance[k, k])) for k in range(2)]),
+            float(log_z),
+        )
+
+
+@pytest.mark.parametrize("sd", [1e5, 1e7, 1e9])
+def test_auto_takes_the_space_without_rounding(sd):
+    mean, spread, log_z = closed_form(sd)
+    with own_effects(sd, GAUSSIAN) as model:
+        found = pmep.fit(draws=0, progressbar=False)
+    assert found["fit"].attrs["status"].startswith("converged: ")
+    np.testing.assert_allclose((found["posterior_mean"]["b"] - mean) / spread, 0.0, atol=1e-8)
+    np.testing.assert_allclose(found["posterior_sd"]["b"], spread, rtol=1e-8)
+    np.testing.assert_allclose(found["fit"]["log_evidence"], log_z, rtol=1e-10)
+    predicted = pmep.predict(found, model, var_names=["eta"])
+    np.testing.assert_allclose(predicted["eta_mean"], found["posterior_mean"]["eta"], rtol=1e-8)
+
+
+@pytest.mark.parametrize("sd", [1e6, 1e7, 1e9])
+def test_a_fit_without_digits_has_not_converged(sd):
+    with own_effects(sd, GAUSSIAN), pytest.warns(pmep.ConvergenceWarning, match="lost to rounding"):
+        found = pmep.fit(draws=0, progressbar=False, solver="observations")
+    assert "solver='coefficients'" in found["fit"].attrs["status"]
+
+
+def test_a_wide_covariance_without_a_factor_is_told():
+    """A level of variance 1e14 within a covariance matrix: no representation restores what its entries have lost."""
+    x = np.linspace(0.0, 1.0, 40)
+    covariance = 1e14 + np.exp(-0.5 * (x[:, None] - x) ** 2 / 0.04)
+    with pm.Model():
+        f = pm.MvNormal("f", np.zeros(40), covariance)
+        pm.Normal("y", f, 0.3, observed=np.sin(6 * x))
+        with pytest.warns(pmep.ConvergenceWarning, match="lost to rounding"):
+            pmep.fit(draws=0, progressbar=False)

@@ -45,6 +45,9 @@ class FactorForm(Protocol):
     def observed(self) -> Sequence[np.ndarray]:
         """Return the current observations, one array for each factor."""
 
+    def residuals(self) -> Sequence[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at theta, (p,)."""
 
@@ -88,7 +91,7 @@ class FactorSites:
     def __init__(self, form: FactorForm):
         self.form = form
         self.sites = form.sites
-        self.observed = tuple(np.asarray(y, dtype=float).ravel() for y in form.observed())
+        self.observed = tuple(form.residuals())
         self.slices = group_slices(self.observed)
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:

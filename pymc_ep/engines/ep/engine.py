@@ -14,7 +14,7 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
-from pymc_ep.numerics.gaussian.protocol import CoordinatePrior, GaussianPrior
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, CoordinatePrior, GaussianPrior
 from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
@@ -54,6 +54,13 @@ point: narrow next to any site, and well above rounding."""
 _NEWTON_STEPS, _NEWTON_TOL = 20, 0.1
 """Largest number of Newton steps, and the step, in posterior standard deviations, at which they end. The mode is only
 a start for EP, so that a tenth is enough."""
+_OUT_OF_REACH = 1e3
+"""Size of a predictor that the proper stand-in for a flat prior does not reach: a hundred of its standard
+deviations."""
+_TOLD_ROUNDING, _MOST_ROUNDING = 1e-5, 1e-2
+"""Rounding error of posterior moments, in standard deviations, from which the status mentions it, and up to which a fit
+counts as converged. The first is below what anybody reads off a result, the second below the Monte Carlo error of a
+thousand draws."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
@@ -138,7 +145,8 @@ class EP:
 
         From the prior, sites with a strong pull (a count of zero under a rectified link, say) overshoot together, as
         each is updated on its own. If the first update does not reduce the change, the sites start as the tilted
-        marginals, taken for independent observations: their posterior cannot overshoot.
+        marginals, taken for independent observations: their posterior cannot overshoot. Under a flat prior, predictors
+        out of reach start from their least-squares fit to zero, from which observations on their scale are counted.
         """
         n = problem.mean.shape[0]
         if start is not None:
@@ -156,7 +164,10 @@ class EP:
                 return self._accept(shift, precision, first, None)
         zero = np.zeros(n)
         regular = problem.prior.regular()
-        prior = self.sweep(problem._replace(prior=regular), zero, zero)
+        mean = problem.mean
+        if regular is not problem.prior and float(np.abs(mean).max()) > _OUT_OF_REACH:
+            mean = problem.prior.posterior(mean, zero, np.ones(n)).mean
+        prior = self.sweep(problem._replace(prior=regular, mean=mean), zero, zero)
         self._require_finite(problem, prior)
         state = self._accept(zero, zero, prior, None)
         if self.change(state) <= self.tol:
@@ -236,6 +247,13 @@ class EP:
         """Return the largest change of a site in a plain update."""
         return float(state.sweep.change)
 
+    def rounding(self, state: State) -> float:
+        """Return the rounding error of posterior means and variances, in standard deviations or relative.
+
+        Far from the fixed point it is that of the posterior that the change leads to, narrower by that factor.
+        """
+        return max(float(state.sweep.rounding), ROUNDING * self.change(state))
+
     def exhausted(self, state: State, iterations: int) -> str:
         """Return the sentence for a fit that is not finished at the largest number of iterations."""
         return (
@@ -245,14 +263,24 @@ class EP:
 
     def finished(self, state: State) -> Status | None:
         """Test the change against the tolerance."""
-        change = self.change(state)
-        if change <= self.tol:
+        change, rounding = self.change(state), self.rounding(state)
+        settled = change <= self.tol
+        ended = settled or state.stale >= _PATIENCE or state.damping < _LEAST_DAMPING
+        if ended and rounding > _MOST_ROUNDING:
+            return Status(
+                False,
+                f"lost to rounding: prior variances are so large next to posterior ones that means are off by up to "
+                f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to independent wide "
+                f"priors, else make the priors narrower, or the noise less precise",
+            )
+        if settled and rounding <= _TOLD_ROUNDING:
             return Status(True, f"converged: the largest change of a site is {change:.2g}")
-        if state.stale >= _PATIENCE and change <= float(state.sweep.rounding):
+        if settled or (ended and change <= rounding):
             return Status(
                 True,
-                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are too "
-                f"large for a smaller one; solver='coefficients' loses no digits to them",
+                f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are so "
+                f"large that means are off by up to {rounding:.2g} standard deviations; solver='coefficients' loses no "
+                f"digits to them",
             )
         if state.stale >= _LAST_PATIENCE:
             return Status(

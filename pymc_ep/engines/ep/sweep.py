@@ -119,17 +119,18 @@ def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) ->
     The terms common to the site normalisers (Rasmussen and Williams 2006, section 3.6.3) and the Gaussian integral
     cancel analytically:
 
-        log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2] - a^T (m - m0) / 2
-                - log|I + K Pi| / 2.
+        log Z = sum_i [(log Zhat_i + log(1 + eta pi_i v_i) / 2) / eta + eta v_i a_i^2 / 2]
+                - (m - m0)^T K^{-1} (m - m0) / 2 - log|I + K Pi| / 2.
 
-    No large terms are left to cancel numerically, be sites very precise or cavities nearly flat.
+    No large terms are left to cancel numerically, be sites very precise or cavities nearly flat. In the posterior mean
+    this is stationary, so that its rounding error is of second order.
     """
     posterior, cavity_variance, log_z = at
     xp = namespace(posterior.mean)
     slope = posterior.weights
     widened = 1.0 + power * precision * cavity_variance
     terms = (log_z + 0.5 * xp.log(widened)) / power + 0.5 * power * cavity_variance * slope**2
-    return terms.sum() - 0.5 * (slope * (posterior.mean - problem.mean)).sum() - 0.5 * posterior.log_det
+    return terms.sum() - 0.5 * problem.prior.energy(posterior, problem.mean) - 0.5 * posterior.log_det
 
 
 def sweep(

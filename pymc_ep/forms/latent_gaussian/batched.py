@@ -45,7 +45,7 @@ class RowFunctions:
         return rows
 
     def predictors(self, theta: np.ndarray, noise: Sequence[np.ndarray]) -> np.ndarray:
-        """Return all predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
+        """Return all residual predictors, (s, n), at one theta, (p,), for rows of noise, (s, d) for each block."""
         return np.asarray(self._predictors(*self._compiled.unpack(theta), *self._shape_noise(theta, noise)))
 
     def evaluate(
@@ -181,7 +181,9 @@ class RowFunctions:
     @cached_property
     def _predictors(self) -> Callable[..., Any]:
         rows = row_variables([b.noise for b in self.form.blocks])
-        return self._compiled.function([*self.form.hyper_values, *rows.values()], batch(self.form.predictor, rows))
+        return self._compiled.function(
+            [*self.form.hyper_values, *rows.values()], batch(self.form.residual_predictor, rows)
+        )
 
     @cached_property
     def _site_rows(self) -> Callable[..., Any]:

@@ -237,7 +237,7 @@ class CompiledLatentGaussian(SiteFunctions):
 
     def _predictor_graphs(self) -> list[TensorVariable]:
         """Return the graphs of the prior mean of all predictors and of the arrays that `_gaussian` takes."""
-        return [self.form.at_zero_noise(self.form.predictor), *self._arrays, *self._constants]
+        return [self.form.at_zero_noise(self.form.residual_predictor), *self._arrays, *self._constants]
 
     def _split_by_map(
         self, variables: Sequence[AffineVariable]

@@ -145,6 +145,11 @@ class AffineVariable:
     block: NoiseBlock | None = None
 
 
+def _joined(parts: Sequence[TensorVariable]) -> TensorVariable:
+    flat = [part if part.ndim == 1 else part.ravel() for part in parts]
+    return flat[0] if len(flat) == 1 else pt.concatenate(flat)
+
+
 @dataclass(frozen=True)
 class LatentGaussian(Hyperparameters):
     """Gaussian vector, univariate sites on affine maps of it, and hyperparameters, as graphs.
@@ -188,8 +193,16 @@ class LatentGaussian(Hyperparameters):
     @property
     def predictor(self) -> TensorVariable:
         """Predictors of all factors, (n,), ravelled and concatenated."""
-        parts = [g.predictor if g.predictor.ndim == 1 else g.predictor.ravel() for g in self.factors]
-        return parts[0] if len(parts) == 1 else pt.concatenate(parts)
+        return _joined([group.predictor for group in self.factors])
+
+    @property
+    def residual_predictor(self) -> TensorVariable:
+        """Predictors of all factors, (n,), less the observation where a site depends on their difference alone.
+
+        This is what engines know. Far from zero, as with dates or frequencies, a predictor has no digits left for its
+        noise: at 1e12 the next double is 1e-4 away. The difference has them all.
+        """
+        return _joined([g.predictor - g.observed if g.site.located else g.predictor for g in self.factors])
 
     @property
     def log_excess(self) -> TensorVariable:

@@ -211,13 +211,14 @@ class LatentPosterior:
         for step, low, high in self._differences:
             ends = [
                 {
-                    n: m.mean.ravel() + m.cross @ post.coordinates
+                    n: (m.mean.ravel(), m.cross @ post.coordinates)
                     for n, m in self.form.affine_moments(at, variables).items()
                 }
                 for at, _, post in (low, high)
             ]
             for name in means:
-                slope = (ends[1][name] - ends[0][name]) / (2 * step)
+                # Prior mean and effect apart: a large mean would leave no digits for the effect.
+                slope = sum(after - before for before, after in zip(ends[0][name], ends[1][name])) / (2 * step)
                 variances[name] = variances[name] + (slope**2).reshape(means[name].shape)
         return {n: Moments(means[n], np.sqrt(variances[n])) for n in means}
 

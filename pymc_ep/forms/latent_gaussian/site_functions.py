@@ -174,6 +174,17 @@ class SiteFunctions(HyperFunctions, ABC):
         """Return the current observations of each factor, in their shapes in the model."""
         return [np.asarray(y) for y in self._observed()]
 
+    def origins(self) -> list[np.ndarray]:
+        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros."""
+        return [
+            np.array(y, dtype=float).ravel() if group.site.located else np.zeros(y.size)
+            for group, y in zip(self.form.factors, self.observed())
+        ]
+
+    def residuals(self) -> list[np.ndarray]:
+        """Return the observations of each factor, (n,), counted from the origins of their predictors."""
+        return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
+
     def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
         """Return the fields of `prior` other than `gaussian`, and the arrays from which `gaussian` is built."""
         mean, log_prior, log_excess, *rest = self._prior(*self.unpack(theta))
@@ -299,9 +310,9 @@ class SiteFunctions(HyperFunctions, ABC):
 
     @property
     def _moments(self) -> list[TensorVariable]:
-        """Graphs of the prior mean of all predictors, the site parameters, and `_arrays`."""
+        """Graphs of the prior mean of all residual predictors, the site parameters, and `_arrays`."""
         parameters = [p for g in self.form.factors for p in g.parameters]
-        return [self.form.at_zero_noise(self.form.predictor), *parameters, *self._arrays]
+        return [self.form.at_zero_noise(self.form.residual_predictor), *parameters, *self._arrays]
 
     @property
     def _pullback(self) -> Callable[..., Any]:

@@ -43,6 +43,8 @@ class Solver:
         Takes the form, returns the graphs of the other arguments of `prior`, which are free of hyperparameters.
     improper : bool
         Whether flat priors are allowed.
+    exact : str
+        Name of the solver that loses no digits under wide priors, where this one does; empty where it does not.
     cross : callable
         Takes form and affine variable, returns the covariance with the solver's coordinates, (size of x, c).
     variance : callable
@@ -55,6 +57,7 @@ class Solver:
     array: Callable[[LatentGaussian], TensorVariable]
     constants: Callable[[LatentGaussian], tuple[TensorVariable, ...]]
     improper: bool
+    exact: str
     cross: Callable[[LatentGaussian, AffineVariable], TensorVariable]
     variance: Callable[[LatentGaussian, AffineVariable], TensorVariable]
 
@@ -69,6 +72,7 @@ SOLVERS = {
             moments.predictor_covariance,
             lambda form: (),
             False,
+            "coefficients",
             moments.cross_covariance,
             moments.prior_variance,
         ),
@@ -79,6 +83,7 @@ SOLVERS = {
             moments.predictor_rows,
             lambda form: (moments.coefficient_precision(form),),
             True,
+            "",
             moments.coefficient_map,
             moments.coefficient_variance,
         ),

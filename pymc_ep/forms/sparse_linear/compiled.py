@@ -39,6 +39,7 @@ class _SparseSolver:
     name = "unknowns"
     sentence = "in the space of the unknowns"
     improper = True
+    exact = ""
 
 
 class CompiledSparseLinear(SiteFunctions):
@@ -106,9 +107,9 @@ class CompiledSparseLinear(SiteFunctions):
         Each is a Gaussian with the typical mean and variance of the predictor under its factor alone.
         """
         found = [
-            site.site.typical(y.ravel(), *parameters)
+            site.site.typical(y, *parameters)
             for site, y, parameters in zip(
-                self.sites, self.observed(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
+                self.sites, self.residuals(), (tuple(np.asarray(p) for p in group) for group in prior.parameters)
             )
         ]
         sizes = [y.size for y in self.observed()]

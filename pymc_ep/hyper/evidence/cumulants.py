@@ -13,7 +13,9 @@ E_q[He_l(z_i) He_k(z_j)] = delta_lk l! rho_ij^l then gives, for all pairs of sit
     log Z - log Z_EP  ~  1/2 sum_{i != j} sum_{l >= 3} h_il h_jl rho_ij^l / l!
 
 (the second order of Paquet, Winther and Opper 2009). Here l stops at 4. For independent predictors all terms are
-zero, as EP's evidence is then exact.
+zero, as EP's evidence is then exact. The same pairs move the posterior variance of predictor i, to second order, by
+
+    dV_i / V_i  ~  sum_{j < k} rho_ij rho_ik (h_j3 h_k3 rho_jk^2 + h_j4 h_k4 rho_jk^3 / 3).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +32,10 @@ __all__ = [
     "Correction",
     "all_cumulants",
     "correction_at",
+    "error_warning",
     "evidence_correction",
     "non_gaussianity",
+    "variance_error",
     "why_no_correction",
 ]
 
@@ -41,6 +45,14 @@ _MOST_OF_ONE_SITE = 1.0
 """Largest share of one site, in nats: the shares are a series in the cumulants, whose higher terms then are larger."""
 _NEGLIGIBLE = 0.01
 """Bound on a correction, in nats, below which it counts as zero: the pairs of sites need not be formed."""
+_FULL, _ROWS = 2000, 20
+"""Most predictors whose correlations are held in full, 32 MB, for errors of variances; and how many predictors are then
+looked at, those with most of the error in their own pairs."""
+_WRONG = 0.56
+"""Error of a posterior variance, relative to EP's, that is announced: a standard deviation too small by a fifth.
+
+Measured on 14 likelihoods, for 1 to 57 copies of an observation of one predictor of prior standard deviation 0.5 to 10:
+where EP's standard deviation is 0.9 of the exact one, the error tells 0.89 to 0.93; where it is 0.65, about 0.5."""
 _BLOCK = 2**22
 """Most numbers in a block of rows of the posterior covariance: 32 MB."""
 
@@ -152,3 +164,47 @@ def evidence_correction(
         fourth = kurtosis[here] * ((cubes * correlation) @ kurtosis) / 24.0
         shares[here] = 0.5 * (third + fourth)
     return Correction(shares)
+
+
+def variance_error(
+    skewness: np.ndarray, kurtosis: np.ndarray, variance: np.ndarray, covariance_rows: Callable[[slice], np.ndarray]
+) -> np.ndarray:
+    """Return the share, (n,), by which exact posterior variances exceed EP's, to second order in the cumulants.
+
+    NaN for all but the predictors with most of the error in their own pairs. Arguments are those of
+    `evidence_correction`.
+    """
+    n = len(variance)
+    inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+    correlation = covariance_rows(slice(0, n)) * inverse_sd[:, None] * inverse_sd
+    pairs = correlation**2 * (np.outer(skewness, skewness) + np.outer(kurtosis, kurtosis) * correlation / 3.0)
+    np.fill_diagonal(pairs, 0.0)
+    looked = np.argsort(-np.abs((pairs * correlation).sum(axis=1)), kind="stable")[:_ROWS]
+    out = np.full(n, np.nan)
+    rows = correlation[looked]
+    out[looked] = 0.5 * np.einsum("ij,ij->i", rows @ pairs, rows)
+    return out
+
+
+def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
+    """Return a warning where EP's posterior is much too narrow; empty where it is not, or where that is not known."""
+    found = at.run.state.sweep
+    mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+    form = evidence.form
+    if len(mean) > _FULL or why_no_correction(form, evidence.engine.power) or not at.run.status.converged:
+        return ""
+    skewness, kurtosis = all_cumulants(form, evidence.observed, at.problem.parameters, mean, variance)
+    # A bound, with all correlations equal to one: ordinary data of many predictors end here.
+    if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _WRONG:
+        return ""
+    rows = at.problem.prior.posterior_rows(found.posterior)
+    error = variance_error(skewness, kurtosis, np.asarray(found.posterior.variance), rows)
+    worst = int(np.nanargmax(error))
+    if error[worst] < _WRONG:
+        return ""
+    return (
+        f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(worst)} is too "
+        f"small by a fifth or more, as observations that repeat one another under a wide prior make it; add up counts "
+        f"or trials of one predictor into one observation, give the latent variables narrower priors, or compare with "
+        f"pm.sample, started by pmep.start_point(idata)"
+    )

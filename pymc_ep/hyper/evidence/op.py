@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.exceptions import InvalidDataError, NumericalError
-from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
+from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt, evidence_of, with_all_digits
 from pymc_ep.hyper.maximise import endless_directions
 from pymc_ep.kernels import register_bodies
 from pymc_ep.numerics.backend.namespace import Array
@@ -76,6 +76,7 @@ class EvidenceOp(Op):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._evidence: Evidence | None = None
+        self._observed: list[np.ndarray] = []
         self._sites: tuple[np.ndarray, np.ndarray] | None = None
         # Anonymous shared memory, so that the counts of forked samplers arrive here.
         self._counts = np.frombuffer(mmap.mmap(-1, 16), dtype=np.int64)
@@ -112,9 +113,7 @@ class EvidenceOp(Op):
         with self._lock:
             self._counts[0] += 1
             try:
-                evidence = self._present()
-                at = evidence.settled(theta, self._sites)
-                gradient = evidence.gradient(at)
+                at, gradient = with_all_digits(self.settings, lambda settings: self._at(theta, settings))
                 why = "" if at.run.status.converged else at.run.status.sentence
             except (InvalidDataError, NumericalError) as error:
                 at, why = None, str(error)
@@ -132,15 +131,25 @@ class EvidenceOp(Op):
             return []
         # Fits that far out converge within a few iterations or not at all.
         settings = self.settings | {"max_iter": min(20, self.settings["max_iter"])}
-        return endless_directions(evidence_of(self.form, settings, density="unconstrained"), theta)
+        return with_all_digits(
+            settings, lambda own: endless_directions(evidence_of(self.form, own, density="unconstrained"), theta)
+        )
+
+    def _at(self, theta: np.ndarray, settings: dict[str, Any]) -> tuple[EvidenceAt, np.ndarray]:
+        """Return the fit at theta and the gradient there; where the settings are others than so far, these are kept."""
+        if settings is not self.settings:
+            self.settings, self._evidence = settings, None
+        evidence = self._present()
+        at = evidence.settled(theta, self._sites)
+        return at, evidence.gradient(at)
 
     def _present(self) -> Evidence:
         """Return the evidence for the present values of the data, rebuilt where these have changed."""
-        observed = [y.ravel() for y in self.form.observed()]
+        observed = [np.copy(y) for y in self.form.observed()]
         known = self._evidence
-        if known is None or not all(np.array_equal(x, y) for x, y in zip(known.observed, observed)):
+        if known is None or not all(map(np.array_equal, self._observed, observed)):
             known = evidence_of(self.form, self.settings, density="none")
-            self._evidence, self._sites = known, None
+            self._evidence, self._observed, self._sites = known, observed, None
         return known
 
     def _failed(self, theta: np.ndarray, why: str) -> tuple[float, np.ndarray]:

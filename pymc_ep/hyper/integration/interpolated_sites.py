@@ -11,7 +11,8 @@ from pymc_ep.numerics.interpolation.spline import Spline
 __all__ = ["InterpolatedSites", "error_between"]
 
 _SAME = 1e-9
-"""Relative difference of site means that counts as rounding: Gaussian sites have one mean in all fits."""
+"""Difference of site means, relative to these or to the site's standard deviation, that counts as rounding: Gaussian
+sites have one mean in all fits."""
 
 
 class InterpolatedSites:
@@ -31,7 +32,8 @@ class InterpolatedSites:
         self._least, self._most = precisions.min(axis=0), precisions.max(axis=0)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             means = np.where(precisions > 0, shifts / precisions, np.nan)
-        self._gaussian = np.ptp(means, axis=0) <= _SAME * np.abs(means).max(axis=0)
+            size = np.maximum(np.abs(means), precisions**-0.5).max(axis=0)
+        self._gaussian = np.ptp(means, axis=0) <= _SAME * size
         divisor = np.where(self._gaussian, precisions, 1.0)
         first = shifts / divisor
         second = np.where(self._gaussian, np.log(divisor), precisions)

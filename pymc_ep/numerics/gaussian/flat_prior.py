@@ -204,6 +204,10 @@ class FlatPrior(NamedTuple):
         fitted = mean + effect
         return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
 
+    def energy(self, posterior: FlatPosterior, mean: np.ndarray) -> float:
+        """Return the sum of w (m - m0)^2: zero for a flat prior."""
+        return float((self.added * (posterior.mean - mean) ** 2).sum())
+
     def rounding(self, posterior: FlatPosterior) -> float:
         """Return the rounding of a posterior mean, in standard deviations: without a proper prior no digits cancel."""
         return ROUNDING

@@ -237,14 +237,20 @@ class DensePrior(NamedTuple):
             fitted = mean + times(self.covariance, weights)
         return posterior._replace(mean=fitted, weights=weights)
 
+    def energy(self, posterior: DensePosterior, mean: Array) -> Array:
+        """Return a^T K a, with m - m0 = K a."""
+        return (posterior.weights * (posterior.mean - mean)).sum()
+
     def rounding(self, posterior: DensePosterior) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative.
 
-        Both are differences of terms as large as prior variances, so that digits cancel under vague priors.
+        Both are differences of terms as large as the predictor's prior variance, so that digits cancel under vague
+        priors. The covariance itself is a sum of such terms, rounded.
         """
         xp = namespace(self.covariance)
-        variance = xp.where(posterior.variance > 0, posterior.variance, xp.inf)
-        return ROUNDING * xp.max(self.variances()) / xp.min(variance)
+        prior = self.variances()
+        left = xp.where(posterior.variance > 0, posterior.variance, np.finfo(float).tiny)
+        return ROUNDING * xp.max(xp.where(prior > 0, prior / left, 0.0))
 
     def posterior_rows(self, posterior: DensePosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of the posterior covariance V of the predictors.

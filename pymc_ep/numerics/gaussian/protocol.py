@@ -126,6 +126,9 @@ class GaussianPrior(Protocol[P]):
     def shifted(self, posterior: P, mean: Array, shift: Array, precision: Array) -> Array:
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
 
+    def energy(self, posterior: P, mean: Array) -> Array:
+        """Return (m - m0)^T K^{-1} (m - m0), scalar, for the posterior mean m and the prior mean m0 = `mean`."""
+
     def rounding(self, posterior: P) -> Array:
         """Return the rounding error of posterior means and variances, in posterior standard deviations or relative."""
 

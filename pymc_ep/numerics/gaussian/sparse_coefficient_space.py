@@ -217,6 +217,10 @@ class SparseFactorPrior(NamedTuple):
         """Return the posterior for another `shift` of the same `precision`: products with vectors only."""
         return shifted_posterior(self._transposed, self.precision, posterior, mean, shift, precision)
 
+    def energy(self, posterior: CoefficientPosterior, mean: Array) -> Array:
+        """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
+        return (self.precision * posterior.coordinates**2).sum()
+
     def rounding(self, posterior: CoefficientPosterior) -> float:
         """Return the rounding of a posterior mean, in standard deviations: under vague priors no digits cancel here."""
         return ROUNDING

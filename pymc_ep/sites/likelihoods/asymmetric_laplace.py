@@ -27,6 +27,7 @@ ASYMMETRIC_LAPLACE = register_site(
         name="asymmetric_laplace",
         parameters=("b", "kappa"),
         domain="real",
+        located=True,
         log_concave=True,
         logp=logp,
         typical=lambda y, b, kappa: (y, (1 + kappa**4) / (b * kappa) ** 2),

@@ -75,6 +75,7 @@ LAPLACE = register_site(
         name="laplace",
         parameters=("b",),
         domain="real",
+        located=True,
         response=located(lambda b: 2.0 * b**2),
         log_concave=True,
         logp=logp,

@@ -33,6 +33,7 @@ NORMAL = register_site(
         name="normal",
         parameters=("sigma",),
         domain="real",
+        located=True,
         response=located(lambda sigma: sigma**2),
         log_concave=True,
         gaussian=True,

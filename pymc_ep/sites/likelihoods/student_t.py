@@ -48,6 +48,7 @@ STUDENT_T = register_site(
         name="student_t",
         parameters=("nu", "sigma"),
         domain="real",
+        located=True,
         response=located(_variance),
         log_concave=False,
         logp=logp,

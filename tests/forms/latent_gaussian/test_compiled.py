@@ -39,6 +39,11 @@ GATHER = np.eye(3)[GROUP]
 LEVELS = 4.0 + np.diag(TAU**2)
 
 
+def about_the_data(shift, precision):
+    """Shifts of sites whose predictors are counted from the observations."""
+    return shift - precision * REALS
+
+
 def test_moments_of_affine_variables(form):
     parts = form.affine_moments(THETA)
     assert set(parts) == {"mu", "a", "f_rotated_", "f", "contrast"}
@@ -78,7 +83,7 @@ def test_posterior_at_fixed_hyperparameters_is_regression(form):
     """Gaussian sites of precision 4 on REALS: joint moments of everything by one Gaussian conditional."""
     precision, shift = np.full(N, 4.0), 4.0 * REALS
     none = np.zeros((0, N))
-    posterior = LatentPosterior(form, THETA, shift, precision, np.zeros((0, 4)), none, none)
+    posterior = LatentPosterior(form, THETA, about_the_data(shift, precision), precision, np.zeros((0, 4)), none, none)
     total = KERNEL + GATHER @ LEVELS @ GATHER.T + 0.25 * np.eye(N)
     weights = np.linalg.solve(total, REALS - 0.4)
     moments = posterior.moments()
@@ -124,7 +129,8 @@ def test_precisions_that_leave_zero_along_a_direction(form):
     precision[2], shift[2] = 0.01, 0.0
     directions, d_precision = 0.1 * np.eye(4), np.zeros((4, N))
     d_precision[3, 2] = 1.0
-    posterior = LatentPosterior(form, THETA, shift, precision, directions, np.zeros((4, N)), d_precision)
+    own, d_own = about_the_data(shift, precision), about_the_data(np.zeros((4, N)), d_precision)
+    posterior = LatentPosterior(form, THETA, own, precision, directions, d_own, d_precision)
     found = posterior.moments()["f"]
 
     def mean(step, direction):
@@ -136,7 +142,7 @@ def test_precisions_that_leave_zero_along_a_direction(form):
         return kernel @ weights
 
     slopes = [(mean(0.05, i) - mean(-0.05, i)) / 0.1 for i in range(4)]
-    still = LatentPosterior(form, THETA, shift, precision, np.zeros((0, 4)), np.zeros((0, N)), np.zeros((0, N)))
+    still = LatentPosterior(form, THETA, own, precision, np.zeros((0, 4)), np.zeros((0, N)), np.zeros((0, N)))
     expected = np.sqrt(still.moments()["f"].sd ** 2 + np.square(slopes).sum(axis=0))
     np.testing.assert_allclose(found.sd, expected, rtol=1e-6)
 

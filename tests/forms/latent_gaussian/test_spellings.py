@@ -362,7 +362,7 @@ def test_structures(write):
     assert set(form.form.latent_names) == set(latent)
     assert form.form.hyper_names == hyper
     prior = form.prior(form.start)
-    np.testing.assert_allclose(prior.mean, mean, atol=1e-12)
+    np.testing.assert_allclose(prior.mean + np.concatenate(form.origins()), mean, atol=1e-12)
     np.testing.assert_allclose(prior.gaussian.covariance_matrix(), covariance, atol=1e-12)
 
 

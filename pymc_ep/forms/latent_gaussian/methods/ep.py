@@ -1,6 +1,7 @@
 """Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
 from pymc_ep.forms.latent_gaussian.site_functions import SiteFunctions
 from pymc_ep.hyper.budget import choose
 from pymc_ep.hyper.evidence.conditional_fits import fit_many
-from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
+from pymc_ep.hyper.evidence.cumulants import error_warning
+from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of, with_all_digits
 from pymc_ep.hyper.evidence.op import EvidenceOp
 from pymc_ep.hyper.integration.integral import Integral
 from pymc_ep.hyper.integration.integrate import integrate
@@ -50,20 +52,26 @@ class Fitted(NamedTuple):
         Mode of the hyperparameters, or their values where they are fixed.
     integral : Integral or None
         Design of the hyperparameters; None where they are not integrated over.
+    settings : dict
+        Options, with the solver that fitted.
     """
 
     evidence: Evidence
     found: Hyper
     integral: Integral | None
+    settings: dict[str, Any]
 
 
 def solve(call: Call[SiteFunctions]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
-    settings = checked(OPTIONS | call.options)
-    fit = fitted(call, settings)
+    fit = fitted(call, checked(OPTIONS | call.options))
     if fit.integral is not None:
-        return integral_solution(call.form, fit.evidence, fit.integral, settings)
-    return mode_solution(call.form, fit.evidence, fit.found, settings)
+        solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
+    else:
+        solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+    if not (warning := error_warning(fit.evidence, fit.found.at)):
+        return solution
+    return replace(solution, converged=False, status=f"{solution.status}; {warning}")
 
 
 def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
@@ -71,6 +79,10 @@ def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool 
 
     `spread` says whether to evaluate the curvature at a mode.
     """
+    return with_all_digits(settings, lambda settings: _fitted(call, settings, spread=spread))
+
+
+def _fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool) -> Fitted:
     integrates = call.hyper == "integrate" and call.theta.size > 0
     evidence = evidence_of(
         call.form,
@@ -92,7 +104,7 @@ def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool 
         evidence.require_covariance(found.at.theta, found.at.prior)
     shift, precision = found.at.sites
     call.checkpoint.save(last=True, theta=found.at.theta, shift=shift, precision=precision)
-    return Fitted(evidence, found, integral if integral is not None and integral.points else None)
+    return Fitted(evidence, found, integral if integral is not None and integral.points else None, settings)
 
 
 def choose_hyper(form: SiteFunctions, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
@@ -132,9 +144,12 @@ def evidence_op(form: SiteFunctions, options: dict[str, Any]) -> EvidenceOp:
 
 def condition(call: Call[SiteFunctions], thetas: np.ndarray) -> Solution:
     """Fit at each of k draws of the hyperparameters, (k, p); the solution takes draws from each fit."""
-    settings = checked(OPTIONS | call.options)
-    evidence = evidence_of(call.form, settings, report=call.report, density="none")
-    return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+
+    def fit(settings: dict[str, Any]) -> Solution:
+        evidence = evidence_of(call.form, settings, report=call.report, density="none")
+        return conditional_solution(call.form, evidence, fit_many(evidence, thetas), settings)
+
+    return with_all_digits(checked(OPTIONS | call.options), fit)
 
 
 EP = Method(

@@ -259,7 +259,7 @@ def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
         "d_shift": np.zeros((0, n)),
         "d_precision": np.zeros((0, n)),
         # By these three, data that have changed since the fit are detected.
-        "observed": np.concatenate(evidence.observed),
+        "observed": np.concatenate([np.ravel(y) for y in evidence.form.observed()]),
         "prior_mean": np.asarray(at.prior.mean),
         "prior_variance": np.asarray(at.prior.gaussian.variances()),
     }
@@ -327,11 +327,13 @@ def _site_results(
     out = {}
     posterior = at.run.state.sweep.posterior
     mean, variance = np.asarray(posterior.mean), np.asarray(posterior.variance)
-    for group, y, here in zip(form.form.groups, form.observed(), group_slices(evidence.observed)):
+    slices = group_slices(evidence.observed)
+    for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
+        shift, precision = (part[here] for part in at.sites)
         out[group.name] = {
             "loo": log_predictive[here].reshape(y.shape),
-            "site_precision": at.sites[1][here].reshape(y.shape),
-            "site_shift": at.sites[0][here].reshape(y.shape),
+            "site_precision": precision.reshape(y.shape),
+            "site_shift": (shift + precision * origin).reshape(y.shape),
         }
         if group.site.intensity is not None:
             out[group.name]["intensity"] = group.site.intensity(mean[here], variance[here]).reshape(y.shape)

@@ -60,7 +60,7 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
         require_two_states(trees, call.theta, learn=call.hyper != "fixed")
         if call.hyper != "fixed" and call.start is None:
             call = replace(call, theta=first_hyperparameters(trees, call.theta))
-    evidence, found, integral = latent.fitted(call, settings, spread=not translated_forms)
+    evidence, found, integral, settings = latent.fitted(call, settings, spread=not translated_forms)
     if integral is not None:
         return integral_solution(form, evidence, integral, settings)
     if translated_forms:

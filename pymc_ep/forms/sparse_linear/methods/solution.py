@@ -135,7 +135,7 @@ def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
         "d_shift": np.zeros((0, n)),
         "d_precision": np.zeros((0, n)),
         # Data that the sites belong to: predictions compare them with the model's.
-        "observed": np.concatenate(fit.observed),
+        "observed": np.concatenate([np.ravel(y) for y in form.observed()]),
         "prior_mean": np.asarray(form.factors_at(found.theta).mean),
     }
 
@@ -143,7 +143,9 @@ def _state(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, np.ndarray]:
 def _sites(form: CompiledSparseLinear, fit: BoundFit) -> dict[str, dict[str, np.ndarray]]:
     """Return the Gaussian lower bounds of the sites of each observed variable."""
     out = {}
-    for group, y, here in zip(form.form.groups, form.observed(), group_slices(fit.observed)):
-        parts = {"site_precision": fit.state.precision, "site_shift": fit.state.shift}
-        out[group.name] = {name: part[here].reshape(y.shape) for name, part in parts.items()}
+    slices = group_slices(fit.observed)
+    for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
+        shift, precision = fit.state.shift[here], fit.state.precision[here]
+        parts = {"site_precision": precision, "site_shift": shift + precision * origin}
+        out[group.name] = {name: part.reshape(y.shape) for name, part in parts.items()}
     return out

@@ -1,0 +1,55 @@
+"""Products of a matrix and a vector as if computed in twice the precision of a double."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+__all__ = ["twofold_product"]
+
+_SPLIT = 2.0**27 + 1.0
+"""Factor that splits a double into two halves of 26 bits, whose products are exact (Veltkamp 1968)."""
+
+
+def twofold_product(start: np.ndarray, matrix: Any, vector: np.ndarray) -> np.ndarray:
+    """Return ``start + matrix @ vector``, (n,), by error-free transformations (Ogita, Rump and Oishi 2005, Dot2).
+
+    Takes 17 times the operations of a plain product, one column after another.
+
+    Parameters
+    ----------
+    start : ndarray, (n,)
+    matrix : ndarray or csr_array, (n, p)
+    vector : ndarray, (p,)
+    """
+    total, lost = np.array(start), np.zeros_like(start)
+    for rows, entries, factors in _terms(matrix, vector):
+        product = entries * factors
+        (high, low), (high_factor, low_factor) = _halves(entries), _halves(factors)
+        error = low * low_factor - (product - high * high_factor - low * high_factor - high * low_factor)
+        before = total[rows]
+        after = before + product
+        taken = after - before
+        lost[rows] += error + ((before - (after - taken)) + (product - taken))
+        total[rows] = after
+    return total + lost
+
+
+def _halves(values: Any) -> tuple[Any, Any]:
+    scaled = _SPLIT * values
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _terms(matrix: Any, vector: np.ndarray) -> Iterator[tuple[Any, np.ndarray, Any]]:
+    """Yield rows, entries of the matrix there, and their factors: a column, or the k-th entries of sparse rows."""
+    if not scipy.sparse.issparse(matrix):
+        for entries, factor in zip(matrix.T, vector):
+            yield slice(None), entries, factor
+        return
+    counts = np.diff(matrix.indptr)
+    for k in range(counts.max(initial=0)):
+        rows = np.flatnonzero(counts > k)
+        at = matrix.indptr[rows] + k
+        yield rows, matrix.data[at], vector[matrix.indices[at]]
