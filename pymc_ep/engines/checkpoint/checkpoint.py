@@ -8,10 +8,10 @@ were, without being saved themselves.
 """
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import monotonic as _now
 from types import TracebackType
 from typing import Any, Self
 
@@ -95,11 +95,13 @@ class Checkpoint:
     ) -> None:
         if self.path is None:
             return
+        finished = self.done and not self._keep if kind is None else not (self._known or self._latest)
         try:
-            if kind is None and self.done and not self._keep:
+            # After an error before the first state there is nothing to go on with either.
+            if finished:
                 self.path.unlink(missing_ok=True)
-            elif self._unsaved:
-                self._save()
+            else:
+                self._save_at_end()
         finally:
             self._lock.release()
 
@@ -120,7 +122,7 @@ class Checkpoint:
         """Keep the latest state of a record, and write the file if that is due; the state is made only then."""
         self._latest[key] = lambda: flattened(state())
         self._unsaved = True
-        if time.monotonic() - self._written >= self._cost:
+        if _now() - self._written >= self._cost:
             self._save()
 
     def settle(self, key: str) -> None:
@@ -165,6 +167,10 @@ class Checkpoint:
             f"disk with space."
         )
 
+    def _save_at_end(self) -> None:
+        if self._unsaved:
+            self._save()
+
     def _save(self) -> None:
         """Write the file; warn once where that fails."""
         assert self.path is not None
@@ -179,14 +185,14 @@ class Checkpoint:
             warnings.warn(why, RuntimeWarning, stacklevel=2)
 
     def _write(self, path: Path) -> None:
-        began = time.monotonic()
+        began = _now()
         try:
             for key in list(self._latest):
                 self.settle(key)
             write(path, Contents(self._identity, self._added, self._known))
             self._unsaved = False
         finally:
-            self._written = time.monotonic()
+            self._written = _now()
             self._cost = self._written - began
 
 

@@ -277,11 +277,11 @@ class EP:
 
     def unpacked(self, problem: Problem, packed: Packed) -> State:
         """Return the state again, by one sweep."""
-        shift, precision, earlier_points, earlier_residuals, *control = packed
+        shift, precision, earlier_points, earlier_residuals, *_ = packed
         at = self.sweep(problem, shift, precision, packed.inner)
         point, residual = _iterate(shift, precision, at)
         points, residuals = np.concatenate([earlier_points, point]), np.concatenate([earlier_residuals, residual])
-        return State(shift, precision, at, points, residuals, *control)
+        return State(shift, precision, at, points, residuals, *packed[4:])
 
     def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None, inner: int) -> State:
         points, residuals = _iterate(shift, precision, at)
