@@ -212,12 +212,13 @@ def identity(
     """
     theta, state = start
     parts = [part for name, values in sorted((state or {}).items()) for part in (name, np.asarray(values))]
-    out = {f"version of {name}": import_module(name).__version__ for name in _SOFTWARE}
+    # What follows from the model comes after it, since messages name few.
+    out = {f"definition of {name!r}": value for name, value in definitions(model).items()}
+    out |= {f"set of data of {name!r}": value for name, value in observations(model).items()}
     out |= {"method": method.name, "hyper=": hyper, "compile_kwargs=": repr(compile_kwargs)}
     out |= {f"{name}=": repr(value) for name, value in _settings(method, options).items()}
-    out |= {"latent=": repr(form.form.latent_names), "start": hexadecimal(theta, *parts)}
-    out |= {f"definition of {name!r}": value for name, value in definitions(model).items()}
-    return out | {f"set of data of {name!r}": value for name, value in observations(model).items()}
+    out |= {f"version of {name}": import_module(name).__version__ for name in _SOFTWARE}
+    return out | {"latent=": repr(form.form.latent_names), "start": hexadecimal(theta, *parts)}
 
 
 def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,12 @@ def field():
 
 
 def tree():
-    pixels = np.kron(np.eye(2), np.ones((4, 4)))
-    with pm.modelcontext(None):
-        high = pm.HalfNormal("high", 1.0)
-        u = pmep.WaveletTree("u", TREE)
-        pm.Normal("y", u.ravel(), 0.3, observed=pixels.ravel())
+    low, high = (
+        pm.Laplace.dist(0, pm.HalfNormal(name, np.array(size), shape=2, initval=np.full(2, size)))
+        for name, size in (("low", 0.1), ("high", 2.0))
+    )
+    noisy = np.kron(np.eye(2), np.ones((4, 4))) + 0.3 * np.random.default_rng(1).normal(size=(8, 8))
+    pm.Normal("y", pmep.WaveletTree("u", shape=(8, 8), levels=2, low=low, high=high), np.array(0.3), observed=noisy)
 
 
 def counts_of_pairs():

@@ -23,6 +23,8 @@ from pymc_ep.engines.checkpoint.file import Contents, FileLock, digest, read, re
 __all__ = ["UNRECORDED", "Checkpoint", "Record"]
 
 _CURE = "name another file, or remove it"
+_NAMED = 4
+"""Most differences of fits in a message, so that it stays readable."""
 
 
 class Checkpoint:
@@ -157,8 +159,10 @@ class Checkpoint:
             raise self._unwritable(error) from error
 
     def _of_another(self, names: list[str]) -> ValueError:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return ValueError(
-            f"{self._name} is of a fit with another {', another '.join(names)}, which it would go on with; {_CURE}."
+            f"{self._name} is of a fit with another {', another '.join(names[:_NAMED])}{more}, which it would go on "
+            f"with; {_CURE}."
         )
 
     def _unwritable(self, error: OSError) -> OSError:
