@@ -1,7 +1,6 @@
 """Helpers of the calls that fit a model: checks of arguments, starting values, the progress bar, the warning."""
 
 import html
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ _SILENT_SECONDS = 2.0
 """Seconds before the progress bar appears: short fits print nothing."""
 _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
 """Packages that a fit is computed by."""
-_PLAIN = bool, int, float, str, list, tuple, dict, os.PathLike, np.generic, np.ndarray
+_PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
 """Types of options that are values: others are connections to machines."""
 _MANY_MULTIPLICATIONS = 2000.0**3
 """Multiplications of one factorisation above which several BLAS threads are used. With two threads on two busy cores a
@@ -223,7 +222,7 @@ def identity(
 
 def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options on which the way of an iteration depends: not its length, nor the machines that it runs on."""
-    own = {name: value for name, value in (method.options | dict(options)).items() if name not in method.limits}
+    own = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
     return {name: value for name, value in own.items() if value is None or isinstance(value, _PLAIN)}
 
 

@@ -103,9 +103,9 @@ class Method:
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
         status with the reason where a better treatment was passed over. It may be ``"sample"`` only if `chains` is
         true.
-    limits : tuple of str
-        Options that limit how far the iteration goes and change nothing on its way: a fit goes on from its checkpoint
-        with others.
+    changeable : tuple of str
+        Options with which a fit may go on from its checkpoint though they are others, as they change nothing on the way
+        of the iteration: the limit of its length, or where its data lie.
     """
 
     name: str
@@ -120,4 +120,4 @@ class Method:
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
     choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _CONVERGED)
-    limits: tuple[str, ...] = ("max_iter",)
+    changeable: tuple[str, ...] = ("max_iter",)

@@ -310,4 +310,13 @@ def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     )
 
 
-PAIRED_VB = Method("paired_vb", PairedSymbolsForm, solve, rebuild, OPTIONS, ("optimize", "fixed"))
+PAIRED_VB = Method(
+    "paired_vb",
+    PairedSymbolsForm,
+    solve,
+    rebuild,
+    OPTIONS,
+    ("optimize", "fixed"),
+    # Pairs in files are known by what they are.
+    changeable=("max_iter", "partitions"),
+)

@@ -36,9 +36,16 @@ def _is_bounded(site: Site | None) -> bool:
     return site is not None and site.has_bound
 
 
-_LIMITS = ("outer",)
+_CHANGEABLE = ("outer",)
 DSB = Method(
-    "dsb", SparseLinear, _solve, rebuild_bounds, OPTIONS, ("optimize", "fixed"), takes=_is_bounded, limits=_LIMITS
+    "dsb",
+    SparseLinear,
+    _solve,
+    rebuild_bounds,
+    OPTIONS,
+    ("optimize", "fixed"),
+    takes=_is_bounded,
+    changeable=_CHANGEABLE,
 )
 MAP = Method(
     "map",
@@ -48,5 +55,5 @@ MAP = Method(
     MODE_OPTIONS,
     ("optimize", "fixed"),
     takes=_is_bounded,
-    limits=_LIMITS,
+    changeable=_CHANGEABLE,
 )
