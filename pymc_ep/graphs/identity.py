@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from pymc import Model
-from pytensor.compile.function.types import Function
+from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op

@@ -1,6 +1,14 @@
 """Every method that is registered goes on from its checkpoint to where it would have come without an end."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -11,7 +19,7 @@ import pymc_ep as pmep
 from pymc_ep.compat import group, group_names
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.checkpoint import Checkpoint, checkpoint
-from pymc_ep.forms import able_methods, compiled_form, methods
+from pymc_ep.forms import able_methods, compiled_form, methods, registry
 
 QUIET = {"draws": 20, "chains": 2, "random_seed": 1, "progressbar": False}
 TIMES = {"compile_time", "run_time"}
@@ -213,3 +221,70 @@ def test_a_file_that_was_kept_is_a_whole_fit(name, tmp_path, monkeypatch):
     expected = fitted(make, method, kept)
     assert [one.name for one in tmp_path.iterdir()] == ["fit.npz"]
     assert_same(fitted(make, method, kept), expected)
+
+
+def test_a_foreign_method_goes_on(tmp_path, monkeypatch):
+    """The method of the page on methods: one argument of the loop is all that it does for checkpoints."""
+    monkeypatch.setattr(registry, "_METHODS", {(m.name, m.form): m for m in methods()})
+    page = Path(__file__).parents[2] / "docs" / "adding_a_method.md"
+    namespace = {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        exec(compile(block, page.name, "exec"), namespace)
+    options = {"hyper": "fixed", "model": namespace["model"], "progressbar": False}
+    with pytest.warns(pmep.ConvergenceWarning):
+        pmep.fit("als", max_iter=3, checkpoint=tmp_path / "fit.npz", **options)
+    states, init = [], namespace["AlternatingLeastSquares"].step
+    monkeypatch.setattr(namespace["AlternatingLeastSquares"], "step", lambda *values: states.append(1) or init(*values))
+    resumed = pmep.fit("als", checkpoint=tmp_path / "fit.npz", **options)
+    assert len(states) == len(group(resumed, "fit")["objective"]) - 3
+    assert_same(resumed, namespace["idata"])
+    assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = """
+import os, signal, sys, threading
+sys.path.insert(0, {here!r})
+from test_checkpoints import KILLED, fitted, numbers
+
+make, method, options = KILLED[{name!r}]
+# Compiled once: what is killed is the fit.
+fitted(make, method, options)
+killer = threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGKILL))
+killer.start()
+found = fitted(make, method, options | {{"checkpoint": {path!r}}})
+killer.cancel()
+print(numbers(found))
+"""
+KILLED = {
+    "integration": (process, "ep", {"hyper": "integrate"}),
+    "ascent": (counts_of_pairs, "vg", {"covariance": "full", "tol": 1e-12}),
+    "draws": (field, "dsb", {"variance": "perturb-and-map", "tol": 1e-8, "outer": 100}),
+}
+"""Fits whose state is more than its arrays: a search and chains between fits, L-BFGS, draws of a solver."""
+
+
+def numbers(found):
+    """The log evidence and all means of a fit."""
+    means = [values.to_numpy().ravel() for _, values in sorted(group(found, "posterior_mean").data_vars.items())]
+    return np.concatenate([*means, np.atleast_1d(group(found, "fit")["objective"])]).tolist()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name", KILLED)
+def test_ten_processes_killed_at_random_moments_change_nothing(name, tmp_path):
+    make, method, options = KILLED[name]
+    began = time.perf_counter()
+    expected = numbers(fitted(make, method, options))
+    longest, rng = time.perf_counter() - began, np.random.default_rng(7)
+    text = {"here": os.path.dirname(__file__), "path": str(tmp_path / "fit.npz"), "name": name}  # noqa: PTH120
+    ends = []
+    for count in range(11):
+        seconds = rng.uniform(0.02, 0.3) * longest if count < 10 else 600.0
+        script = SCRIPT.format(seconds=seconds, **text)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        ends.append(done.returncode)
+        if done.returncode == 0:
+            break
+    assert ends[-1] == 0 and ends.count(-signal.SIGKILL) == len(ends) - 1 > 0
+    np.testing.assert_allclose(json.loads(done.stdout), expected, rtol=1e-8, atol=1e-8)
+    assert list(tmp_path.iterdir()) == []
