@@ -217,7 +217,6 @@ FILES = {
     "type": (lambda path: forged(path, lambda x: x.astype(np.float32)), "is not of type float64 and shape"),
     "words": (lambda path: forged(path, lambda x: x.astype(str)), "holds an array of type <U"),
     "nan": (lambda path: forged(path, lambda x: np.full_like(x, np.nan)), "holds an array with NaN"),
-    "folder": (lambda path: (path.unlink(), path.mkdir()), r"cannot be read \(Is a directory\)"),
 }
 
 
@@ -269,6 +268,8 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_fit(tmp_path, monke
     monkeypatch.setattr(Report, "__call__", lambda *_: pytest.fail("the fit has begun"))
     with pytest.raises(FileNotFoundError, match="lies in a folder that does not exist; create it"):
         fitted(tmp_path / "nowhere" / "fit.npz")
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        fitted(tmp_path)
     for where, function in ((np, "savez"), (file.os, "fsync"), (file.tempfile, "mkstemp")):
         with monkeypatch.context() as context:
             context.setattr(where, function, no_space)

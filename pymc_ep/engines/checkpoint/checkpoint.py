@@ -77,6 +77,8 @@ class Checkpoint:
             return self
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"{self._name} lies in a folder that does not exist; create it.")
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self._name} is a folder; name a file in it.")
         try:
             self._lock = FileLock(self.path)
         except BlockingIOError as error:
