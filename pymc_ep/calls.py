@@ -3,9 +3,10 @@
 import html
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
+from pymc_ep.graphs.identity import definitions, hexadecimal, observations
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
 
@@ -32,6 +34,7 @@ __all__ = [
     "check_sample_kwargs",
     "check_seed",
     "hyper_start",
+    "identity",
     "printed",
     "progress",
     "warn_unless_converged",
@@ -39,6 +42,10 @@ __all__ = [
 
 _SILENT_SECONDS = 2.0
 """Seconds before the progress bar appears: short fits print nothing."""
+_SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
+"""Packages that a fit is computed by."""
+_PLAIN = bool, int, float, str, list, tuple, dict, np.generic, np.ndarray
+"""Types of options that are values: others are connections to machines."""
 _MANY_MULTIPLICATIONS = 2000.0**3
 """Multiplications of one factorisation above which several BLAS threads are used. With two threads on two busy cores a
 fit takes 20 times as long at 50 observations, and 4 times at 2000, where a factorisation takes 0.1 s. On idle cores it
@@ -187,6 +194,36 @@ def _theta_of(model: pm.Model, form: CompiledForm, values: dict[str, Any]) -> np
             raise ValueError(f"start= gives {name!r} the value {values[name]}, which lies outside its support.")
     unconstrained = np.concatenate([np.zeros(0), *map(np.ravel, found)])
     return form.from_values(unconstrained[None])[0]
+
+
+def identity(
+    model: pm.Model,
+    form: CompiledForm,
+    method: Method,
+    hyper: str,
+    options: Mapping[str, Any],
+    start: tuple[np.ndarray, Mapping[str, np.ndarray] | None],
+    compile_kwargs: dict[str, Any] | None,
+) -> dict[str, str]:
+    """Return what a fit is a function of, by names for messages: software, method, options, start, model and data.
+
+    `start` are the hyperparameters and the state to start from. Draws and chains come after the fit.
+    """
+    theta, state = start
+    parts = [part for name, values in sorted((state or {}).items()) for part in (name, np.asarray(values))]
+    # What follows from the model comes after it, since messages name few.
+    out = {f"definition of {name!r}": value for name, value in definitions(model).items()}
+    out |= {f"set of data of {name!r}": value for name, value in observations(model).items()}
+    out |= {"method": method.name, "hyper=": hyper, "compile_kwargs=": repr(compile_kwargs)}
+    out |= {f"{name}=": repr(value) for name, value in _settings(method, options).items()}
+    out |= {f"version of {name}": import_module(name).__version__ for name in _SOFTWARE}
+    return out | {"latent=": repr(form.form.latent_names), "start": hexadecimal(theta, *parts)}
+
+
+def _settings(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options on which the way of an iteration depends: not its length, nor the machines that it runs on."""
+    own = {name: value for name, value in (method.options | dict(options)).items() if name not in method.changeable}
+    return {name: value for name, value in own.items() if value is None or isinstance(value, _PLAIN)}
 
 
 def check_blas_cores(blas_cores: int | str | None) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import pymc as pm
 
 from pymc_ep.calls import (
@@ -19,6 +18,7 @@ from pymc_ep.calls import (
     check_options,
     check_sample_kwargs,
     hyper_start,
+    identity,
     printed,
     progress,
     warn_unless_converged,
@@ -27,7 +27,7 @@ from pymc_ep.compat import Container
 from pymc_ep.contracts import Call
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.contracts.solution import RandomSeed
-from pymc_ep.engines.checkpoint import Checkpoint, digest
+from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
@@ -53,6 +53,7 @@ def fit(
     progressbar: bool = True,
     start: Container | dict[str, Any] | None = None,
     checkpoint: str | os.PathLike | None = None,
+    keep_checkpoint: bool = False,
     blas_cores: int | str | None = "auto",
     compile_kwargs: dict[str, Any] | None = None,
     sample_kwargs: dict[str, Any] | None = None,
@@ -101,8 +102,13 @@ def fit(
         other users, items and comparisons: b and V at new items are predicted by the kernel, see
         `pymc_ep.forms.preferences.new_items`.
     checkpoint : path, optional
-        File to which the state of a long fit is written at intervals, and from which the same call resumes where it
-        exists. ``n_iter`` and traces count from there.
+        File from which a fit that was ended, by Ctrl-C, an error or the end of its process, goes on: make the same call
+        again, and its result is that of a fit that was not ended. It is written at the start, after each iteration that
+        takes longer than a write does, and at the end. A file of another model, other data or other options is refused,
+        except that the limit of iterations, ``max_iter`` or ``outer``, may be another. One process uses it at a time.
+    keep_checkpoint : bool
+        Whether the file stays when the fit has converged; by default it is removed then. From a file that was kept the
+        same call returns at once, with other draws if ``random_seed`` is another.
     blas_cores : int, "auto" or None
         Threads of BLAS. ``"auto"`` is one, unless matrices have about 2000 rows, since threads that wait for each other
         on a busy machine make small algebra many times slower; None leaves them as they are. With ``hyper="sample"`` it
@@ -185,18 +191,17 @@ def fit(
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, log_likelihood, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
-    identity = {"method": np.array(chosen.name), "hyper=": np.array(hyper), "start": theta}
-    saved = Checkpoint(checkpoint, identity | {"set of data": digest(*form.observed())})
-    if (resumed := saved.load()) is not None:
-        # Rows of a checkpoint are those of the model.
-        state, start, theta = resumed, None, resumed["theta"]
+    of_fit = {}
+    if checkpoint is not None:
+        of_fit = identity(model, form, chosen, hyper, options, (theta, state), compile_kwargs)
     compiled = time.perf_counter()
-    with blas_threads(form, blas_cores):
+    with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, blas_threads(form, blas_cores):
         with progress(chosen.name, progressbar) as report:
             call = Call(form, theta, hyper, state, options, report, saved, row_labels=partial(labelled_rows, model))
             if start is not None and not isinstance(start, dict):
                 call = replace(call, start_rows=partial(earlier_rows, start, model))
             solution = chosen.solve(call)
+        saved.done = solution.converged
         if why is not None and why.sentence:
             converged = solution.converged and why.converged
             solution = replace(solution, status=f"{why.sentence}; {solution.status}", converged=converged)

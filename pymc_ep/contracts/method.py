@@ -42,7 +42,7 @@ class Call(Generic[OwnForm]):
     report : Report
         Receives phases, and objective and change in each iteration.
     checkpoint : Checkpoint
-        Receives the state at intervals.
+        Gives each loop the record by which it goes on, ``run(..., record=call.checkpoint.record())``.
     start_rows : callable
         ``start_rows(name)`` returns the rows, (n,), that the rows of a variable have in the fit that `start` is of, by
         label, and -1 for new ones; None where rows have no labels.
@@ -103,6 +103,9 @@ class Method:
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
         status with the reason where a better treatment was passed over. It may be ``"sample"`` only if `chains` is
         true.
+    changeable : tuple of str
+        Options with which a fit may go on from its checkpoint though they are others, as they change nothing on the way
+        of the iteration: the limit of its length, or where its data lie.
     """
 
     name: str
@@ -117,3 +120,4 @@ class Method:
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
     choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _CONVERGED)
+    changeable: tuple[str, ...] = ("max_iter",)

@@ -1,8 +1,8 @@
 """Protocol of engines, status of an iteration, and progress reports."""
 
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-__all__ = ["Engine", "Problem", "Report", "Start", "State", "Status"]
+__all__ = ["Engine", "Packs", "Problem", "Report", "Start", "State", "Status"]
 
 Problem = TypeVar("Problem", contravariant=True)
 """Problem of an engine: data and prior."""
@@ -49,6 +49,17 @@ class Engine(Protocol[Problem, Start, State]):
 
     def exhausted(self, state: State, iterations: int) -> str:
         """Return the sentence for a state that is not finished at the largest number of iterations, with the cure."""
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """An engine whose states hold more than arrays and numbers, such as factors of matrices, or values elsewhere."""
+
+    def packed(self, state: Any) -> Any:
+        """Return what the iteration needs to go on from a state: nested NamedTuples of arrays, numbers and None."""
+
+    def unpacked(self, problem: Any, packed: Any) -> Any:
+        """Return the state again, in another process."""
 
 
 class Report:

@@ -1,14 +1,19 @@
-"""The one loop around every engine's step: stopping, history, progress."""
+"""The one loop around every engine's step: stopping, history, progress, records for a checkpoint."""
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple
+from functools import partial
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from pymc_ep.engines.base import Engine, Problem, Start, State, Status
+from pymc_ep.engines.base import Engine, Packs, Problem, Start, State, Status
+from pymc_ep.engines.checkpoint import UNRECORDED, Record
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 
 __all__ = ["Run", "run"]
+
+_NO_THETA = np.zeros(0)
+"""Hyperparameters of states without any."""
 
 
 class Run(NamedTuple, Generic[State]):
@@ -19,12 +24,24 @@ class Run(NamedTuple, Generic[State]):
     state : NamedTuple of arrays
     status : Status
     objective, change : ndarray, (iterations,)
+    thetas : ndarray, (iterations, p)
+        The field ``theta`` of the states, unconstrained hyperparameters; p is 0 without it.
     """
 
     state: State
     status: Status
     objective: np.ndarray
     change: np.ndarray
+    thetas: np.ndarray = np.zeros((0, 0))
+
+
+class _Recorded(NamedTuple):
+    """A state, as its engine packs it, and the history up to it."""
+
+    state: Any
+    objective: np.ndarray
+    change: np.ndarray
+    thetas: np.ndarray
 
 
 def run(
@@ -34,6 +51,7 @@ def run(
     *,
     max_iter: int,
     report: Callable[[float, float], None] | None = None,
+    record: Record = UNRECORDED,
 ) -> Run[State]:
     """Iterate `engine` on `problem` until it has finished, reached `max_iter` states, or was interrupted.
 
@@ -46,9 +64,17 @@ def run(
     max_iter : int
     report : callable, optional
         Called after each iteration with objective and change.
+    record : Record
+        Of the checkpoint, ``call.checkpoint.record(...)``: receives each state, and has that to go on from.
     """
     state = engine.init(problem, start)
-    objective, change = [engine.objective(state)], [engine.change(state)]
+    objective, change, thetas = [engine.objective(state)], [engine.change(state)], [_theta(state)]
+    if record is not UNRECORDED:
+        like = _Recorded(_packed(engine, state), np.zeros(0), np.zeros(0), np.zeros((0, len(thetas[0]))))
+        before = record.state(like)
+        if before is not None and len(before.objective) <= max_iter:
+            state = engine.unpacked(problem, before.state) if isinstance(engine, Packs) else before.state
+            objective, change, thetas = before.objective.tolist(), before.change.tolist(), list(before.thetas)
     status = engine.finished(state)
     try:
         while status is None:
@@ -57,7 +83,9 @@ def run(
                 break
             state = engine.step(problem, state)
             objective.append(engine.objective(state))
+            thetas.append(_theta(state))
             change.append(engine.change(state))
+            record.keep(partial(_recorded, engine, state, objective, change, thetas, len(change)))
             if report is not None:
                 report(objective[-1], change[-1])
             status = engine.finished(state)
@@ -66,4 +94,23 @@ def run(
         status = Status(
             False, f"interrupted after {len(change)} iterations with a change of {change[-1]:.2g}", interrupted=True
         )
-    return Run(state, status, np.array(objective[: len(change)]), np.array(change))
+    finally:
+        record.close()
+    n = len(change)
+    return Run(state, status, np.array(objective[:n]), np.array(change), np.array(thetas[:n]))
+
+
+def _theta(state: Any) -> np.ndarray:
+    return getattr(state, "theta", _NO_THETA)
+
+
+def _packed(engine: Any, state: Any) -> Any:
+    return engine.packed(state) if isinstance(engine, Packs) else state
+
+
+def _recorded(
+    engine: Any, state: Any, objective: list[float], change: list[float], thetas: list[np.ndarray], n: int
+) -> _Recorded:
+    """Return the n-th state with the history up to it."""
+    history = np.array(objective[:n]), np.array(change[:n]), np.array(thetas[:n])
+    return _Recorded(_packed(engine, state), *history)

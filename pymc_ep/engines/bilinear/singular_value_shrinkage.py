@@ -21,6 +21,7 @@ from pymc_ep.engines.ascent import BoundAscent, lbfgs_steps
 from pymc_ep.engines.bilinear.bound import Derivatives
 from pymc_ep.engines.bilinear.row_parameters import divergence
 from pymc_ep.engines.bilinear.values import BilinearPrior, BilinearProblem, Cells, MatrixPrior
+from pymc_ep.engines.checkpoint import UNRECORDED, Record
 from pymc_ep.engines.loop import run
 from pymc_ep.kernels.inner_products import Rows, variance
 from pymc_ep.numerics.backend.namespace import Array
@@ -168,7 +169,7 @@ class SingularValueShrinkage(BoundAscent[State]):
             *left, *right, theta, np.nan, np.nan, np.inf, 0, False, left.mean, right.mean, 1.0, basis, no_pairs.values
         )
 
-    def from_modes(self, problem: BilinearProblem, state: State) -> State:
+    def from_modes(self, problem: BilinearProblem, state: State, record: Record = UNRECORDED) -> State:
         """Return a state at the mode of the joint density, to replace one with means of zero.
 
         From means of zero, a column is only used if its singular value exceeds a threshold that grows with the variance
@@ -180,7 +181,7 @@ class SingularValueShrinkage(BoundAscent[State]):
         engine.points, engine.ard, engine.learn = True, False, False
         engine.tol, max_iter = _MODE_STOP
         points = state.with_sides(*(Rows(rows.mean, np.zeros_like(rows.variance)) for rows in state.sides))
-        modes = run(engine, problem, points, max_iter=max_iter + 1)
+        modes = run(engine, problem, points, max_iter=max_iter + 1, record=record)
         prior, left, right = problem.prior(state.theta), modes.state.left_mean, modes.state.right_mean
         started = state.with_sides(Rows(left, state.left_variance), Rows(right, state.right_variance))
         return self._with_best_variances(

@@ -106,6 +106,8 @@ class State(NamedTuple):
         Factor by which the next move may be stretched.
     loop : int
         Number of outer loops made.
+    samples : tuple of ndarray, (N,)
+        Draws behind estimated variances, see `Variances`.
     """
 
     unknowns: np.ndarray
@@ -123,6 +125,7 @@ class State(NamedTuple):
     moves: np.ndarray
     stretch: float
     loop: int
+    samples: tuple[np.ndarray, ...] = ()
 
 
 class DoubleLoop:
@@ -203,6 +206,7 @@ class DoubleLoop:
             error=spread.error,
             solved=spread.solved and inner.solved,
             loop=state.loop + 1,
+            samples=spread.samples,
         )
         if self.smoothing is not None:
             after = self._tight(problem, after)
@@ -241,7 +245,7 @@ class DoubleLoop:
     def _variances(self, state: State) -> Variances:
         if self.smoothing is not None:
             return Variances(np.maximum(_SMOOTHING_DECREASE * state.variance, state.least), np.nan, 0.0, True)
-        spread = self.solver.variances(state.precision)
+        spread = self.solver.variances(state.precision, state.samples)
         return spread._replace(values=np.maximum(spread.values, _LEAST_VARIANCE))
 
     def _inner(self, problem: BoundedSites, prior: FactorValues, unknowns: np.ndarray, z: np.ndarray) -> Inner:

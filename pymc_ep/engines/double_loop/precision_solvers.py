@@ -41,12 +41,15 @@ class Variances(NamedTuple):
         step; 0 for exact variances.
     solved : bool
         Whether all linear systems behind them were solved to their tolerance.
+    samples : tuple of ndarray, (N,)
+        Draws behind estimates, from which those at a near precision start.
     """
 
     values: np.ndarray
     log_det: float
     error: float
     solved: bool
+    samples: tuple[np.ndarray, ...] = ()
 
 
 class LinearPart(Protocol):
@@ -82,8 +85,8 @@ class PrecisionSolver(Protocol):
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return A^{-1} b, (N,), to the accuracy of a Newton step, and whether that was reached."""
 
-    def variances(self, precision: np.ndarray) -> Variances:
-        """Return the variances of the predictors."""
+    def variances(self, precision: np.ndarray, samples: tuple[np.ndarray, ...] = ()) -> Variances:
+        """Return the variances of the predictors; estimates start from draws at another precision, if any."""
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return log |A|; NaN unless `exact`."""
@@ -110,7 +113,7 @@ class Exact:
         """Return A^{-1} b, (N,), and True."""
         return self._proper_factor(precision).solve(b), True
 
-    def variances(self, precision: np.ndarray) -> Variances:
+    def variances(self, precision: np.ndarray, samples: tuple[np.ndarray, ...] = ()) -> Variances:
         """Return the exact variances of the predictors."""
         factor = self._proper_factor(precision)
         return Variances(factor.predictor_variances(), float(factor.log_det), 0.0, True)
@@ -182,7 +185,6 @@ class Iterative:
         self._seed = seed
         self._tol = cg_tol
         self._max_iter = cg_max_iter
-        self._samples: Sequence[np.ndarray] | None = None
         self._kept_noise: Sequence[np.ndarray] = ()
 
     def solve(self, precision: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -198,7 +200,7 @@ class Iterative:
             max_iter=self._max_iter,
         )
 
-    def variances(self, precision: np.ndarray) -> Variances:
+    def variances(self, precision: np.ndarray, samples: tuple[np.ndarray, ...] = ()) -> Variances:
         """Return estimated variances of the predictors."""
         rng = np.random.default_rng(self._seed)
         if self._variance == "lanczos":
@@ -206,12 +208,12 @@ class Iterative:
             bound = lanczos(self._linear.forward, normal, self._steps, rng, n_unknowns=self._linear.size)
             return Variances(bound.variance, np.nan, _median_ratio(bound.last_increment, bound.variance), True)
         solution = self._solution(precision, _DRAW_TOL)
-        found = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=self._samples)
+        found = perturb_and_map(*self._maps, precision, self._noise(len(precision)), solution, start=samples or None)
         if not found.converged and precision.min() < np.finfo(float).eps * precision.max():
             # More iterations would not help: rounding errors of the precise sites exceed the precision of the others.
             raise _singular(precision)
-        self._samples = found.samples
-        return Variances(found.variance, np.nan, _median_ratio(found.standard_error, found.variance), found.converged)
+        error = _median_ratio(found.standard_error, found.variance)
+        return Variances(found.variance, np.nan, error, found.converged, tuple(found.samples))
 
     def log_det(self, precision: np.ndarray) -> float:
         """Return NaN."""

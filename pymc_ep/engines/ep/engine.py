@@ -6,11 +6,12 @@ all n updates is sought; the sweep is one pure function of arrays, run by NumPy 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from pymc_ep.engines.base import Status
+from pymc_ep.engines.ep.state import Packed, State
 from pymc_ep.engines.ep.sweep import KNOWN, Problem, Sweep, group_slices, joined_moments, sweep_of
 from pymc_ep.exceptions import NumericalError
 from pymc_ep.numerics.backend.namespace import Array, is_jax
@@ -19,7 +20,7 @@ from pymc_ep.numerics.optimise.anderson import anderson
 from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite, check_finite
 
-__all__ = ["EP", "State"]
+__all__ = ["EP"]
 
 _DEPTH = 5
 """Number of iterates in the Anderson extrapolation; more gained nothing on the benchmark's problems."""
@@ -64,37 +65,6 @@ thousand draws."""
 _INNER = 12
 """Largest number of updates of the means alone in an automatic sweep. They cost matrix-vector products and save
 factorisations."""
-
-
-class State(NamedTuple):
-    """Sites, the sweep evaluated at them, and the step control.
-
-    Attributes
-    ----------
-    shift, precision : ndarray, (n,)
-    sweep : Sweep
-    points, residuals : ndarray, (k, 2 n)
-        Last sites and their plain updates minus these, for the extrapolation.
-    damping : float
-        Fraction of a plain update that is taken.
-    best : float
-        Least change so far.
-    stale : int
-        Number of steps since that least change.
-    careful : bool
-        Whether steps are plain and damped. Where only the sites hold the predictors, full steps from far away overshoot
-        together.
-    """
-
-    shift: np.ndarray
-    precision: np.ndarray
-    sweep: Sweep
-    points: np.ndarray
-    residuals: np.ndarray
-    damping: float
-    best: float
-    stale: int
-    careful: bool = False
 
 
 class EP:
@@ -158,10 +128,10 @@ class EP:
                 and float(first.change) > _CLOSE
                 and not _informative(problem.prior)
             ):
-                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None)
+                unmatched = self._accept(shift, precision, self.sweep(problem, shift, precision), None, 0)
                 return unmatched._replace(damping=_CAREFUL_DAMPING, careful=True)
             if bool(first.proper):
-                return self._accept(shift, precision, first, None)
+                return self._accept(shift, precision, first, None, self.inner)
         zero = np.zeros(n)
         regular = problem.prior.regular()
         mean = problem.mean
@@ -169,7 +139,7 @@ class EP:
             mean = problem.prior.posterior(mean, zero, np.ones(n)).mean
         prior = self.sweep(problem._replace(prior=regular, mean=mean), zero, zero)
         self._require_finite(problem, prior)
-        state = self._accept(zero, zero, prior, None)
+        state = self._accept(zero, zero, prior, None, 0)
         if self.change(state) <= self.tol:
             return state
         plain = self._trial(problem, np.asarray(prior.shift), np.asarray(prior.precision), state)
@@ -191,10 +161,11 @@ class EP:
 
     def _trial(self, problem: Problem, shift: np.ndarray, precision: np.ndarray, before: State) -> State | None:
         """Evaluate the sites; None if their posterior is improper."""
-        at = self.sweep(problem, shift, precision, 0 if before.careful else self.inner)
+        inner = 0 if before.careful else self.inner
+        at = self.sweep(problem, shift, precision, inner)
         if not bool(at.proper):
             return None
-        return self._accept(shift, precision, at, before)
+        return self._accept(shift, precision, at, before, inner)
 
     def step(self, problem: Problem, state: State) -> State:
         """Take one damped or extrapolated step; reject it and halve the damping if it overshoots."""
@@ -237,7 +208,7 @@ class EP:
             if not bool(posterior.proper) or np.abs(moved).max() <= _NEWTON_TOL * spread:
                 break
         first = self.sweep(problem, shift, precision, self.inner)
-        return self._accept(shift, precision, first, None) if bool(first.proper) else None
+        return self._accept(shift, precision, first, None, self.inner) if bool(first.proper) else None
 
     def objective(self, state: State) -> float:
         """Return EP's log evidence."""
@@ -317,10 +288,32 @@ class EP:
             damped = np.where(np.tile(negative, 2), damped, extrapolated)
         return damped[:n], damped[n:]
 
-    def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None) -> State:
-        point = np.concatenate([shift, precision])
-        residual = np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point
-        points, residuals, damping, best, stale = point[None], residual[None], self.damping, np.inf, 0
+    def packed(self, state: State) -> Packed:
+        """Return what a state is made of again; one that is finished needs no history."""
+        earlier = slice(0 if self.finished(state) else -1)
+        return Packed(
+            state.shift,
+            state.precision,
+            state.points[earlier],
+            state.residuals[earlier],
+            state.damping,
+            state.best,
+            state.stale,
+            state.careful,
+            state.inner,
+        )
+
+    def unpacked(self, problem: Problem, packed: Packed) -> State:
+        """Return the state again, by one sweep."""
+        shift, precision, earlier_points, earlier_residuals, *_ = packed
+        at = self.sweep(problem, shift, precision, packed.inner)
+        point, residual = _iterate(shift, precision, at)
+        points, residuals = np.concatenate([earlier_points, point]), np.concatenate([earlier_residuals, residual])
+        return State(shift, precision, at, points, residuals, *packed[4:])
+
+    def _accept(self, shift: np.ndarray, precision: np.ndarray, at: Sweep, before: State | None, inner: int) -> State:
+        points, residuals = _iterate(shift, precision, at)
+        damping, best, stale = self.damping, np.inf, 0
         careful = before is not None and before.careful
         if before is not None:
             points = np.concatenate([before.points, points])[-_DEPTH:]
@@ -336,7 +329,7 @@ class EP:
                 damping = min(1.0, 2.0 * damping)
         else:
             damping = self.damping
-        return State(shift, precision, at, points, residuals, damping, best, stale, careful)
+        return State(shift, precision, at, points, residuals, damping, best, stale, careful, inner)
 
     def _require_finite(self, problem: Problem, at: Sweep) -> None:
         """Raise at the first site whose moments are not finite."""
@@ -353,6 +346,12 @@ class EP:
 def _informative(prior: GaussianPrior) -> bool:
     """Return whether the prior is proper at least in some directions, not flat in all coefficients."""
     return prior.regular() is prior or bool(np.any(np.asarray(cast(CoordinatePrior, prior).precision)))
+
+
+def _iterate(shift: np.ndarray, precision: np.ndarray, at: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """Return sites and their plain update minus these, (1, 2 n) each."""
+    point = np.concatenate([shift, precision])
+    return point[None], (np.concatenate([np.asarray(at.shift), np.asarray(at.precision)]) - point)[None]
 
 
 def _without_history(state: State) -> State:

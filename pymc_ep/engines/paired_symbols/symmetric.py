@@ -86,6 +86,16 @@ class SymmetricBayes(Sweeps):
         """Return the state, which has no handles."""
         return state
 
+    def packed(self, state: State) -> State:
+        """Return the state, and those before it, with the rows once."""
+        once = state._replace(users=None)
+        return once._replace(trail=tuple(one._replace(users=None) for one in state.trail))
+
+    def unpacked(self, problem: PairedProblem, packed: State) -> State:
+        """Return the state, and those before it, with the rows as users and as items."""
+        trail = tuple(_of_rows(one, one.items) for one in packed.trail)
+        return _of_rows(packed, packed.items)._replace(trail=trail)
+
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = False) -> Summary:
         """Return numbers for predictions; no pairs are left out for a calibration."""
         (symbols, (concentration, s)), xi = state.users, state.xi

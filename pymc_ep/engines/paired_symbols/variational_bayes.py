@@ -101,8 +101,9 @@ class VariationalBayes(Sweeps):
                 )
             )
             start = start._replace(users=users, items=items)
-        trail = tuple(map(self._distributed, start.trail))
-        return self._kept(self._evaluated(problem, self._distributed(start))._replace(trail=trail))
+        total = float(start.users.popularity.concentration.sum())
+        distributed = start._replace(users=self._placed_users(start), user_total=total)
+        return self._kept(self._evaluated(problem, distributed))
 
     def step(self, problem: PairedProblem, state: State) -> State:
         """Make one sweep; every third one from extrapolated factors, unless that lowers the objective."""
@@ -110,8 +111,26 @@ class VariationalBayes(Sweeps):
 
     def whole(self, state: State) -> State:
         """Return the state with the values of all users, in the place of handles."""
-        trail = tuple(self.whole(one) for one in state.trail)
-        return state._replace(users=self._all_users(state), sums=None, trail=trail)
+        return state._replace(users=self._all_users(state), sums=None, trail=())
+
+    def packed(self, state: State) -> State:
+        """Return the state, and those before it, with the values of all users in the place of handles."""
+
+        def collected() -> State:
+            sums = self.pairs.joined(self.parts.collect(state.sums))
+            return self.whole(state)._replace(sums=sums, trail=tuple(map(self.whole, state.trail)))
+
+        return self.parts.attempt(collected)
+
+    def unpacked(self, problem: PairedProblem, packed: State) -> State:
+        """Return the state, and those before it, with handles in the place of the values of all users."""
+
+        def placed() -> State:
+            trail = tuple(one._replace(users=self._placed_users(one)) for one in packed.trail)
+            sums = self.parts.place(self.pairs.split(packed.sums))
+            return packed._replace(users=self._placed_users(packed), sums=sums, trail=trail)
+
+        return self.parts.attempt(placed)
 
     def summarised(self, problem: PairedProblem, state: State, *, calibrate: bool = True) -> Summary:
         """Return numbers for predictions, beside the factors of the last state."""
@@ -134,11 +153,9 @@ class VariationalBayes(Sweeps):
     def _all_users(self, state: State) -> Rows:
         return self.pairs.joined(self.parts.collect(state.users))
 
-    def _distributed(self, state: State) -> State:
-        """Return the state of all users with handles in the place of their values."""
-        users = self.parts.place(self.pairs.split(state.users))
-        total = float(state.users.popularity.concentration.sum())
-        return state._replace(users=users, user_total=total, trail=())
+    def _placed_users(self, state: State) -> Any:
+        """Return handles of the values of all users."""
+        return self.parts.place(self.pairs.split(state.users))
 
     def _kept(self, state: State) -> State:
         self.parts.keep(state.users, state.sums)

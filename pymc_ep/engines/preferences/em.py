@@ -37,6 +37,14 @@ class PreferenceEM(BoundAscent[State]):
         found = self.evidence.at(problem, problem.theta_of(state.theta, after), state.users)
         return found.after(state, self.evidence.n_pairs)
 
+    def packed(self, state: State) -> State:
+        """Return the state with the factors of users in the place of handles."""
+        return self.evidence.packed(state)
+
+    def unpacked(self, problem: PreferenceProblem, packed: State) -> State:
+        """Return the state with handles in the place of factors of users."""
+        return self.evidence.unpacked(packed)
+
     def finished(self, state: State) -> Status | None:
         """Return how the iteration ended, or None while it goes on."""
         return self.evidence.may_stop(state) or super().finished(state)

@@ -9,12 +9,14 @@ That of Laplace's approximation has a `Response` too.
 
 from collections.abc import Callable
 from copy import copy
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pymc_ep.engines.ascent import lbfgs
 from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.checkpoint import UNRECORDED, Record
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.loop import Run
 from pymc_ep.engines.partitions import Handles, Partitions
@@ -95,6 +97,11 @@ class State(NamedTuple):
         """The state without matrices of all items, which are for its gradient alone."""
         return self._replace(totals=self.totals._replace(curvature=np.zeros((0, 0)), response=None))
 
+    def with_users(self, other: Callable[[Any], Any]) -> "State":
+        """Return the state, and the best one, with what a function returns for their users."""
+        best = None if self.best is None else self.best.with_users(other)
+        return self._replace(users=other(self.users), best=best)
+
     def after(self, before: "State", n_pairs: int) -> "State":
         """Return this state as the one that follows another."""
         change, best = (self.objective - before.objective) / n_pairs, before.chosen
@@ -168,6 +175,14 @@ class ComparisonEvidence:
             slope, curvature = slope + response.slope, curvature + response.curvature
         return problem.gradient(state.theta, slope, curvature)
 
+    def packed(self, state: State) -> State:
+        """Return the state with the factors of the users of each part in the place of handles."""
+        return self.parts.attempt(lambda: state.with_users(lambda handles: tuple(self.parts.collect(handles))))
+
+    def unpacked(self, packed: State) -> State:
+        """Return the state with handles in the place of factors."""
+        return self.parts.attempt(lambda: packed.with_users(self.parts.place))
+
     def may_stop(self, state: State) -> Status | None:
         """Return the status of a search whose score on comparisons that are held out rises no more."""
         if not self.holds_out or state.stale < _PATIENCE:
@@ -187,6 +202,94 @@ class _Enough(Exception):
         self.status = status
 
 
+class _Search(NamedTuple):
+    """A search after k evaluations: with their results, L-BFGS comes to the same point without making them.
+
+    Attributes
+    ----------
+    latest : State
+        Packed.
+    thetas, gradients : ndarray, (k, p)
+    objective, change : ndarray, (k,)
+    most : int
+        Most evaluations of this search.
+    """
+
+    latest: State
+    thetas: np.ndarray
+    gradients: np.ndarray
+    objective: np.ndarray
+    change: np.ndarray
+    most: int
+
+
+class _Searched:
+    """Evaluations of a search, which may have been made before, and their history.
+
+    Attributes
+    ----------
+    latest : State
+        Bare.
+    thetas, gradients : list of ndarray, (p,)
+    objective, change : list of float
+    """
+
+    def __init__(
+        self,
+        evidence: ComparisonEvidence,
+        problem: PreferenceProblem,
+        theta: np.ndarray,
+        users: Handles,
+        most: int,
+        record: Record,
+        each: Callable[[State], None],
+    ):
+        self._evidence, self._problem, self._record, self._each = evidence, problem, record, each
+        self._at, self._most = 0, most
+        first = evidence.at(problem, theta, users)
+        self.latest = first.bare
+        self.thetas, self.gradients = [theta.copy()], [evidence.gradient(problem, first)]
+        self.objective, self.change = [first.objective], [np.inf]
+        if record is not UNRECORDED:
+            none, zero = np.zeros((0, theta.size)), np.zeros(0)
+            before = record.state(_Search(evidence.packed(self.latest), none, none, zero, zero, most))
+            if before is not None and before.most <= most:
+                self.latest = evidence.unpacked(before.latest)
+                self.thetas, self.gradients = list(before.thetas), list(before.gradients)
+                self.objective, self.change = before.objective.tolist(), before.change.tolist()
+
+    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return objective and gradient, (p,); a repeated point costs nothing."""
+        if not np.array_equal(theta, self.thetas[self._at]):
+            place = self._at + 1
+            if place == len(self.thetas) or not np.array_equal(theta, self.thetas[place]):
+                self._evaluate(theta, place)
+            self._at = place
+        return self.objective[self._at], self.gradients[self._at]
+
+    def _evaluate(self, theta: np.ndarray, place: int) -> None:
+        """Make an evaluation; points without an evidence, which have no place, fail anew where others are known."""
+        if place == len(self.thetas) and (ended := self._evidence.may_stop(self.latest)) is not None:
+            raise _Enough(ended)
+        found = self._evidence.at(self._problem, theta, self.latest.users)
+        gradient = self._evidence.gradient(self._problem, found)
+        for history in (self.thetas, self.gradients, self.objective, self.change):
+            del history[place:]
+        self.latest = latest = found.bare.after(self.latest, self._evidence.n_pairs)
+        self.thetas.append(theta.copy())
+        self.gradients.append(gradient)
+        self.objective.append(latest.objective)
+        self.change.append(latest.change)
+        self._record.keep(partial(self._packed, latest, len(self.change)))
+        self._each(latest)
+
+    def _packed(self, latest: State, n: int) -> _Search:
+        thetas, gradients, objective, change = (
+            np.array(part[:n]) for part in (self.thetas, self.gradients, self.objective, self.change)
+        )
+        return _Search(self._evidence.packed(latest), thetas, gradients, objective, change, self._most)
+
+
 def maximise(
     evidence: ComparisonEvidence,
     problem: PreferenceProblem,
@@ -196,7 +299,8 @@ def maximise(
     tol: float,
     max_iter: int,
     report: Report,
-    save: Callable[[State], None],
+    save: Callable[[State], None] = lambda state: None,
+    record: Record = UNRECORDED,
 ) -> Run[State]:
     """Maximise evidence and log prior by L-BFGS, up to the highest score.
 
@@ -215,6 +319,8 @@ def maximise(
     report : Report
     save : callable
         Called with each state.
+    record : Record
+        Of the checkpoint; receives each state, and has that to go on from.
 
     Returns
     -------
@@ -222,43 +328,33 @@ def maximise(
         Of the last state, which knows the best one; states are bare.
     """
 
-    def evaluated(theta: np.ndarray, before: State | None) -> tuple[State, np.ndarray]:
-        found = evidence.at(problem, theta, users if before is None else before.users)
-        gradient = evidence.gradient(problem, found)
-        return found.bare if before is None else found.bare.after(before, evidence.n_pairs), gradient
+    def each(state: State) -> None:
+        report(state.objective, state.change)
+        save(state)
 
-    latest, gradient = evaluated(theta, None)
-    objective, change = [latest.objective], [np.inf]
-
-    def function(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal latest, gradient
-        if not np.array_equal(theta, latest.theta):
-            if (ended := evidence.may_stop(latest)) is not None:
-                raise _Enough(ended)
-            latest, gradient = evaluated(theta, latest)
-            objective.append(latest.objective)
-            change.append(latest.change)
-            report(latest.objective, latest.change)
-            save(latest)
-        return latest.objective, gradient
-
+    searched = _Searched(evidence, problem, theta, users, max_iter, record, each)
     try:
         found = lbfgs(
-            function,
+            searched,
             theta,
             maxfun=max_iter,
             maxiter=max_iter,
             maxcor=_MEMORY,
-            ftol=tol * evidence.n_pairs / max(1.0, abs(latest.objective)),
+            ftol=tol * evidence.n_pairs / max(1.0, abs(searched.objective[0])),
             gtol=0.0,
         )
-        status = Status(True, f"converged after {latest.loop} evaluations of the evidence")
+        status = Status(True, f"converged after {searched.latest.loop} evaluations of the evidence")
         if found.status == 1:
-            sentence = f"stopped after {latest.loop} evaluations of the evidence, which still rises"
+            sentence = f"stopped after {searched.latest.loop} evaluations of the evidence, which still rises"
             status = Status(False, f"{sentence}; raise max_iter, or evidence_tol={tol:g} nats a comparison")
     except _Enough as enough:
         status = enough.status
     except INTERRUPTS as stop:
-        latest = reached(stop, latest)
-        status = Status(False, f"interrupted after {len(objective)} evaluations of the evidence", interrupted=True)
-    return Run(latest, status, np.array(objective), np.array(change[: len(objective)]))
+        reached(stop, searched.latest)
+        n = len(searched.objective)
+        status = Status(False, f"interrupted after {n} evaluations of the evidence", interrupted=True)
+    finally:
+        record.close()
+    n = len(searched.change)
+    history = np.array(searched.objective[:n]), np.array(searched.change), np.array(searched.thetas[:n])
+    return Run(searched.latest, status, *history)

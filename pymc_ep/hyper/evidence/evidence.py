@@ -111,7 +111,9 @@ class Evidence:
     report : Report, optional
         Called in each iteration with log evidence and change.
     checkpoint : Checkpoint, optional
-        Stores hyperparameters and sites of each fit.
+        Keeps each fit, by `grid`, its hyperparameters and its start.
+    grid : str
+        Tells the forms of one fit apart.
     density : {"natural", "unconstrained", "none"}
         Term that `EvidenceAt.value` and `gradient` add to the log evidence: the hyperparameters' log prior without
         Jacobian terms, their log density on the unconstrained scale, or nothing.
@@ -134,6 +136,7 @@ class Evidence:
         report: Report | None = None,
         checkpoint: Checkpoint | None = None,
         *,
+        grid: str = "",
         density: str = "natural",
         exact: str = "",
     ):
@@ -141,7 +144,8 @@ class Evidence:
         self.engine = engine
         self.max_iter = max_iter
         self.report = report or Report()
-        self.checkpoint = checkpoint or Checkpoint(None)
+        self.checkpoint = checkpoint or Checkpoint()
+        self.grid = grid
         self.density = density
         self.exact = exact
         self._checked = False
@@ -171,15 +175,16 @@ class Evidence:
             self.require_covariance(theta, prior)
             self._checked = True
         problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
+        record = self.checkpoint.record(self.grid, self.form.solver.name, theta, *(start or ()))
         if start is None:
             start = self.form.first_sites(prior)
-        found = self._explained(run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior)))
+        ended = run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record)
+        found = self._explained(ended)
         at = EvidenceAt(theta, prior, problem, found)
         if found.status.interrupted:
             raise Interrupted(at)
         if self.exact and self.engine.rounding(found.state) > _MOST_ROUNDING:
             raise LostDigits(self.form.solver.name, self.exact)
-        self.checkpoint.save(theta=theta, shift=at.sites[0], precision=at.sites[1])
         return at
 
     def _reporter(self, prior: Prior) -> Callable[[float, float], None]:

@@ -118,7 +118,7 @@ def test_a_fit_resumes_from_its_checkpoint_and_starts_from_another(tmp_path):
         pmep.fit(model=model, checkpoint=path, **QUIET | {"max_iter": 5})
     resumed = pmep.fit(model=model, checkpoint=path, **QUIET)
     n_iter = [int(group(one, "fit")["n_iter"]) for one in (whole, resumed)]
-    assert n_iter[1] == n_iter[0] - 5
+    assert n_iter[1] == n_iter[0]
     assert float(group(resumed, "fit")["log_evidence"]) == pytest.approx(
         float(group(whole, "fit")["log_evidence"]), abs=1e-8
     )

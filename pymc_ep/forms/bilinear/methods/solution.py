@@ -29,7 +29,6 @@ _LEARNED = ("left_prior_variance", "right_prior_variance")
 def bilinear_solution(
     form: CompiledBilinear,
     found: Run,
-    thetas: Sequence[np.ndarray],
     settings: dict[str, Any],
     log_evidence_is: str,
     *,
@@ -44,8 +43,6 @@ def bilinear_solution(
     form : CompiledBilinear
     found : Run
         Its state has ``sides``, ``theta``, ``log_bound`` and ``loop``.
-    thetas : sequence of ndarray, (p,)
-        Hyperparameters of all iterations.
     settings : dict
     log_evidence_is : str
     points : bool
@@ -68,7 +65,7 @@ def bilinear_solution(
         hyper_modes=constant,
         scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        hyper_traces=form.constrained(np.array(thetas)),
+        hyper_traces=form.constrained(found.thetas),
         sites={
             form.form.cells.name: {
                 "predictor_mean": predictor.mean.reshape(shape),

@@ -14,7 +14,6 @@ from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.engines.prior import perturbed
-from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
@@ -23,7 +22,6 @@ from pymc_ep.forms.bilinear.methods.solution import (
     bilinear_solution,
     checked,
     rebuild,
-    saved,
     started_sides,
     with_unseen_rows,
 )
@@ -80,10 +78,9 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     if call.start is not None:
         first = _from_start(ascent, first, call.start)
     elif not ascent.points and settings["init"] == "modes":
-        first = ascent.from_modes(form, first)
-    engine = RecordedEngine(ascent, call.checkpoint, saved)
-    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
-    engine.save(found.state, last=True)
+        first = ascent.from_modes(form, first, call.checkpoint.record("modes"))
+    record = call.checkpoint.record()
+    found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     last = form.prior(found.state.theta)
     kappa, own = ascent.curvature(last)[0], ascent.priors(last, found.state)
     variances = np.array([side.variance[0] for side in (own.left, own.right)])
@@ -104,7 +101,6 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     return bilinear_solution(
         form,
         found,
-        engine.thetas[: len(found.change)],
         settings,
         what,
         points=ascent.points,

@@ -13,7 +13,6 @@ from pymc_ep.engines.bilinear.values import BilinearPrior
 from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaussian, first_state
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import estimate_names
-from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.methods.solution import (
@@ -21,7 +20,6 @@ from pymc_ep.forms.bilinear.methods.solution import (
     bilinear_solution,
     checked,
     rebuild,
-    saved,
     started_sides,
     with_unseen_rows,
 )
@@ -77,9 +75,8 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         tol=settings["tol"],
         full=settings["covariance"] == "full",
     )
-    engine = RecordedEngine(ascent, call.checkpoint, saved)
-    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
-    engine.save(found.state, last=True)
+    record = call.checkpoint.record()
+    found = run(ascent, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     sentence = with_unseen_rows(found.status.sentence, form, cells)
     if form.n_factors > (least := min(len(rows.mean) for rows in found.state.sides)):
         sentence += f"; of {form.n_factors} factors no more than {least} can matter to a matrix with a side of {least}"
@@ -93,8 +90,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         found = found._replace(state=found.state._replace(left=left, right=right))
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     all_points = bool(np.concatenate(points).all())
-    thetas = engine.thetas[: len(found.change)]
-    return bilinear_solution(form, found, thetas, settings, what, points=all_points, learned=call.hyper == "optimize")
+    return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
 
 
 def _with_prior_warnings(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
@@ -138,9 +134,7 @@ def _from_start(first: State, start: Mapping[str, np.ndarray], *, full: bool) ->
     left, right = (factored(rows) if full else independent(rows) for rows in started_sides(first.sides, start))
     for rows, own in zip((left, right), first.sides):
         if ((rows.variance > 0) != (own.variance > 0)).any():
-            raise ValueError(
-                "start= or the file of checkpoint= is a fit with another estimate=; fit without it, or with the same."
-            )
+            raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
     return first._replace(left=left, right=right)
 
 

@@ -102,8 +102,6 @@ def _fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool
         found = maximise(evidence, call.theta, sites, spread=spread)
     if call.hyper != "fixed":
         evidence.require_covariance(found.at.theta, found.at.prior)
-    shift, precision = found.at.sites
-    call.checkpoint.save(last=True, theta=found.at.theta, shift=shift, precision=precision)
     return Fitted(evidence, found, integral if integral is not None and integral.points else None, settings)
 
 

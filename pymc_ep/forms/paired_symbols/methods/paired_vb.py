@@ -15,7 +15,6 @@ from pymc_ep.engines.paired_symbols.state import State, first_state
 from pymc_ep.engines.paired_symbols.symmetric import SymmetricBayes
 from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity, Rows
 from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
-from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
 from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.forms.paired_symbols.methods.observed_pairs import observed_pairs
@@ -47,10 +46,6 @@ _PRUNED = 1e-3
 """Largest root mean square of inner products of fitted rows that counts as none: far below any effect on a pair."""
 _CONSTANT = "constant_messages"
 """Option, and entry of ``fit_state`` from which new rows are updated in the same way."""
-_TRAIL = "trail_"
-"""Prefix of the checkpoint's entries of earlier states."""
-_FILES = "digest of files"
-"""Entry of checkpoints that identifies pairs in files."""
 _SIDES = ("user", "item")
 
 
@@ -81,13 +76,12 @@ def solve(call: Call) -> Solution:
     if form.form.alike:
         _require_whole(form, *divided)
         pairs = form.pairs()
-        return _fitted(call, settings, SymmetricBayes(pairs, points=points[0], **engine_options), first, pairs, {})
+        return _fitted(call, settings, SymmetricBayes(pairs, points=points[0], **engine_options), first, pairs)
     with observed_pairs(call, *divided) as parts:
-        files = {} if parts.digest is None else {_FILES: parts.digest}
-        if parts.digest is not None and not np.array_equal((call.start or {}).get(_FILES, parts.digest), parts.digest):
-            raise ValueError("checkpoint= is of a fit with pairs of other files; name another one, or remove it.")
+        if parts.digest is not None:
+            call.checkpoint.identify("set of pairs in files", parts.digest.tobytes().hex())
         engine = VariationalBayes(parts, points=(points[0], points[1]), **engine_options)
-        return _fitted(call, settings, engine, first, parts, files)
+        return _fitted(call, settings, engine, first, parts)
 
 
 def _require_whole(form: CompiledPairedSymbols, partitions: Any, client: Any) -> None:
@@ -105,13 +99,11 @@ def _fitted(
     engine: VariationalBayes | SymmetricBayes,
     first: State,
     pairs: DividedPairs | PairCounts,
-    files: dict[str, np.ndarray],
 ) -> Solution:
     """Run the engine from its first state."""
     form = call.form
-    recorded = RecordedEngine(engine, call.checkpoint, lambda state: files | _checkpointed(engine.whole(state)))
-    found = run(recorded, form, first, max_iter=settings["max_iter"] + 1, report=call.report)
-    recorded.save(found.state, last=True)
+    record = call.checkpoint.record()
+    found = run(engine, form, first, max_iter=settings["max_iter"] + 1, report=call.report, record=record)
     # Before the first sweep popularities know nothing of the pairs.
     summary = engine.summarised(form, found.state, calibrate=settings["calibrate"] and found.state.loop > 0)
     found = found._replace(state=engine.whole(found.state))
@@ -124,8 +116,7 @@ def _fitted(
     if summary.calibration is not None:
         state["calibration"] = np.array(summary.calibration[:3])
         scalars = summary.calibration.scalars()
-    thetas = recorded.thetas[: len(found.change)]
-    solution = _solution(form, found, thetas, settings, pairs, state)
+    solution = _solution(form, found, settings, pairs, state)
     return replace(solution, scalars=solution.scalars | scalars)
 
 
@@ -165,7 +156,6 @@ def _points(form: CompiledPairedSymbols, estimate: Any, *, learned: bool) -> tup
 def _solution(
     form: CompiledPairedSymbols,
     found: Run[State],
-    thetas: list[np.ndarray],
     settings: dict[str, Any],
     pairs: DividedPairs | PairCounts,
     state: dict[str, np.ndarray],
@@ -180,7 +170,7 @@ def _solution(
         hyper_modes=form.constrained(found.state.theta),
         scalars={"log_evidence": found.state.log_bound, "n_iter": found.state.loop, "xi": found.state.xi},
         traces={"objective": ("iteration", found.objective), "max_change": ("iteration", found.change)},
-        hyper_traces=form.constrained(np.array(thetas)),
+        hyper_traces=form.constrained(found.thetas),
         sites={
             side.popularity: {"pairs": counts, "censored": popularity.censored}
             for side, counts, popularity in zip(form.form.sides, (pairs.users, pairs.items), posterior.popularities)
@@ -231,15 +221,6 @@ def saved(state: State) -> dict[str, np.ndarray]:
     return out
 
 
-def _checkpointed(state: State) -> dict[str, np.ndarray]:
-    """Return `saved` arrays with those of the states that the next extrapolation takes."""
-    out = saved(state)
-    for k, before in enumerate(state.trail):
-        own = saved(before) | {"objective": np.array(before.objective)}
-        out |= {f"{_TRAIL}{k}_{name}": values for name, values in own.items()}
-    return out
-
-
 def rebuild(form: CompiledPairedSymbols, state: Mapping[str, np.ndarray]) -> PairedSymbolsPosterior:
     """Return the posterior that a saved ``fit_state`` describes."""
     rows = [_rows(state, name) for name, _ in zip(_SIDES, form.form.sides)]
@@ -269,7 +250,7 @@ def _rows(state: Mapping[str, np.ndarray], name: str) -> Rows:
 
 
 def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> State:
-    """Return the state of an earlier fit, or of the checkpoint of this one.
+    """Return the state of an earlier fit.
 
     Rows that are new have their first values, and rows that are gone are left out.
 
@@ -296,16 +277,8 @@ def _from_start(form: CompiledPairedSymbols, first: State, call: Call[Any]) -> S
     for name, _ in zip(_SIDES, form.form.sides):
         for part in ("variance", "bias_variance"):
             if bool(np.any(start[f"{name}_{part}"])) != bool(np.any(fields[f"{name}_{part}"])):
-                raise ValueError(
-                    "start= or the file of checkpoint= is a fit with another estimate=; fit without it, or with the "
-                    "same."
-                )
-    trail: list[State] = []
-    while f"{_TRAIL}{len(trail)}_objective" in start:
-        prefix = f"{_TRAIL}{len(trail)}_"
-        own = {name.removeprefix(prefix): values for name, values in start.items() if name.startswith(prefix)}
-        trail.append(_state(first, own)._replace(objective=float(own["objective"])))
-    return _state(first, start)._replace(trail=tuple(trail))
+                raise ValueError("start= is a fit with another estimate=; fit without it, or with the same.")
+    return _state(first, start)
 
 
 def _placed(first: np.ndarray, before: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -337,4 +310,13 @@ def _state(first: State, start: Mapping[str, np.ndarray]) -> State:
     )
 
 
-PAIRED_VB = Method("paired_vb", PairedSymbolsForm, solve, rebuild, OPTIONS, ("optimize", "fixed"))
+PAIRED_VB = Method(
+    "paired_vb",
+    PairedSymbolsForm,
+    solve,
+    rebuild,
+    OPTIONS,
+    ("optimize", "fixed"),
+    # Pairs in files are known by what they are.
+    changeable=("max_iter", "partitions"),
+)

@@ -24,7 +24,7 @@ from pymc_ep.forms.preferences.methods.integration import (
     treatment,
     why_not_integrable,
 )
-from pymc_ep.forms.preferences.methods.search import CHECKPOINT, Found, Task, searched
+from pymc_ep.forms.preferences.methods.search import Found, Task, searched
 from pymc_ep.forms.preferences.methods.solution import Fitted, rebuild, solution
 from pymc_ep.forms.preferences.methods.spread import neglected, neglected_remark
 from pymc_ep.forms.preferences.posterior_mixture import Design
@@ -71,13 +71,11 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     if integrates and (reason := why_not_integrable(form, settings)):
         raise ValueError(f"hyper='integrate' {reason}; use hyper='optimize', or pm.sample.")
     every, digest = form.compared(), form.fingerprint()["comparisons"]
-    if not np.array_equal((call.start or {}).get(CHECKPOINT, digest), digest):
-        raise ValueError("checkpoint= is of a fit of other comparisons; name another file, or remove it.")
     compared = _capped(form, every, settings)
     _require_memory(form, compared)
     where = settings.pop("partitions"), settings.pop("client")
     problem = HyperDensity(form) if integrates else form
-    task = Task(call, problem, settings, approximation, compared, digest, where)
+    task = Task(call, problem, settings, approximation, compared, where)
     found = Found(_first_factors(call, compared, digest), call.theta)
     if call.hyper != "fixed" and call.theta.size:
         found = searched(task, found.users)
@@ -85,7 +83,7 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         last = evidence.at(problem, found.theta, parts.place(found.users)).bare._replace(loop=found.loop)
         users, status, integral, remark = parts.collect(last.users), found.status, None, ""
         if integrates and status.converged:
-            integral, added = integrated(form, evidence, last, parts, call.report)
+            integral, added = integrated(form, evidence, last, parts, call.report, call.checkpoint)
             status = Status(added.converged, f"{status.sentence}; {added.sentence}", added.interrupted)
         elif (design := _earlier_design(call)) is not None:
             integral = carried_over(form, evidence, design, users, parts)
@@ -151,8 +149,7 @@ def _require_memory(form: CompiledPreferences, compared: ComparedUsers) -> None:
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
     """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    of = next((start[name] for name in (CHECKPOINT, "comparisons") if name in start), None)
-    if of is None or not np.array_equal(of, digest):
+    if not np.array_equal(start.get("comparisons"), digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 

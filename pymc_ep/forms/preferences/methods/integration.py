@@ -1,12 +1,13 @@
 """Integration over hyperparameters that are a few numbers, such as scales, by a lattice of fits."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.engines.base import Report, Status
+from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.interrupt import INTERRUPTS, reached
 from pymc_ep.engines.preferences.divided import DividedUsers
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, State
@@ -54,6 +55,10 @@ _FITS = {1: 20, 2: 50, 3: 240}
 _OPERATIONS, _UPDATES = 2e10, 20.0
 """Floating-point operations of all fits that are made by default, half a minute on one core; and updates of a user in a
 fit. Where there are more comparisons than that, the spread of a few scales seldom matters."""
+
+
+_Made = TypeVar("_Made")
+"""What is kept of a fit."""
 
 
 class Integral(NamedTuple):
@@ -114,7 +119,12 @@ class HyperDensity:
 
 
 def integrated(
-    form: CompiledPreferences, evidence: ComparisonEvidence, mode: State, users: DividedUsers, report: Report
+    form: CompiledPreferences,
+    evidence: ComparisonEvidence,
+    mode: State,
+    users: DividedUsers,
+    report: Report,
+    checkpoint: Checkpoint,
 ) -> tuple[Integral | None, Status]:
     """Integrate over the hyperparameters, from their mode on the unconstrained scale.
 
@@ -128,23 +138,34 @@ def integrated(
     evidence = evidence.to_tolerance(max(evidence.effort.tol, _TOL))
     report.phase("integrating over the hyperparameters")
 
-    def at(theta: np.ndarray, start: UserFactors) -> State | None:
+    def made(
+        what: str, theta: np.ndarray, start: UserFactors, like: _Made, make: Callable[[State], _Made]
+    ) -> _Made | None:
+        """Return what is made of the fit at theta from given factors, or was before; None without a fit."""
         nonlocal fits
         fits += 1
         report.advance()
+        record = checkpoint.record(what, theta, *start.sites, start.log_z)
+        if (known := record.state(like)) is not None:
+            return known
         try:
             found = evidence.at(problem, theta, users.place(start))
         except (NumericalError, InvalidDataError):
             return None
-        return found if np.isfinite(found.objective) else None
+        if not np.isfinite(found.objective):
+            return None
+        out = make(found)
+        record.keep(lambda: out)
+        record.close()
+        return out
 
     def fit(theta: np.ndarray, start: UserFactors) -> tuple[float, UserFactors] | None:
-        found = at(theta, start)
-        return None if found is None else (found.objective, users.collect(found.users))
+        like = 0.0, start
+        return made("node", theta, start, like, lambda found: (found.objective, users.collect(found.users)))
 
     def density(theta: np.ndarray) -> tuple[float, np.ndarray] | None:
-        found = at(theta, first)
-        return None if found is None else (found.objective, evidence.gradient(problem, found))
+        like = 0.0, theta
+        return made("frame", theta, first, like, lambda found: (found.objective, evidence.gradient(problem, found)))
 
     try:
         frame, _ = first_frame(density, mode.theta, mode.objective, form.transformed)

@@ -15,12 +15,10 @@ from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State, maximise
 from pymc_ep.engines.preferences.users import Effort, UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Sites, UtilityPrior
-from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
-from pymc_ep.forms.preferences.methods.solution import saved
 
-__all__ = ["CHECKPOINT", "Found", "Task", "searched"]
+__all__ = ["Found", "Task", "searched"]
 
 _SHARE = 0.1
 """Share of comparisons that are held out by default where b or V are learned, which have many entries: enough to see
@@ -35,10 +33,6 @@ and from where it stopped short of that."""
 _FALL = 1e-4
 """Fall of the evidence there, in nats a comparison, below which it counts as none. With a maximum it is 4e-4 or more
 for rankings of sushi and 4e-2 where people contradict themselves; without one, EP's own error is 2e-5."""
-CHECKPOINT = "comparisons of the checkpoint"
-"""Entry of checkpoints that identifies the comparisons."""
-_MOST_UPDATES = 200
-"""Largest number of updates of the factors of a user at given hyperparameters."""
 
 
 class Task(NamedTuple):
@@ -51,8 +45,6 @@ class Task(NamedTuple):
     settings : dict
     approximation : Approximation
     compared : ComparedUsers
-    digest : ndarray
-        Of all comparisons.
     where : (int or None, Client or None)
         Number of parts of the users, and the cluster that holds them.
     """
@@ -62,7 +54,6 @@ class Task(NamedTuple):
     settings: dict[str, Any]
     approximation: Approximation
     compared: ComparedUsers
-    digest: np.ndarray
     where: tuple[int | None, Any]
 
     @contextmanager
@@ -130,34 +121,24 @@ def searched(task: Task, users: UserFactors) -> Found:
 
 
 def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts: DividedUsers) -> Run[State]:
-    """Return the search for hyperparameters from given factors of users, which saves its states at intervals."""
+    """Return the search for hyperparameters from given factors of users."""
     call, settings, problem = task.call, task.settings, task.problem
     form, limit, users = call.form, settings["max_iter"], parts.place(first)
     theta = _started(form, call.theta, settings["seed"])
-
-    def arrays(state: State) -> dict[str, np.ndarray]:
-        reached = parts.collect(state.users)
-        return {"theta": state.theta, CHECKPOINT: task.digest} | saved(task.compared, reached, len(form.observed()[0]))
-
-    def save(state: State) -> None:
-        if call.checkpoint.due:
-            call.checkpoint.save(last=True, **arrays(state))
-
+    record = call.checkpoint.record("search")
+    # Workers decide on the number of parts where the user does not, and states are those of each part.
+    call.checkpoint.identify("number of parts of the users", str(parts.parts.n))
     if settings["learn"] == "evidence":
         tol = settings["evidence_tol"]
-        found = maximise(evidence, problem, theta, users, tol=tol, max_iter=limit, report=call.report, save=save)
-        call.checkpoint.save(last=True, **arrays(found.state.chosen))
-        return found
+        return maximise(evidence, problem, theta, users, tol=tol, max_iter=limit, report=call.report, record=record)
     if (learned := form.learned) is None:
         raise UnsupportedModelError(
             f"learn='em' updates b, V and sigma of {form.form.utilities!r} in closed form, which needs each of them to "
             f"be pm.Flat (pm.HalfFlat) or a constant, V not to be constant beside a learned sigma and to have fewer "
             f"columns than items, and a kernel without hyperparameters; leave out learn=."
         )
-    engine = RecordedEngine(PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), call.checkpoint, arrays)
-    found = run(engine, form, evidence.at(form, theta, users), max_iter=limit + 1, report=call.report)
-    engine.save(found.state.chosen, last=True)
-    return found
+    engine, start = PreferenceEM(evidence, learned, tol=settings["evidence_tol"]), evidence.at(form, theta, users)
+    return run(engine, form, start, max_iter=limit + 1, report=call.report, record=record)
 
 
 def _rises_without_end(form: CompiledPreferences, evidence: ComparisonEvidence, found: Run[State]) -> bool:

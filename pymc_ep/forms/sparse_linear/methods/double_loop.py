@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_ep.contracts.method import Call
 from pymc_ep.engines.base import Report, Status
-from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.engines.checkpoint import Record
 from pymc_ep.engines.double_loop.bounded_sites import BoundedSites
 from pymc_ep.engines.double_loop.inner_loop import INNER
 from pymc_ep.engines.double_loop.outer_loop import DoubleLoop, Start, State
@@ -17,7 +17,6 @@ from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_state
 from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
-from pymc_ep.engines.recorded import RecordedEngine
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
@@ -59,8 +58,6 @@ _MODE_TOL = 1e-8
 to the smoothing."""
 _AFFORDABLE = 2e10
 """Largest cost of a factorisation, floating-point operations, for which ``variance="auto"`` is exact: some seconds."""
-_SAVED = ("theta", "unknowns", "variance", "shift", "precision")
-"""Fields of the state that a checkpoint has."""
 _LEAST = dict.fromkeys(("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations"), 1)
 _LEAST["seed"] = 0
 """Options that are whole numbers, and their least values."""
@@ -132,9 +129,9 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
     sites = BoundedSites(form)
     require_two_states(sites, theta, learn=learn)
     start_state = _start(form, sites, solver, theta, call.start, learn=learn)
-    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint, learn=learn)
+    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint.record(), learn=learn)
     if settings["translations"] > 1 and not fit.status.interrupted:
-        fit = _averaged(form, fit, call.report)
+        fit = _averaged(form, fit, call)
     notes = state_warnings(sites, fit.state.theta) if learn else ""
     if not solver.exact:
         notes += f"; variances by {settings['variance']}"
@@ -171,20 +168,21 @@ def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
     require_two_states(sites, theta, learn=False)
     start_state = _start(form, sites, solver, theta, call.start, learn=False)
     choices = {"smoothing": settings["smoothing"], "inner_tol": _MODE_TOL}
-    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint, **choices)
+    fit = _run(form, sites, solver, start_state, settings, call.report, call.checkpoint.record(), **choices)
     return fit._replace(log_evidence=None)
 
 
-def _averaged(form: CompiledSparseLinear, fit: BoundFit, report: Report | None) -> BoundFit:
+def _averaged(form: CompiledSparseLinear, fit: BoundFit, call: Call[CompiledSparseLinear]) -> BoundFit:
     """Return the fit together with fits on translated grids, all at its hyperparameters."""
     count, others = fit.settings["translations"], []
     start_state = Start(fit.state.theta, fit.state.unknowns, _by_level(form, fit))
-    for grid_form in translations_of(form, count):
+    for k, grid_form in enumerate(translations_of(form, count)):
         solver, sites = (
             _solver(grid_form, dict(fit.settings), truncate=_is_multimodal(grid_form)),
             BoundedSites(grid_form),
         )
-        others.append(_run(grid_form, sites, solver, start_state, fit.settings, report, None))
+        record = call.checkpoint.record(f"translated {k}")
+        others.append(_run(grid_form, sites, solver, start_state, fit.settings, call.report, record))
         if others[-1].status.interrupted:
             return fit._replace(status=Status(False, f"{fit.status.sentence}; interrupted on the translated grids"))
     evidence = fit.log_evidence
@@ -214,8 +212,8 @@ def _run(
     solver: PrecisionSolver,
     start_state: Start,
     settings: dict[str, Any],
-    report: Report | None,
-    checkpoint: Checkpoint | None,
+    report: Report,
+    record: Record,
     **choices: Any,
 ) -> BoundFit:
     loop = DoubleLoop(
@@ -226,15 +224,13 @@ def _run(
         tol=settings["tol"],
         **choices,
     )
-    engine = RecordedEngine(loop, checkpoint, lambda state: {name: getattr(state, name) for name in _SAVED})
-    found = run(engine, sites, start_state, max_iter=settings["outer"] + 1, report=report)
-    engine.save(found.state, last=True)
+    found = run(loop, sites, start_state, max_iter=settings["outer"] + 1, report=report, record=record)
     return BoundFit(
         found.state,
         sites.observed,
         found.objective,
         found.change,
-        np.array(engine.thetas[: len(found.change)]),
+        found.thetas,
         found.status,
         found.state.log_bound if solver.exact else None,
         {"n_iter": found.state.loop},

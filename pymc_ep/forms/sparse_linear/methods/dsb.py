@@ -36,5 +36,24 @@ def _is_bounded(site: Site | None) -> bool:
     return site is not None and site.has_bound
 
 
-DSB = Method("dsb", SparseLinear, _solve, rebuild_bounds, OPTIONS, ("optimize", "fixed"), takes=_is_bounded)
-MAP = Method("map", SparseLinear, _solve_mode, _no_posterior, MODE_OPTIONS, ("optimize", "fixed"), takes=_is_bounded)
+_CHANGEABLE = ("outer",)
+DSB = Method(
+    "dsb",
+    SparseLinear,
+    _solve,
+    rebuild_bounds,
+    OPTIONS,
+    ("optimize", "fixed"),
+    takes=_is_bounded,
+    changeable=_CHANGEABLE,
+)
+MAP = Method(
+    "map",
+    SparseLinear,
+    _solve_mode,
+    _no_posterior,
+    MODE_OPTIONS,
+    ("optimize", "fixed"),
+    takes=_is_bounded,
+    changeable=_CHANGEABLE,
+)

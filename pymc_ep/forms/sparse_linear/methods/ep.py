@@ -64,7 +64,10 @@ def solve(call: Call[CompiledSparseLinear]) -> Solution:
     if integral is not None:
         return integral_solution(form, evidence, integral, settings)
     if translated_forms:
-        others = [evidence_of(grid, settings, report=call.report) for grid in translated_forms]
+        others = [
+            evidence_of(grid, settings, report=call.report, checkpoint=call.checkpoint, grid=f"translated {k}")
+            for k, grid in enumerate(translated_forms)
+        ]
         fits = [(own, own.at(found.at.theta)) for own in others]
         solution = _averaged_solution(form, evidence, found, settings, fits)
     else:

@@ -1,0 +1,123 @@
+"""States as arrays and back: nested tuples of arrays, numbers and None, of which nothing is ever unpickled.
+
+The layout of a state is JSON: numbers and None as they are, ``{"array": k}`` for the k-th array, and lists that begin
+with the name of a tuple's class. A class is looked up among those that the state of the engine is made of.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import numpy as np
+from scipy.sparse import csr_array
+
+__all__ = ["Flat", "flattened", "restored"]
+
+_KINDS = "biuf"
+"""Kinds of data types of a state: flags and numbers."""
+
+
+class Flat(NamedTuple):
+    """A state as its layout and its arrays."""
+
+    layout: Any
+    arrays: list[np.ndarray]
+
+
+def flattened(state: Any) -> Flat:
+    """Return the layout and the arrays of a state; raise a TypeError for other parts than it can have."""
+    arrays: list[np.ndarray] = []
+
+    def layout(value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            # NumPy's float64 is a float as well.
+            return float(value) if isinstance(value, float) else value
+        if isinstance(value, csr_array):
+            return ["csr_array", *value.shape, *map(layout, (value.data, value.indices, value.indptr))]
+        if isinstance(value, tuple):
+            return [type(value).__name__, *map(layout, value)]
+        if (array := np.asarray(value)).dtype.kind not in _KINDS:
+            raise TypeError(f"A state that checkpoints hold has arrays and numbers, and no {type(value).__name__}.")
+        arrays.append(array)
+        return {"array": len(arrays) - 1}
+
+    return Flat(layout(state), arrays)
+
+
+def restored(flat: Flat, like: Any) -> Any:
+    """Return the state of a layout and its arrays, of the classes, types and shapes of another state.
+
+    An array that is empty in `like`, such as a history, may have any length.
+
+    Raises
+    ------
+    ValueError
+        If it is no such state, or an array has NaN.
+    """
+    classes = {found.__name__: found for found in _classes(type(like), like)}
+
+    def value(layout: Any) -> Any:
+        if isinstance(layout, dict):
+            return _sound(flat.arrays[layout["array"]])
+        if not isinstance(layout, list):
+            return layout
+        name, *parts = layout
+        if name == "csr_array":
+            return csr_array(tuple(map(value, parts[2:])), shape=tuple(parts[:2]))
+        return tuple(map(value, parts)) if name == "tuple" else classes[name](*map(value, parts))
+
+    try:
+        found = value(flat.layout)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"it holds parts that are none of a {type(like).__name__}") from error
+    _require_like(found, like, type(like).__name__)
+    return found
+
+
+def _sound(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in _KINDS:
+        raise ValueError(f"it holds an array of type {array.dtype}")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError("it holds an array with NaN")
+    return array
+
+
+def _require_like(found: Any, like: Any, name: str) -> None:
+    """Raise unless a state has the types and shapes of another one."""
+    if isinstance(like, tuple) and hasattr(like, "_fields"):
+        if type(found) is not type(like) and not hasattr(found, "_fields"):
+            raise ValueError(f"its {name} is no {type(like).__name__}")
+        # Rows may have got covariances since.
+        for field in set(like._fields).intersection(found._fields):
+            _require_like(getattr(found, field), getattr(like, field), field)
+    elif isinstance(like, tuple) and isinstance(found, tuple) and len(found) == len(like):
+        for k, pair in enumerate(zip(found, like)):
+            _require_like(*pair, f"{name}[{k}]")
+    elif isinstance(like, np.ndarray):
+        shape = np.shape(found)
+        free = like.ndim > 0 and len(like) == 0
+        same = shape[1:] == like.shape[1:] and len(shape) == like.ndim if free else shape == like.shape
+        if not isinstance(found, np.ndarray) or found.dtype != like.dtype or not same:
+            raise ValueError(f"its {name} is not of type {like.dtype} and shape {like.shape}")
+    elif isinstance(like, bool | int | float) and not isinstance(found, bool | int | float):
+        raise ValueError(f"its {name} is no number")
+
+
+def _classes(hint: Any, value: Any = None) -> Iterator[type]:
+    """Yield the named tuples that a type, and a value of it, are made of."""
+    seen: set[Any] = set()
+
+    def of_type(hint: Any) -> Iterator[type]:
+        if hint in seen:
+            return
+        seen.add(hint)
+        if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+            yield hint
+            for part in get_type_hints(hint).values():
+                yield from of_type(part)
+        for part in get_args(hint):
+            if isinstance(part, type) or get_args(part):
+                yield from of_type(part)
+
+    yield from of_type(hint)
+    for part in value if isinstance(value, tuple) else ():
+        yield from _classes(type(part), part)
