@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 import scipy.sparse
-from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.concurrency import CompiledFunction
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.forms.latent_gaussian.values import AffineMoments
@@ -164,7 +164,7 @@ class Design:
         Takes inputs and outputs, returns the compiled function.
     """
 
-    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Function]):
+    def __init__(self, form: LatentGaussian, compile_function: Callable[..., CompiledFunction]):
         self._form = form
         self._compile = compile_function
         self._data: list[Any] | None = None
@@ -203,14 +203,14 @@ class Design:
         ]
 
     @cached_property
-    def _evaluate(self) -> Function:
+    def _evaluate(self) -> CompiledFunction:
         """Compiled function from rows of noise, one matrix a block, to `_graphs`."""
         return self._compile([*self._form.hyper_values, *self._units], self._graphs)
 
     @cached_property
     def _varying(self) -> set[str]:
         """Names of the targets whose maps depend on hyperparameters."""
-        graph = self._evaluate.maker.fgraph
+        graph = self._evaluate.graph
         hyper = set(graph.inputs[: len(self._form.hyper_values)])
         return {name for (name, _), out in zip(self._places, graph.outputs) if not hyper.isdisjoint(ancestors([out]))}
 
