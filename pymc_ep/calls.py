@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -240,7 +241,30 @@ def blas_threads(form: CompiledForm, blas_cores: int | str | None) -> AbstractCo
     """Limit the threads of BLAS while a form is fitted: ``"auto"`` to one, unless the matrices are large."""
     if blas_cores == "auto":
         blas_cores = 1 if form.work < _MANY_MULTIPLICATIONS else None
-    return nullcontext() if blas_cores is None else _controller().limit(limits=int(blas_cores), user_api="blas")
+    return nullcontext() if blas_cores is None else _limited_blas(int(blas_cores))
+
+
+_BLAS = Lock()
+_LIMITS: list[int] = []
+"""Limits of the fits in progress, in threads of their own. The number of BLAS threads is one for the process: it is at
+most the least of these, and the last fit to end gives back what the first one found."""
+_FOUND: list[Any] = []
+"""What threadpoolctl restores when the last one ends."""
+
+
+@contextmanager
+def _limited_blas(n: int) -> Iterator[None]:
+    with _BLAS:
+        if n < min(_LIMITS, default=n + 1):
+            _FOUND.append(_controller().limit(limits=n, user_api="blas"))
+        _LIMITS.append(n)
+    try:
+        yield
+    finally:
+        with _BLAS:
+            _LIMITS.remove(n)
+            while _FOUND and not _LIMITS:
+                _FOUND.pop().restore_original_limits()
 
 
 @cache
@@ -291,5 +315,5 @@ def warn_unless_converged(method: Method, solution: Solution) -> None:
     """Warn the caller's caller of a fit that did not converge."""
     if not solution.converged:
         warnings.warn(
-            f"The fit by {method.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=3
+            f"The fit by {method.name} did not converge: {solution.status}.", ConvergenceWarning, stacklevel=4
         )

@@ -24,6 +24,7 @@ from pymc_ep.calls import (
     warn_unless_converged,
 )
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts import Call
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.contracts.solution import RandomSeed
@@ -40,6 +41,7 @@ _FEW_DRAWS = {"draws": 250, "tune": 500}
 draws for means."""
 
 
+@one_at_a_time
 def fit(
     method: str | None = None,
     *,
@@ -216,6 +218,7 @@ def fit(
         )
 
 
+@one_at_a_time
 def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = None) -> str:
     """Describe how `fit` would treat a model: latent variables, sites, hyperparameters, ignored variables, solver.
 

@@ -21,6 +21,7 @@ from pymc_ep.calls import (
     warn_unless_converged,
 )
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.method import Call, EvidenceGraph, Method
 from pymc_ep.contracts.solution import RandomSeed
@@ -65,7 +66,7 @@ def sample(
             f"posterior is improper, or as good as that, and chains will not come back from there. Give them proper "
             f"priors that are not much wider than the data allow.",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     try:
         sampled = pm.sample(model=_marginal(model, form, chosen, op), initvals=initvals, **arguments)
@@ -83,6 +84,7 @@ def sample(
         )
 
 
+@one_at_a_time
 def marginalize(
     model: pm.Model | None = None,
     latent: Sequence[str] | None = None,
@@ -142,6 +144,7 @@ def _marginal(model: pm.Model, form: CompiledForm, chosen: Method, op: EvidenceG
     return marginal_model(model, form.form, f"{chosen.name}_log_evidence", lambda theta: op(theta)[0])
 
 
+@one_at_a_time
 def recover(
     idata: Container,
     model: pm.Model | None = None,

@@ -2,10 +2,9 @@
 
 import os
 
-import numpy as np
 import pandas as pd
 
-from pymc_ep.datasets.files import Collection
+from pymc_ep.datasets.files import Collection, read_table, require_counts
 
 __all__ = ["load_gowalla", "load_lastfm", "load_melbourne_pedestrians"]
 
@@ -50,7 +49,8 @@ def load_lastfm(path: str | os.PathLike | None = None) -> pd.DataFrame:
        recommender systems, RecSys.
     """
     with _LASTFM.open("user_artists.dat", path) as lines:
-        plays = pd.read_csv(lines, sep="\t").rename(columns={"userID": "user", "artistID": "artist", "weight": "plays"})
+        plays = read_table(lines, "\t").rename(columns={"userID": "user", "artistID": "artist", "weight": "plays"})
+        plays = plays.apply(lambda column: require_counts(plays, column.name))
     with _LASTFM.open("artists.dat", path) as lines:
         # Names may hold quotation marks.
         names = pd.read_csv(lines, sep="\t", usecols=["id", "name"], index_col="id", quoting=3)["name"]
@@ -87,7 +87,8 @@ def load_gowalla(path: str | os.PathLike | None = None) -> pd.DataFrame:
     parts = []
     for part in ("train", "tune", "test"):
         with _GOWALLA.open(f"{part}.txt", path) as lines:
-            table = pd.read_csv(lines, sep="\t", header=None, names=["user", "place", "visits"], dtype=np.int64)
+            table = read_table(lines, "\t", ["user", "place", "visits"])
+            table = table.apply(lambda column, table=table: require_counts(table, column.name))
         parts.append(table.assign(part=part))
     return pd.concat(parts, ignore_index=True)
 
@@ -113,6 +114,8 @@ def load_melbourne_pedestrians(path: str | os.PathLike | None = None) -> pd.Data
         If the file is missing; the message has its source.
     """
     with _MELBOURNE.open("counts_hourly.csv", path) as lines:
-        counts = pd.read_csv(lines)
+        counts = read_table(lines, ",").apply(pd.to_numeric)
+        known = counts.where(counts >= 0, 0)
+        known.apply(lambda column: require_counts(known, column.name))
     hours = pd.date_range("2021-01-01", periods=len(counts), freq="h", name="hour")
     return counts.where(counts >= 0).astype(float).set_index(hours)

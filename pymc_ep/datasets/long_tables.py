@@ -1,12 +1,13 @@
 """Long tables of pairs: ratings of films, check-ins at places, and authors of papers."""
 
 import os
+from contextlib import AbstractContextManager
 from typing import IO
 
 import numpy as np
 import pandas as pd
 
-from pymc_ep.datasets.files import Collection
+from pymc_ep.datasets.files import Collection, require_counts
 from pymc_ep.exceptions import did_you_mean
 
 __all__ = ["film_genres", "load_foursquare", "load_movielens", "load_nips_coauthors"]
@@ -67,8 +68,8 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
     # Fields of ratings.dat are separated by two colons; every other field between single ones is empty.
     sep, fields = ("\t", [0, 1, 2]) if small else (":", [0, 2, 4])
     with files.open("u.data", path) if small else _ratings_1m(path) as lines:
-        ratings = pd.read_csv(lines, sep=sep, header=None, usecols=fields, dtype=np.int64)
-    ratings = ratings.set_axis(["user", "item", "rating"], axis=1)
+        ratings = pd.read_csv(lines, sep=sep, header=None, usecols=fields).set_axis(["user", "item", "rating"], axis=1)
+        ratings = ratings.apply(lambda column: require_counts(ratings, column.name))
     titles = {int(number): title for number, title, *_ in _films(size, path)}
     return ratings.assign(title=ratings["item"].map(titles))[["user", "item", "title", "rating"]]
 
@@ -84,7 +85,7 @@ def film_genres(size: str, path: str | os.PathLike | None = None) -> pd.DataFram
     return pd.Series([film[-1] for film in films], numbers).str.get_dummies("|").astype(float)
 
 
-def _ratings_1m(path: str | os.PathLike | None) -> IO[str]:
+def _ratings_1m(path: str | os.PathLike | None) -> AbstractContextManager[IO[str]]:
     """Open the ratings, with or without times."""
     try:
         return _MOVIELENS["1m"].open("ratings.dat", path)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pymc_ep.datasets.files import Collection
+from pymc_ep.datasets.files import Collection, read_table
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 
 __all__ = ["SushiRankings", "load_sushi", "pairs_from_rankings"]
@@ -63,9 +63,10 @@ def load_sushi(items: str = "b", path: str | os.PathLike | None = None) -> Sushi
     """
     if items not in ("a", "b"):
         raise ValueError(f"items={items!r} is neither 'a' nor 'b'.{did_you_mean(items, ('a', 'b'))}")
-    columns = ["name", "style", "major_group", "group", *_NUMERIC]
+    columns = ["number", "name", "style", "major_group", "group", *_NUMERIC]
     with _SUSHI.open("sushi3.idata", path) as lines:
-        table = pd.read_csv(lines, sep="\t", header=None, skiprows=1, index_col=0, names=["number", *columns])
+        next(lines)
+        table = read_table(lines, "\t", columns)
     groups = pd.get_dummies(table["group"], prefix="group", dtype=float)
     features = pd.concat([table[["style", "major_group", *_NUMERIC]].astype(float), groups], axis=1)
     features.index = pd.Index(table["name"], name="item")

@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.diagnostics.leave_out import only_name, weights_without
 from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
@@ -32,6 +33,7 @@ _INTEGRAL_ERROR = 1e-3
 """Largest error of the integral of a density, which is one, and so of a transform."""
 
 
+@one_at_a_time
 def loo_pit(idata: Container, model: pm.Model | None = None, var_name: str | None = None) -> xr.Dataset:
     """Return leave-one-out probability integral transforms of the observations.
 
@@ -95,6 +97,7 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     return np.where(lost, np.nan, found), score
 
 
+@one_at_a_time
 def predictive_pit(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
     """Return probability integral transforms of new observations.
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.engines.ep.sweep import Problem, group_slices
@@ -32,6 +33,7 @@ _DETERMINED = 1e-9
 rounding of the difference of precisions."""
 
 
+@one_at_a_time
 def loo(
     idata: Container, model: pm.Model | None = None, *, var_name: str | None = None, groups: ArrayLike | None = None
 ) -> ElpdData:

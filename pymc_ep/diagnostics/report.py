@@ -9,6 +9,7 @@ import xarray as xr
 from scipy.special import ndtr
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import JointDraws, Posterior, SitePosterior
 from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
@@ -37,6 +38,7 @@ Absent = dict[str, str]
 """Maps names of absent results to the reason."""
 
 
+@one_at_a_time
 def diagnose(idata: Container, model: pm.Model | None = None) -> xr.Dataset:
     """Return diagnostics of an approximation, with a verdict in words.
 

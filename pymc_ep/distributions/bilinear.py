@@ -12,7 +12,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 
-from pymc_ep.distributions.counts import as_real
+from pymc_ep.distributions.counts import as_real, whole_observations
 from pymc_ep.distributions.positive_counts import PositiveCounts
 from pymc_ep.exceptions import InvalidDataError
 
@@ -80,17 +80,19 @@ class BilinearPoisson:
         link: str = "exp",
         alpha: Any = None,
         truncated: bool = False,
+        observed: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Add the variable to the model."""
         inverse = _inverse_link(name, link, alpha, truncated)
-        rate = inverse(_predictor(name, V, U, rows, cols, offset, kwargs.get("observed")))
+        observed = _cells_observed(name, observed)
+        rate = inverse(_predictor(name, V, U, rows, cols, offset, observed))
         alpha = _dispersion(name, alpha, rate)
         if truncated:
-            return PositiveCounts(name, _counts(rate, alpha), **kwargs)
+            return PositiveCounts(name, _counts(rate, alpha), observed=observed, **kwargs)
         if alpha is None:
-            return pm.Poisson(name, rate, **kwargs)
-        return pm.NegativeBinomial(name, mu=rate, alpha=alpha, **kwargs)
+            return pm.Poisson(name, rate, observed=observed, **kwargs)
+        return pm.NegativeBinomial(name, mu=rate, alpha=alpha, observed=observed, **kwargs)
 
     @classmethod
     def dist(
@@ -147,10 +149,13 @@ class BilinearBernoulli:
     ...     y = BilinearBernoulli("y", V, U, rows=[0, 1, 2], cols=[3, 3, 0], observed=[1, 0, 1])
     """
 
-    def __new__(cls, name: str, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, **kwargs: Any) -> Any:
+    def __new__(
+        cls, name: str, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, observed: Any = None, **kwargs: Any
+    ) -> Any:
         """Add the variable to the model."""
-        eta = _predictor(name, V, U, rows, cols, offset, kwargs.get("observed"))
-        return pm.Bernoulli(name, logit_p=eta, **kwargs)
+        observed = _cells_observed(name, observed)
+        eta = _predictor(name, V, U, rows, cols, offset, observed)
+        return pm.Bernoulli(name, logit_p=eta, observed=observed, **kwargs)
 
     @classmethod
     def dist(cls, V: Any, U: Any, rows: Any, cols: Any, *, offset: Any = 0.0, **kwargs: Any) -> Any:
@@ -195,8 +200,6 @@ def _predictor(name: str, V: Any, U: Any, rows: Any, cols: Any, offset: Any, obs
             f"{name!r} takes matrices of as many factors, but {left!r} and {right!r} have {widths[0]} and {widths[1]} "
             f"columns."
         )
-    if observed is not None and not isinstance(observed, Variable):
-        _require_whole(name, observed)
     lengths = [_length(part) for part in (*indices, observed)]
     known = {length for length in lengths if length is not None}
     if len(known) > 1:
@@ -248,8 +251,10 @@ def _dispersion(name: str, alpha: Any, rate: Any) -> Any:
     return graph
 
 
-def _require_whole(name: str, observed: Any) -> None:
-    """Raise for observations that are no vector of whole numbers: PyMC would truncate them to integers silently."""
+def _cells_observed(name: str, observed: Any) -> Any:
+    """Return observations as `whole_observations` does; raise for those that are no vector without gaps."""
+    if observed is None or isinstance(observed, Variable):
+        return observed
     if np.ndim(observed) != 1:
         raise InvalidDataError(f"{name!r} has observations of shape {np.shape(observed)}; give one for every cell.")
     values = np.ma.asarray(observed)
@@ -266,14 +271,7 @@ def _require_whole(name: str, observed: Any) -> None:
             f"{name!r} has no observation at index {int(np.argmax(missing))}; cells that are not given are missing, so "
             f"leave it out of rows, cols and observed."
         )
-    most = np.iinfo(np.int32).max
-    bad = (values.data != np.floor(values.data)) | (np.abs(values.data) > most)
-    if bad.any():
-        k = int(np.argmax(bad))
-        raise InvalidDataError(
-            f"{name!r} has the observation {values.data[k]} at index {k}, but its values are whole numbers of at most "
-            f"{most}; correct that cell."
-        )
+    return whole_observations(name, observed)
 
 
 def _require_index(name: str, what: str, index: Any, size: int | None) -> None:

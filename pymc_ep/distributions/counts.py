@@ -18,6 +18,7 @@ from pymc_ep.distributions.shapes import require_shape
 from pymc_ep.exceptions import InvalidDataError, at_index, first_index
 
 __all__ = [
+    "MOST",
     "CountDistribution",
     "PoissonLinkRV",
     "as_real",
@@ -25,8 +26,11 @@ __all__ = [
     "poisson_logcdf",
     "poisson_logp",
     "poisson_support_point",
+    "whole_observations",
 ]
 
+MOST = 2.0**53
+"""Largest count: from here on doubles, in which sites compute, skip whole numbers."""
 _STIRLING_FROM = 16
 
 
@@ -69,9 +73,8 @@ def _poisson_link_mean(op: PoissonLinkRV, rv: Any, rng: Any, size: Any, eta: Any
 class CountDistribution(Discrete):
     """A discrete distribution of a predictor eta, its first parameter, that checks its observations.
 
-    It raises for fractional observations, which PyMC would truncate to integers silently, and for a shape that eta
-    cannot have. Missing values (NaN or masked) are left to PyMC's imputation. Of symbolic observations only the shape
-    is checked.
+    It raises for observations that PyMC would change, see `whole_observations`, and for a shape that eta cannot have.
+    Missing values (NaN or masked) are left to PyMC's imputation. Of symbolic observations only the shape is checked.
     """
 
     def __new__(cls, name: str, *args: Any, observed: Any = None, **kwargs: Any) -> Any:
@@ -80,16 +83,40 @@ class CountDistribution(Discrete):
         if observed is not None and eta is not None:
             shape = observed.type.shape if isinstance(observed, Variable) else np.shape(observed)
             require_shape(name, shape, pt.as_tensor_variable(eta).type.shape)
-        if observed is not None and not isinstance(observed, Variable):
-            values = np.ma.filled(np.ma.asarray(observed).astype(float), np.nan)
-            fractional = np.isfinite(values) & (values != np.floor(values))
-            if fractional.any():
-                index = first_index(fractional)
-                raise InvalidDataError(
-                    f"{name!r} has the observation {values[index]}{at_index(index)}, but counts are whole numbers; "
-                    f"correct or remove that observation."
-                )
-        return super().__new__(cls, name, *args, observed=observed, **kwargs)
+        return super().__new__(cls, name, *args, observed=whole_observations(name, observed), **kwargs)
+
+
+def whole_observations(name: str, observed: Any) -> Any:
+    """Return observations as doubles, masked where missing; those that are symbolic or None as they are.
+
+    PyMC stores integers in 32 bits and truncates fractions, both silently. It leaves doubles as they are.
+
+    Raises
+    ------
+    InvalidDataError
+        For observations that are no whole numbers, or so large that a double does not hold them exactly.
+    """
+    if observed is None or isinstance(observed, Variable):
+        return observed
+    if hasattr(observed, "isnull") and hasattr(observed, "to_numpy"):  # pandas
+        observed = np.ma.masked_array(observed.to_numpy(), np.asarray(observed.isnull()))
+    given = np.ma.asarray(observed)
+    try:
+        values = np.where(np.ma.getmaskarray(given), np.nan, given.data).astype(float)
+    except (TypeError, ValueError):
+        raise InvalidDataError(
+            f"{name!r} has observations of type {given.dtype}, but counts are whole numbers; give an array of them."
+        ) from None
+    missing, fractional, large = np.isnan(values), values != np.floor(values), np.abs(values) > MOST
+    if (wrong := ~missing & (fractional | large)).any():
+        index = first_index(wrong)
+        wanted = "whole numbers of at most 2**53, where doubles end to be exact" if large[index] else "whole numbers"
+        raise InvalidDataError(
+            f"{name!r} has the observation {given.data[index]}{at_index(index)}, but counts are {wanted}; correct or "
+            f"remove that observation."
+        )
+    # Not NaN, which PyMC masks in turn but casts to an integer first, with a warning.
+    return np.ma.masked_array(np.nan_to_num(values), missing) if missing.any() else values
 
 
 def poisson_support_point(size: Any, rate: Any) -> Any:

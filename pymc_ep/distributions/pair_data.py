@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
 __all__ = ["SIDES", "as_counts", "packed_links", "packed_pairs", "require_others"]
@@ -121,14 +122,16 @@ def _packed_counts(name: str, observed: Any, shape: Sequence[int | None], sides:
 
 
 def _whole(what: str, values: np.ndarray, places: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
-    """Return values as integers; raise for the first that is no whole number."""
+    """Return values as integers; raise for the first that is no whole number that a double holds."""
     if values.dtype.kind not in "biuf":
         raise InvalidDataError(f"{what}es of type {values.dtype}; give whole numbers.")
-    bad = values != np.floor(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+    doubles = values.astype(np.float64)
+    bad = (doubles != np.floor(doubles)) | (np.abs(doubles) > MOST)
     if bad.any():
         k = np.unravel_index(int(np.argmax(bad)), values.shape)
         where = f"at row {k[0]}" if places is None else f"at row {places[0][k]} and column {places[1][k]}"
-        raise InvalidDataError(f"{what} {values[k]} {where}, which is no whole number; correct it.")
+        wrong = "is no whole number" if doubles[k] != np.floor(doubles[k]) else "is beyond 2**53"
+        raise InvalidDataError(f"{what} {values[k]} {where}, which {wrong}; correct it.")
     return values.astype(np.int64)
 
 

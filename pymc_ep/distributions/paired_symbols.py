@@ -353,4 +353,5 @@ def _observed(name: str, observed: Any, matrices: Sequence[Any]) -> tuple[Any, A
         rows = packed_links(name, observed, n_users)
     else:
         rows = packed_pairs(name, observed, (n_users, n_items))
-    return rows, int(rows[:, 2].sum() if rows.shape[1] == 3 else len(rows))
+    # Doubles, since PyMC stores integers in 32 bits.
+    return rows.astype(np.float64), int(rows[:, 2].sum() if rows.shape[1] == 3 else len(rows))

@@ -14,6 +14,7 @@ from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.basic import NegBinomialRV, PoissonRV
 
 from pymc_ep.compat import random_draw
+from pymc_ep.distributions.counts import whole_observations
 from pymc_ep.exceptions import UnsupportedModelError
 
 __all__ = ["PositiveCounts", "PositiveCountsRV"]
@@ -85,6 +86,10 @@ class PositiveCounts(pm.Truncated):
     """
 
     rv_op = PositiveCountsRV.rv_op
+
+    def __new__(cls, name: str, *args: Any, observed: Any = None, **kwargs: Any) -> Any:
+        """Check the observations, then add the variable to the model as PyMC does."""
+        return super().__new__(cls, name, *args, observed=whole_observations(name, observed), **kwargs)
 
     @classmethod
     def dist(cls, dist: Any, **kwargs: Any) -> Any:

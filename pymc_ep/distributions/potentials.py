@@ -13,6 +13,7 @@ from pytensor.tensor.random.basic import LaplaceRV, NormalRV, StudentTRV
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.concurrency import compiling
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 
 __all__ = ["Potential", "known_shape", "length_of", "read_potential", "require_positive", "static_shape"]
@@ -130,7 +131,8 @@ def length_of(parameter: Any) -> int | None:
 
 def _length(parameter: Any, axis: int) -> int | None:
     try:
-        return int(parameter.shape[axis].eval(mode=quick_mode()))
+        with compiling():
+            return int(parameter.shape[axis].eval(mode=quick_mode()))
     except (MissingInputError, NotImplementedError):
         return None
 
@@ -143,7 +145,8 @@ def static_shape(shape: Any) -> tuple[int, ...]:
     InvalidDataError
         For anything else.
     """
-    sides = [n.eval() if isinstance(n, Variable) else n for n in np.atleast_1d(np.array(shape, object))]
+    with compiling():
+        sides = [n.eval() if isinstance(n, Variable) else n for n in np.atleast_1d(np.array(shape, object))]
     try:
         return tuple(index(n) for n in sides)
     except TypeError:

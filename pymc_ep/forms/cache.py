@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import pytensor
 from pymc import Model
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_ep.compat import restore_observed
+from pymc_ep.concurrency import compiling
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.registry import entry_of, recognise
@@ -62,13 +62,13 @@ def compiled_form(
     key = (names, tuple(wanted), repr(compile_kwargs), variables)
     # The compiled functions hold for any lengths of dims and any initial values; only `restart` depends on these.
     # The graphs are small and evaluated once, so that compiling them to C would cost more than it saves.
-    with pytensor.config.change_flags(cxx=""):
+    with compiling(cxx=""):
         # The length of a dim that is set by data is a graph of these, neither a constant nor a shared variable.
         lengths = tuple(int(length.eval()) for length in model.dim_lengths.values())
     start = (lengths, repr(list(model.rvs_to_initial_values.values())))
     if key in known and known[key][1] == start:
         return known[key][0]
-    with pytensor.config.change_flags(cxx=""):
+    with compiling(cxx=""):
         form = known[key][0].form if key in known else recognise(model, names, wanted)
         entry = entry_of(form)
         values = initial_values(model, form.hyper_values)

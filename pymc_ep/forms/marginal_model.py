@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc import Model, Potential
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.contracts.form import Form
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.queries import depends_on
@@ -93,6 +93,6 @@ def unconstrained(model: Model, form: Form, draws: Mapping[str, np.ndarray]) -> 
         values.append(own[rv] if transform is None else transform.forward(own[rv], *rv.owner.inputs))
     values = graph_replace(values, own, strict=False)
     flat = pt.concatenate([v.ravel().astype("float64") for v in values])
-    function = pytensor.function(list(own.values()), flat, mode=numpy_mode(), on_unused_input="ignore")
+    function = compiled_function(own.values(), flat, mode=numpy_mode(), on_unused_input="ignore")
     columns = [np.asarray(draws[name], dtype=rv.dtype) for name, rv in zip(form.hyper_names, rvs)]
     return np.array([function(*row) for row in zip(*columns)])

@@ -1,12 +1,12 @@
 """Checks of adjacency matrices: conditions under which the precision matrix of an areal prior is nonsingular."""
 
 import numpy as np
-import pytensor
 from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import UnsupportedModelError
 
 __all__ = ["require_connected", "require_neighbours"]
@@ -45,4 +45,4 @@ def _value(adjacency: TensorVariable) -> np.ndarray | None:
     """Evaluate an adjacency matrix; None where it depends on other variables of the model."""
     if set(explicit_graph_inputs([adjacency])):
         return None
-    return np.asarray(pytensor.function([], adjacency, mode="FAST_COMPILE")())
+    return np.asarray(compiled_function([], adjacency, mode="FAST_COMPILE")())

@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.concurrency import CompiledFunction, compiled_function
 from pymc_ep.graphs.jacobian_products import batch
 from pymc_ep.numerics.interpolation.partial_correlations import PartialCorrelations
 
@@ -83,7 +83,7 @@ class HyperFunctions:
 
     form: Hyperparameters
     shallow_copy: Callable[[], Self]
-    function: Callable[..., Callable[..., Any]]
+    function: Callable[..., CompiledFunction]
 
     def restart(self, hyper_start: Sequence[np.ndarray]) -> None:
         """Replace the initial values, and so the shapes, of the hyperparameters."""
@@ -166,9 +166,9 @@ class DrawFunctions(HyperFunctions):
     form: LatentForm
     _kwargs: dict[str, Any]
 
-    def function(self, inputs: Iterable[TensorVariable], outputs: Any) -> Callable[..., Any]:
+    def function(self, inputs: Iterable[TensorVariable], outputs: Any) -> CompiledFunction:
         """Compile a function of the model's own variables."""
-        return pytensor.function(list(inputs), outputs, **self._kwargs)
+        return compiled_function(inputs, outputs, **self._kwargs)
 
     def evaluate(self, theta: np.ndarray, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return hyperparameters and Deterministics, (s, *shape), for s draws of theta and latent variables."""

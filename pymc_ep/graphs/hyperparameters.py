@@ -14,6 +14,7 @@ from pymc.pytensorf import replace_rng_nodes
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.concurrency import compiling
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.graphs.gaussian_variables import gaussian_of
 from pymc_ep.graphs.queries import depends_on
@@ -76,7 +77,8 @@ def initial_values(
         initval_strategies=model.rvs_to_initial_values | dict(overrides or {}),
         return_transformed=True,
     )
-    function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
+    with compiling():
+        function = compile_with_seed([], replace_rng_nodes(graphs), random_seed=random_seed, mode="FAST_COMPILE")
     found = dict(zip(behind, function()))
     return [found[rv] for rv in hyper]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
@@ -13,6 +12,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.graphs.families import Family, Link
 from pymc_ep.graphs.queries import (
@@ -101,7 +101,7 @@ class AffineTest:
         fixed = graph_replace([graph], at_point, strict=False)[0] if at_point else graph
         mode = quick_mode()
         mode = mode.including("local_remove_check_parameter") if without_checks else mode
-        return pytensor.function(list(arguments), fixed, mode=mode, on_unused_input="ignore")
+        return compiled_function(arguments, fixed, mode=mode, on_unused_input="ignore")
 
 
 class Found(NamedTuple):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Constant
@@ -19,6 +18,7 @@ from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_ep.compat import indices_of, inlined, numpy_mode, quick_mode
+from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.graphs.jacobian_products import pullback
 
 __all__ = [
@@ -194,7 +194,7 @@ def elementwise_function_of(graph: TensorVariable, variable: TensorVariable, blo
 
 def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
     """Return the values of graphs without random variables."""
-    return pytensor.function([], list(graphs), mode=quick_mode(), on_unused_input="ignore")()
+    return compiled_function([], graphs, mode=quick_mode(), on_unused_input="ignore")()
 
 
 _MIN_SIZE = 1000
@@ -210,8 +210,8 @@ def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]
     if not fixed:
         return list(graphs)
     mode = numpy_mode().excluding("topo_constant_folding")
-    with pytensor.config.change_flags(cxx=""):
-        values = pytensor.function([], fixed, mode=mode)()
+    with compiling(cxx=""):
+        values = compiled_function([], fixed, mode=mode)()
     found = {v: pt.constant(x, dtype=v.dtype) for v, x in zip(fixed, values) if x.size >= _MIN_SIZE}
     return graph_replace(list(graphs), found, strict=False) if found else list(graphs)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.link.c.op import OpenMPOp
 
 from pymc_ep.compat import c_mode
+from pymc_ep.concurrency import compiled_function
 
 __all__ = ["FLAT", "INDICES", "MATRIX", "NUMBER", "PLACES", "ArrayOp", "compiled_in_c"]
 
@@ -112,4 +112,4 @@ class ArrayOp(OpenMPOp):
 def compiled_in_c(op: ArrayOp) -> Any:
     """Return an Op as a function of arrays that runs its C body."""
     inputs = [pt.tensor(dtype=dtype, shape=(None,) * ndim) for dtype, ndim in op.types]
-    return pytensor.function(inputs, op(*inputs), mode=c_mode(), trust_input=False)
+    return compiled_function(inputs, op(*inputs), mode=c_mode())

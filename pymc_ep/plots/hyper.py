@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import Container, group, has_group, quick_mode
+from pymc_ep.concurrency import compiled_function, compiling
 from pymc_ep.diagnostics.agreement import flat_draws
 from pymc_ep.plots.axes import axes_for
 from pymc_ep.plots.intervals import hyper_names, labels_of
@@ -96,8 +96,8 @@ def _prior(model: pm.Model, name: str, element: int, at: np.ndarray) -> np.ndarr
     if variable.owner.op.ndim_supp or others.intersection(ancestors([variable])):
         return None
     value = variable.type()
-    with pytensor.config.change_flags(cxx=""):
-        density = pytensor.function([value], pm.logp(variable, value), mode=quick_mode(), on_unused_input="ignore")
+    with compiling(cxx=""):
+        density = compiled_function([value], pm.logp(variable, value), mode=quick_mode(), on_unused_input="ignore")
     shape = tuple(int(n) for n in model.eval_rv_shapes()[name])
     found = [np.exp(np.broadcast_to(density(np.full(shape, v)), shape).ravel()[element]) for v in at]
     return np.array(found)

@@ -10,6 +10,7 @@ from pymc.model.fgraph import clone_model
 
 from pymc_ep import compat
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import compiling
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.exceptions import UnsupportedModelError
 
@@ -51,7 +52,8 @@ def drawn_response(
             ) from error
         with own:
             pm.Deterministic(wanted, expected, dims=model.named_vars_to_dims.get(name))
-    drawn = pm.sample_posterior_predictive(idata, own, var_names=[wanted], random_seed=_SEED, progressbar=False)
+    with compiling():
+        drawn = pm.sample_posterior_predictive(idata, own, var_names=[wanted], random_seed=_SEED, progressbar=False)
     draws = compat.group(drawn, "posterior_predictive")[wanted]
     axes, rest = ("chain", "draw"), [dim for dim in draws.dims if dim not in ("chain", "draw")]
     values = draws.transpose(*axes, *rest).to_numpy()

@@ -9,6 +9,7 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import Likelihood, SiteForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.engines.ep.sweep import KNOWN
@@ -20,6 +21,7 @@ from pymc_ep.sites import CompiledSite, check_finite
 __all__ = ["AtPredictor", "at_predictor", "likelihoods", "log_predictive", "require_observations", "require_separate"]
 
 
+@one_at_a_time
 def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
     """Return log integrals of ``p(y* | f*) Q(f*)``, one for each new observation.
 

@@ -7,6 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.form import Likelihood
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
@@ -22,6 +23,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Default quantiles: the intervals of 90% and 50% that the plots draw, and the median."""
 
 
+@one_at_a_time
 def predict(
     idata: Container,
     model: pm.Model | None = None,

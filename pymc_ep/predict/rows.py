@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
@@ -45,6 +46,7 @@ class _Wanted(NamedTuple):
     labels: np.ndarray
 
 
+@one_at_a_time
 def recommend(
     idata: Container,
     model: pm.Model | None = None,
@@ -116,6 +118,7 @@ def recommend(
     )
 
 
+@one_at_a_time
 def rank_items(
     idata: Container,
     model: pm.Model | None = None,
@@ -194,6 +197,7 @@ def rank_items(
     )
 
 
+@one_at_a_time
 def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **rows: Any) -> xr.Dataset:
     """Return the nearest rows of the same matrix, such as items that the same users view.
 
@@ -247,6 +251,7 @@ def similar(idata: Container, model: pm.Model | None = None, *, n: int = 20, **r
     )
 
 
+@one_at_a_time
 def fold_in(idata: Container, model: pm.Model | None, data: Mapping[str, Any]) -> xr.Dataset:
     """Return the posterior of new rows of one matrix, such as new users, given the fitted rows of the other one.
 

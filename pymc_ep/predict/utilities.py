@@ -7,6 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.engines.options import check_whole
@@ -77,6 +78,7 @@ def ranked_users(
     return found.rename(user=fitted.dims[0]).assign_coords({fitted.dims[0]: labels})
 
 
+@one_at_a_time
 def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, **user: Any) -> xr.Dataset:
     """Return the comparisons of two items that would tell most of the utilities of a user.
 

@@ -1,15 +1,19 @@
 """Read the groups of a result, fresh or loaded from disk."""
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import xarray as xr
 
 from pymc_ep.compat import Container, group, group_names, has_group
+from pymc_ep.exceptions import at_index, first_index
 
 __all__ = ["fit_group", "fit_state", "hyper_modes", "posterior_moments", "settings"]
 
+_ALTERED = ", so it is not what pymc_ep.fit returned; pass that, or a file that was saved from it, or fit anew."
+_LARGEST = 1e150
+"""Bound on the numbers of a state: squares of larger ones overflow."""
 _MODE_PREFIX = "hyper_mode_"
 """Prefix of the modes of hyperparameters in the group ``fit``."""
 
@@ -20,9 +24,12 @@ def fit_group(container: Container) -> xr.Dataset:
     Raises
     ------
     ValueError
-        When the container has no such group.
+        When the container has no such group, or the group has no ``method``.
     """
-    return _own_group(container, "fit")
+    fit = _own_group(container, "fit")
+    if "method" not in fit.attrs:
+        raise ValueError(f"The group 'fit' of the result has no attribute 'method'{_ALTERED}")
+    return fit
 
 
 def fit_state(container: Container) -> dict[str, np.ndarray]:
@@ -31,11 +38,21 @@ def fit_state(container: Container) -> dict[str, np.ndarray]:
     Raises
     ------
     ValueError
-        When the container has no such group.
+        When the container has no such group, a number in it is not finite or too large for any fit, or, later, where an
+        array is asked for that is not in it.
     TypeError
         For an object that is not a container.
     """
-    return {str(name): field.to_numpy() for name, field in _own_group(container, "fit_state").data_vars.items()}
+    fields = _own_group(container, "fit_state").data_vars.items()
+    state = _Held("array", "fit_state", {str(name): field.to_numpy() for name, field in fields})
+    for name, values in state.items():
+        if values.dtype.kind == "f" and not (inside := np.abs(values.astype(np.float64, copy=False)) < _LARGEST).all():
+            index = first_index(~inside)
+            raise ValueError(
+                f"The array {name!r} in the group 'fit_state' of the result has the value "
+                f"{values[index]}{at_index(index)}{_ALTERED}"
+            )
+    return state
 
 
 def hyper_modes(container: Container) -> dict[str, xr.DataArray]:
@@ -69,9 +86,28 @@ def settings(container: Container) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        When the container has no group ``fit``.
+        When the container has no group ``fit``, or its settings cannot be read; later, where one is asked for that is
+        not in it.
     """
-    return json.loads(fit_group(container).attrs.get("settings", "{}"))
+    text = fit_group(container).attrs.get("settings", "{}")
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"The attribute 'settings' of the result's group 'fit' is no JSON object{_ALTERED}")
+    return _Held("setting", "fit", found)
+
+
+class _Held(dict[str, Any]):
+    """Parts of a group of a result, which say what is missing when it is asked for."""
+
+    def __init__(self, kind: str, group: str, parts: dict[str, Any]):
+        super().__init__(parts)
+        self._kind, self._group = kind, group
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ValueError(f"The group {self._group!r} of the result has no {self._kind} {name!r}{_ALTERED}")
 
 
 def _own_group(container: Container, name: str) -> xr.Dataset:

@@ -10,12 +10,12 @@ of the inner loop of a double loop (Seeger and Nickisch 2011).
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_ep.concurrency import compiled_property
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.sites.base import Site
 
@@ -100,12 +100,12 @@ class BoundFunctions:
         arguments = (y, eta, z, *parameters)
         return self.bounded(*arguments), self.bounded_parameter_gradient(*arguments)
 
-    @cached_property
+    @compiled_property
     def _bounded_function(self) -> Callable[..., Sequence[Any]]:
         inputs = self._vectors("y", "eta", "z")
         return self._function(inputs, [part + pt.zeros_like(inputs[1]) for part in self._bounded_graph(*inputs)])
 
-    @cached_property
+    @compiled_property
     def _bounded_gradient_function(self) -> Callable[..., Sequence[Any]]:
         inputs = self._vectors("y", "eta", "z")
         total = self._bounded_graph(*inputs).value.sum()

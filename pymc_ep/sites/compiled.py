@@ -6,7 +6,7 @@ returns log t and its slope.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.concurrency import compiled_function, compiled_property
 from pymc_ep.exceptions import NumericalError, at_index, first_index
 from pymc_ep.kernels.scalar_kernel import ScalarKernel
 from pymc_ep.numerics.backend.namespace import Array, is_jax
@@ -259,9 +260,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             return jax_function(inputs, outputs, _without_checks("JAX"))
         default = numpy_mode() if self.site.interpreted and self._mode is None else self._mode
         mode = _without_checks(default if mode is None else mode)
-        function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-        function.trust_input = True
-        return function
+        return compiled_function(inputs, outputs, trust_input=True, mode=mode, on_unused_input="ignore")
 
     def _log_density_function(self, shapes: tuple[tuple[int | None, int | None], ...]) -> Callable[..., Any]:
         """``(y, f, *parameters) -> log t`` of matrices that broadcast as `shapes` say.
@@ -287,17 +286,17 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
         inputs = self._vectors("y", "mean", "variance", "power")
         return inputs, self.site.tilted(*inputs, **self.options)
 
-    @cached_property
+    @compiled_property
     def _closed_function(self) -> Callable[..., Sequence[Any]]:
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, list(tilted))
 
-    @cached_property
+    @compiled_property
     def _closed_gradient_function(self) -> Callable[..., Sequence[Any]]:
         inputs, tilted = self._tilted_graph()
         return self._function(inputs, pytensor.grad(tilted.log_z.sum(), inputs[4:]))
 
-    @cached_property
+    @compiled_property
     def _derivatives_function(self) -> Callable[..., Sequence[Any]]:
         y, eta, *parameters = inputs = self._vectors("y", "eta")
         found = [self._log_t(y, eta, parameters)]

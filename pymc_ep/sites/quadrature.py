@@ -8,6 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc_ep.concurrency import compiled_property
 from pymc_ep.numerics.backend.namespace import Array, is_jax
 from pymc_ep.numerics.quadrature.gauss_hermite import known_smooth_nodes, seen_smooth_nodes
 from pymc_ep.numerics.quadrature.gauss_legendre import (
@@ -36,7 +37,7 @@ class QuadratureFunctions:
     _log_t: Callable[..., Any]
     _vectors: Callable[..., list[Any]]
 
-    @cached_property
+    @compiled_property
     def _density_function(self) -> Callable[..., Sequence[Any]]:
         """``(f, y, *parameters) -> log t, slope`` with f of shape (k, n) and the rest (n,)."""
         eta = pt.matrix("eta", dtype="float64")
@@ -44,7 +45,7 @@ class QuadratureFunctions:
         log_t = self._log_t(y, eta, parameters)
         return self._function([eta, y, *parameters], [log_t, pytensor.grad(log_t.sum(), eta)])
 
-    @cached_property
+    @compiled_property
     def _density_gradient_function(self) -> Callable[..., Sequence[Any]]:
         """``(f, w, y, *parameters) -> sum_k w_k d log t(f_k) / d parameter``, f and w of shape (k, n)."""
         eta, weight = pt.matrix("eta", dtype="float64"), pt.matrix("weight", dtype="float64")

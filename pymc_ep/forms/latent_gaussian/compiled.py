@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Any, Self
 
 import numpy as np
-import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.concurrency import compiling
 from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
@@ -301,7 +301,7 @@ class CompiledLatentGaussian(SiteFunctions):
         outputs = [batch(graph, rows) if rows else graph[None] for graph in graphs]
         # PyTensor 3.3 has a rewrite of solutions that fails on rows of identities. It is left out, as any that fails,
         # but would print a traceback.
-        with pytensor.config.change_flags(on_opt_error="ignore"):
+        with compiling(on_opt_error="ignore"):
             return self.function(rows.values(), outputs)
 
     def _of_rows(self, function: Callable[..., Any], thetas: np.ndarray) -> list[np.ndarray]:

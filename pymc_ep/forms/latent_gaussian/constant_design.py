@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 import scipy.sparse
-from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.concurrency import CompiledFunction
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.prior_moments import deviations_of, push
 from pymc_ep.forms.latent_gaussian.values import AffineMoments
@@ -176,7 +176,7 @@ class Design:
         Takes inputs and outputs, returns the compiled function.
     """
 
-    def __init__(self, form: LatentGaussian, compile_function: Callable[..., Function]):
+    def __init__(self, form: LatentGaussian, compile_function: Callable[..., CompiledFunction]):
         self._form = form
         self._compile = compile_function
         self._data: list[Any] | None = None
@@ -215,14 +215,14 @@ class Design:
         ]
 
     @cached_property
-    def _evaluate(self) -> Function:
+    def _evaluate(self) -> CompiledFunction:
         """Compiled function from rows of noise, one matrix a block, to `_graphs`."""
         return self._compile([*self._form.hyper_values, *self._units], self._graphs)
 
     @cached_property
     def _varying(self) -> set[str]:
         """Names of the targets whose maps depend on hyperparameters."""
-        graph = self._evaluate.maker.fgraph
+        graph = self._evaluate.graph
         hyper = set(graph.inputs[: len(self._form.hyper_values)])
         return {name for (name, _), out in zip(self._places, graph.outputs) if not hyper.isdisjoint(ancestors([out]))}
 
@@ -275,7 +275,9 @@ class Design:
         found, widths = self._probed(theta, shapes)
         sizes = [math.prod(shape) for shape in shapes]
         # A block whose rows are all known, or all evaluated, is given a row of zeros.
-        left = {place: [] for place in self._places if place not in found}
+        left: dict[tuple[str, int], list[scipy.sparse.csr_array]] = {
+            place: [] for place in self._places if place not in found
+        }
         wanted = {j for _, j in left}
         ends = [d if j in wanted else 0 for j, d in enumerate(sizes)]
         start, step = 0, max(1, _BATCH_SIZE // max(1, len(sizes) * sum(widths.values())))

@@ -16,6 +16,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.concurrency import CompiledFunction, compiled_function, compiling
 from pymc_ep.contracts.form import Likelihood, Representation
 from pymc_ep.distributions.shapes import shape_error
 from pymc_ep.engines.prior import FactorValues, Prior
@@ -276,12 +277,12 @@ class SiteFunctions(HyperFunctions, ABC):
 
     def function(
         self, inputs: Iterable[TensorVariable], outputs: TensorVariable | Sequence[TensorVariable]
-    ) -> Callable[..., Any]:
+    ) -> CompiledFunction:
         """Return a compiled function of the model's own variables."""
         # Functions run in NumPy, but PyTensor would compile C code to fold constants: seconds on a cold cache.
         flags = {"cxx": ""} if self._jax or self._chosen_mode is None else {}
-        with pytensor.config.change_flags(**flags):
-            return pytensor.function(list(inputs), outputs, **self._kwargs)
+        with compiling(**flags):
+            return compiled_function(inputs, outputs, **self._kwargs)
 
     @cached_property
     def _observed(self) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc import Model
 from pytensor.compile.builders import infer_shape
@@ -13,6 +12,7 @@ from pytensor.tensor.random.basic import DirichletRV, ExponentialRV, GammaRV, No
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.distributions.paired_symbols import PairedSymbolsRV
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.paired_symbols.form import (
@@ -176,7 +176,7 @@ def _proportional(model: Model, v: TensorVariable, tau: TensorVariable) -> bool:
         return False
     (length,), rng, stand_in = evaluated([tau.shape]), np.random.default_rng(0), tau.type()
     graph = graph_replace([sd], {tau: stand_in}, strict=False)[0]
-    ratio = pytensor.function([stand_in], 1.0 / (graph**2 * stand_in), mode=quick_mode())
+    ratio = compiled_function([stand_in], 1.0 / (graph**2 * stand_in), mode=quick_mode())
     ratios = [ratio(trial * rng.uniform(0.5, 2.0, size=length)) for trial in _TRIALS]
     return all(np.allclose(r, ratios[0], rtol=1e-9) for r in ratios)
 

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import graph_inputs
 
 from pymc_ep.compat import numpy_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.preferences.kernels import Curvature, DenseKernel, Kernel, LowRankKernel
 from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
@@ -238,7 +239,7 @@ class CompiledPreferences(DrawFunctions):
         # Constants are not evaluated at compilation, which would keep all steps to the kernel, each of its size.
         mode = get_mode(self._kwargs["mode"]).excluding("topo_constant_folding")
         parts = [part.astype("float64") for part in self.form.prior.kernel]
-        return pytensor.function(list(self.form.hyper_values), parts, **(self._kwargs | {"mode": mode}))
+        return compiled_function(self.form.hyper_values, parts, **(self._kwargs | {"mode": mode}))
 
     @cached_property
     def _log_priors(self) -> Callable[..., Any]:

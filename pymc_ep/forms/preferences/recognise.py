@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
@@ -17,6 +16,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import indexed_first, quick_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.distributions.preference_utility import LowRankUtilityRV, PreferenceUtilityRV
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.form import ComparisonGroup, Preferences, PriorGraphs
@@ -167,7 +167,7 @@ def _comparisons(
             f"or logit probabilities, or use pm.sample."
         )
     x = np.random.default_rng(0).standard_normal(shape)
-    function = pytensor.function([difference, *values], site.predictor, mode=quick_mode(), on_unused_input="ignore")
+    function = compiled_function([difference, *values], site.predictor, mode=quick_mode(), on_unused_input="ignore")
     at = function(x, *start.values())
     signs = [sign for sign in (1.0, -1.0) if np.shape(at) == shape and np.allclose(at, sign * x, rtol=1e-6)]
     if not signs:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, cached_property, partial
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -357,25 +356,18 @@ class LinearPredictors:
     ) -> tuple[Callable[..., Any], list[str]]:
         """Compile a function of hyperparameters and `inputs`; also return the hyperparameters it depends on."""
         function = self._compile([*self._form.hyper_values, *inputs], self._form.at_zero_noise(output))
-        graph = function.maker.fgraph
+        graph = function.graph
         return function, [name for name, v in zip(self._form.hyper_names, graph.inputs) if graph.clients[v]]
 
     def _constant(self, function: Callable[..., Any], moving: Sequence[str]) -> Callable[..., Any]:
-        """Return the function made thread-safe; raise if it depends on a hyperparameter."""
+        """Return the function, or raise if it depends on a hyperparameter."""
         if moving:
             names = ", ".join(repr(block.name) for block in self._form.blocks)
             raise UnsupportedModelError(
                 f"The hyperparameter {moving[0]!r} takes part in a linear map of {names}. Sparse linear models need "
                 f"maps that are constant: put a scale into the potential of the SparseField, or the noise, instead."
             )
-        # A compiled function stores its inputs in itself, so that calls must not overlap.
-        lock = Lock()
-
-        def one_at_a_time(*inputs: np.ndarray) -> np.ndarray:
-            with lock:
-                return function(*inputs)
-
-        return one_at_a_time
+        return function
 
 
 def _root_of_diagonal(diagonal: np.ndarray, shift: float) -> Product:

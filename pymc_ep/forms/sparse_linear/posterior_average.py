@@ -177,10 +177,10 @@ def rebuild_average(
 ) -> OnGrid | PosteriorAverage:
     """Return the posterior of a saved state: an average if it has translated grids."""
     grids = {name.removeprefix(_GRID): value for name, value in state.items() if name.startswith(_GRID)}
+    if not grids:
+        return rebuild_one(form, state)
     own = {name: value for name, value in state.items() if not name.startswith(_GRID)}
     parts = [rebuild_one(form, own)]
-    if not grids:
-        return parts[0]
     count = len(next(iter(grids.values())))
     for k, moved in enumerate(translations_of(form, count + 1)):
         parts.append(rebuild_one(moved, own | {name: value[k] for name, value in grids.items()}))

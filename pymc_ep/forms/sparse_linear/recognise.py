@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc import Model
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.distributions.sparse_field import SparseFieldRV
 from pymc_ep.distributions.wavelet_tree import WaveletTreeRV, each_probability
 from pymc_ep.exceptions import UnsupportedModelError
@@ -83,7 +83,7 @@ def _require_signed(group: SiteGroup) -> None:
         return
     eta = pt.dvector("eta")
     values = [pt.constant(_PARAMETER)] * len(group.parameters)
-    density = pytensor.function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
+    density = compiled_function([eta], group.site.logp(pt.constant(1.0), eta, *values), mode=quick_mode())
     with np.errstate(all="ignore"):
         here, there = density(_PREDICTORS), density(-_PREDICTORS)
     if np.all(np.isfinite(here)) and np.ptp(here) > 0 and np.allclose(here, there, rtol=1e-10, atol=0.0):

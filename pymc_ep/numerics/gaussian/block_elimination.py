@@ -11,7 +11,7 @@ and W_S.
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -124,7 +124,7 @@ class Rows:
 
     def inner(self, values: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return, for each size k, the rows with such a block, these blocks, and their entries, (rows, k)."""
-        out = []
+        out: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for rows, of_size, entry, at in self._by_size:
             entries = np.zeros((len(rows), self.blocks.members[len(out)].shape[1]))
             entries[at] = values[self._inner[entry]]
@@ -144,8 +144,8 @@ class Rows:
             first += m
         return out
 
-    def outer(self, values: np.ndarray) -> np.ndarray | scipy.sparse.csr_array:
-        """Return the entries in the border, (n, t)."""
+    def outer(self, values: np.ndarray) -> Any:
+        """Return the entries in the border, (n, t): a matrix if `dense`, else in compressed rows."""
         shape = self.shape[0], len(self.blocks.border)
         own = values[self._outer]
         if self.dense:

@@ -99,7 +99,7 @@ class BlockPosterior(CoefficientPosterior):
         """Return B^{-1} b, (p,)."""
         return self.whitener.transposed_times(self.whitener.times(b))
 
-    def remaining_variance(self, cross: np.ndarray, prior_variance: np.ndarray) -> np.ndarray:
+    def remaining_variance(self, cross: Any, prior_variance: np.ndarray) -> np.ndarray:
         """Return the posterior variances, (d,), of x = C v, for C = `cross`, (d, p), dense or sparse."""
         sparse = scipy.sparse.issparse(cross)
         if sparse and (rows := self.whitener.blocks.rows(cross)).single:

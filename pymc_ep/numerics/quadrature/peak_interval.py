@@ -75,7 +75,8 @@ def _mode(density: Callable, mean: Array, variance: Array, power: Array, xp: Mod
         beyond = ~(rise > 0)
         low, high = xp.max(xp.where(beyond, low, point), axis=0), xp.min(xp.where(beyond, point, high), axis=0)
         rise_low = xp.min(xp.where(beyond, rise_low, rise), axis=0)
-        rise_high = xp.min(xp.where(beyond, -rise, rise_high), axis=0)
+        # Far beyond the mode a density may be too small to have a slope, which says nothing about how far.
+        rise_high = xp.min(xp.where(beyond, xp.where(xp.isnan(rise), np.inf, -rise), rise_high), axis=0)
         return low, high, rise_low, rise_high, count + 1
 
     state = low, high, rise, xp.full_like(mean, np.inf), 0

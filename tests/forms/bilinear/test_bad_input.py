@@ -26,7 +26,7 @@ def shaped(left=(3, 2), right=(4, 2)):
         ({"cols": np.ma.array([1, 0], mask=[0, 1])}, "cols that are masked at index 1"),
         ({"observed": [1.0, 1.5]}, r"observation 1\.5 at index 1.*whole numbers"),
         ({"observed": [np.inf, 1.0]}, "observation inf at index 0"),
-        ({"observed": [1, 2**32 + 5]}, "observation 4294967301 at index 1.*at most 2147483647"),
+        ({"observed": [1, 2**53 + 2]}, r"observation 9007199254740994 at index 1.*at most 2\*\*53"),
         ({"observed": [1.0, np.nan]}, "'y' has no observation at index 1.*leave it out"),
         ({"observed": np.ma.array([1, 2], mask=[1, 0])}, "'y' has no observation at index 0"),
         ({"observed": 3}, r"observations of shape \(\)"),

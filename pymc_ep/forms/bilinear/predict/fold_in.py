@@ -62,7 +62,7 @@ def fold_in(
             f"{int((~best.converged).sum())} of {len(best.converged)} new rows of {name!r} did not converge; "
             f"'{name}_converged' tells which.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return _dataset(model, posterior, new, best, own, dims[own], counts)
 

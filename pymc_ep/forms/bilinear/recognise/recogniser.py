@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc import Model
 from pymc.distributions.truncated import TruncatedRV
@@ -14,6 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.compat import quick_mode, random_draw
+from pymc_ep.concurrency import compiled_function
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError, at_index, first_index
 from pymc_ep.forms.bilinear.form import Bilinear, CellGroup
 from pymc_ep.forms.bilinear.recognise.biases import with_biases
@@ -301,7 +301,7 @@ def _require_plain(
 ) -> None:
     """Raise unless a predictor equals `stand_in`, element by element, plus terms that do not depend on it."""
     values = list(point)
-    function = pytensor.function([stand_in, *values], predictor, mode=quick_mode(), on_unused_input="ignore")
+    function = compiled_function([stand_in, *values], predictor, mode=quick_mode(), on_unused_input="ignore")
     rng = np.random.default_rng(0)
     # Away from the start as well, where a learned factor may happen to be one.
     for shift in (0.0, 0.1):

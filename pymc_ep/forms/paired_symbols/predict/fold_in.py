@@ -70,7 +70,7 @@ def fold_in(
             f"{int((~found.converged).sum())} of {n_new} new rows of {own.factors.name!r} did not converge; "
             f"'{own.factors.name}_converged' tells which.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     indices = (new, others) if side == 0 else (others, new)
     return _dataset(model, own, name, dims[side], found, pairs.users, (*indices, counts))

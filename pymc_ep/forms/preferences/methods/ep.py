@@ -149,7 +149,7 @@ def _require_memory(form: CompiledPreferences, compared: ComparedUsers) -> None:
 def _first_factors(call: Call[CompiledPreferences], compared: ComparedUsers, digest: np.ndarray) -> UserFactors:
     """Return factors of one, or those of an earlier fit of the same comparisons."""
     first, start = UserFactors.first(compared.comparisons), call.start or {}
-    if not np.array_equal(start.get("comparisons"), digest):
+    if "comparisons" not in start or not np.array_equal(start["comparisons"], digest):
         return first
     return first._replace(sites=Sites(start["shift"][compared.order], start["precision"][compared.order]))
 
