@@ -1,5 +1,6 @@
 """Queries on a model's graph: dependence, affineness, elementwise structure and constants."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -197,6 +198,8 @@ def evaluated(graphs: Sequence[TensorVariable]) -> list[np.ndarray]:
     return compiled_function([], graphs, mode=quick_mode(), on_unused_input="ignore")()
 
 
+_MOST_SIZE = 2**25
+"""Size of a constant array above which it stays a graph, 256 MiB: a fit may yet be refused for its memory."""
 _MIN_SIZE = 1000
 """Size of a constant array from which it is evaluated here, once for all functions of a form.
 
@@ -206,7 +209,7 @@ at 5000 points. Below 1000 numbers that is cheap, and the graph keeps the struct
 
 def evaluate_constants(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return graphs with large arrays that depend on constants alone replaced by their values."""
-    fixed = _maximal_constants(graphs)
+    fixed = [v for v in _maximal_constants(graphs) if None in v.type.shape or math.prod(v.type.shape) <= _MOST_SIZE]
     if not fixed:
         return list(graphs)
     mode = numpy_mode().excluding("topo_constant_folding")

@@ -7,6 +7,8 @@ from pymc_ep.exceptions import InvalidDataError
 
 __all__ = ["require_memory"]
 
+_GROUP = Path("/sys/fs/cgroup")
+"""Folder of the control group of this process, as a container sees it."""
 _FREE = 0.8
 """Largest share of the free memory for one computation: the rest is for the model, the draws and other processes."""
 
@@ -35,8 +37,26 @@ def require_memory(needed: int, what: str, how: str, cure: str) -> None:
 def _free_memory() -> int | None:
     """Return the available memory in bytes, or None where the system does not report it.
 
-    On Linux that includes caches which can be reclaimed; elsewhere all memory counts as available.
+    On Linux that includes caches which can be reclaimed, and is limited by the control group of a container; elsewhere
+    all memory counts as available.
     """
+    known = [size for size in (_free_of_machine(), _free_of_group()) if size is not None]
+    return min(known) if known else None
+
+
+def _free_of_group() -> int | None:
+    """Return what a control group, of version 2, leaves of its memory; None without a limit."""
+    try:
+        limit, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        with (_GROUP / "memory.stat").open() as lines:
+            cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    except (OSError, StopIteration, ValueError):
+        # Without a limit there is the word "max".
+        return None
+    return max(0, limit - used + cached)
+
+
+def _free_of_machine() -> int | None:
     try:
         with Path("/proc/meminfo").open() as lines:
             return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))

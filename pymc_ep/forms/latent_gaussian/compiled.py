@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.concurrency import compiling
 from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
+from pymc_ep.forms.latent_gaussian.cost import cost_of
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import MOST_COEFFICIENTS, Solver, choose_solver
@@ -46,22 +47,24 @@ class CompiledLatentGaussian(SiteFunctions):
         coefficients = int(self._coefficients(*self.unpack(self.start)).sum())
         flat = [b.name for b in self.form.blocks if b.flat]
         independent = all(self.independent)
-        self._sizes = observations, coefficients
+        self.sizes = observations, coefficients
+        """Numbers of observations and of coefficients."""
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=independent)
         if solver == "auto" and self.solver.name == "observations" and independent:
             dense, self.solver = self.solver, choose_solver("coefficients", observations, coefficients, flat)
-            if coefficients > MOST_COEFFICIENTS * observations or self._blocks() is None:
+            if coefficients > MOST_COEFFICIENTS * observations or self.blocks is None:
                 self.solver = dense
 
     @property
     def work(self) -> float:
         """Multiplications of the largest matrix product in a fit: n^3, or n p^2 for p coefficients that all couple."""
-        observations, coefficients = self._sizes
-        if (blocks := self._blocks()) is not None:
+        observations, coefficients = self.sizes
+        if (blocks := self.blocks) is not None:
             return blocks.work
         return float(observations) * (observations if self.solver.name == "observations" else coefficients) ** 2
 
-    def _blocks(self) -> Blocks | None:
+    @property
+    def blocks(self) -> Blocks | None:
         """Return the division of the coefficients, for the current data; None where there is none."""
         design = self._design()
         return None if design is None else design.blocks
@@ -197,9 +200,10 @@ class CompiledLatentGaussian(SiteFunctions):
             if not block.observation_noise:
                 lines.append(f"latent           {block.name}: {int(np.prod(shape))} values, {how}")
         lines += self._describe_groups()
-        blocks = self._blocks()
+        blocks = self.blocks
         how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
         lines.append(f"solver           {how}; operator: the model's own graph")
+        lines.append(f"cost             {cost_of(self).sentence}")
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:

@@ -10,6 +10,8 @@ from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
+from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
+from pymc_ep.forms.latent_gaussian.cost import foresee
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
 from pymc_ep.forms.latent_gaussian.methods.solution import (
     conditional_solution,
@@ -62,8 +64,10 @@ class Fitted(NamedTuple):
     settings: dict[str, Any]
 
 
-def solve(call: Call[SiteFunctions]) -> Solution:
+def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
+    call.form.solve_in(call.options.get("solver", OPTIONS["solver"]))
+    foresee(call.form, call.hyper)
     fit = fitted(call, checked(OPTIONS | call.options))
     if fit.integral is not None:
         solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
