@@ -165,13 +165,15 @@ def _why_no_spread(evidence: Evidence, hessian: np.ndarray, clean: bool) -> str:
     if not clean:
         return "a fit next to the mode of the hyperparameters did not converge; they are held at the mode"
     eigenvalues = scipy.linalg.eigvalsh(hessian)
-    if eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
+    # By the curvature itself first: rounding may make one negative that is nearly zero.
+    flat = evidence.form.transformed & (np.abs(hessian.diagonal()) < WIDEST**-2)
+    if not flat.any() and eigenvalues[0] <= 1e-12 * max(1.0, eigenvalues[-1]):
         return (
             "the curvature at the mode of the hyperparameters is not positive (an optimum at a boundary, or a flat "
             "direction); they are held at the mode"
         )
-    spread = np.sqrt(np.linalg.inv(hessian).diagonal())
-    flat = evidence.form.transformed & (spread > WIDEST)
+    if not flat.any():
+        flat = evidence.form.transformed & (np.sqrt(np.linalg.inv(hessian).diagonal()) > WIDEST)
     if flat.any():
         return (
             f"the evidence hardly depends on {', '.join(hyper_names_of(evidence, flat))} at the mode (an optimum at a "

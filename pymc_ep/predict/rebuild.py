@@ -14,7 +14,7 @@ from pymc_ep.forms import compiled_form, entry_of, get_method
 from pymc_ep.forms.registry import Predictions, solved_by
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
-from pymc_ep.results import fit_group, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.unchanged import require_unchanged
 
 __all__ = ["own_predictions", "posterior_of", "single_posterior_of"]
@@ -49,7 +49,7 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
                 f"another variable now. Set the data of the fit again, and put what is new into a variable of its own, "
                 f"such as a gp.conditional; or fit anew."
             )
-    method = get_method(fit_group(idata).attrs["method"], form.form)
+    method = get_method(fit_method(idata), form.form)
     return cast(SitePosterior, method.rebuild(fitted, fit_state(idata)))
 
 
@@ -60,7 +60,7 @@ def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[st
     if not entry_of(form.form).gaussian:
         raise UnsupportedModelError(_why_not_gaussian(form))
     cast(CompiledSiteForm, form).solve_in(settings(idata).get("solver", "auto"))
-    method = get_method(fit_group(idata).attrs["method"], form.form)
+    method = get_method(fit_method(idata), form.form)
     n, p = sum(y.size for y in form.observed()), form.start.size
     if state["shift"].size != n or state["theta"].size != p:
         raise ValueError(
@@ -89,7 +89,7 @@ def _why_not_gaussian(form: CompiledForm) -> str:
 
 def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
     """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
-    if all(entry.predictions is None for entry in solved_by(fit_group(idata).attrs["method"])):
+    if all(entry.predictions is None for entry in solved_by(fit_method(idata))):
         # Nothing is compiled for this question alone.
         return None
     return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions

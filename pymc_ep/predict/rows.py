@@ -15,7 +15,7 @@ from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of
 from pymc_ep.forms.registry import solved_by
 from pymc_ep.predict.utilities import fitted_utilities, ranked_users
-from pymc_ep.results import fit_group, settings
+from pymc_ep.results import fit_method, settings
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
 
 __all__ = ["fold_in", "rank_items", "recommend", "similar"]
@@ -314,7 +314,7 @@ def _score(fitted: _Fitted, side: int, by: str | None) -> str:
 def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.Model, _Fitted]:
     """Return the model and its fit; raise unless it has two matrices of rows."""
     model = pm.modelcontext(model)
-    method = fit_group(idata).attrs["method"]
+    method = fit_method(idata)
     form = None
     if any(entry.row_predictions is not None for entry in solved_by(method)):
         form = compiled_form(model, settings(idata)["latent"])

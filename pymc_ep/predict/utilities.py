@@ -14,7 +14,7 @@ from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of
 from pymc_ep.forms.registry import solved_by
-from pymc_ep.results import fit_group, settings
+from pymc_ep.results import fit_method, settings
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 
@@ -54,7 +54,7 @@ class FittedUtilities(NamedTuple):
 
 def fitted_utilities(idata: Container, model: pm.Model) -> FittedUtilities | None:
     """Return a fit of utilities; None for a fit of another model."""
-    if not any(entry.utility_predictions is not None for entry in solved_by(fit_group(idata).attrs["method"])):
+    if not any(entry.utility_predictions is not None for entry in solved_by(fit_method(idata))):
         return None
     form = compiled_form(model, settings(idata)["latent"])
     predictions = entry_of(form.form).utility_predictions
@@ -117,7 +117,7 @@ def next_pairs(idata: Container, model: pm.Model | None = None, *, n: int = 5, *
     if fitted is None:
         raise UnsupportedModelError(
             f"next_pairs takes fits of models with a PreferenceUtility, but this is a fit by "
-            f"{fit_group(idata).attrs['method']!r} of another model."
+            f"{fit_method(idata)!r} of another model."
         )
     users, _ = fitted.users(model, user, "next_pairs")
     if len(users) != 1:

@@ -1,7 +1,7 @@
 """Layout of the ArviZ container: how a solution is written into it and read back."""
 
 from pymc_ep.results.container import build_container, check_dims, labelled, model_dims
-from pymc_ep.results.reading import fit_group, fit_state, hyper_modes, posterior_moments, settings
+from pymc_ep.results.reading import fit_group, fit_method, fit_state, hyper_modes, posterior_moments, settings
 from pymc_ep.results.writing import STORED_NUMBERS, layout_of, write_solution
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "build_container",
     "check_dims",
     "fit_group",
+    "fit_method",
     "fit_state",
     "hyper_modes",
     "labelled",

@@ -9,7 +9,7 @@ import xarray as xr
 from pymc_ep.compat import Container, group, group_names, has_group
 from pymc_ep.exceptions import at_index, first_index
 
-__all__ = ["fit_group", "fit_state", "hyper_modes", "posterior_moments", "settings"]
+__all__ = ["fit_group", "fit_method", "fit_state", "hyper_modes", "posterior_moments", "settings"]
 
 _ALTERED = ", so it is not what pymc_ep.fit returned; pass that, or a file that was saved from it, or fit anew."
 _LARGEST = 1e150
@@ -24,12 +24,23 @@ def fit_group(container: Container) -> xr.Dataset:
     Raises
     ------
     ValueError
-        When the container has no such group, or the group has no ``method``.
+        When the container has no such group.
     """
-    fit = _own_group(container, "fit")
+    return _own_group(container, "fit")
+
+
+def fit_method(container: Container) -> str:
+    """Return the name of the method that fitted.
+
+    Raises
+    ------
+    ValueError
+        When the container has no group ``fit``, or that names no method.
+    """
+    fit = fit_group(container)
     if "method" not in fit.attrs:
         raise ValueError(f"The group 'fit' of the result has no attribute 'method'{_ALTERED}")
-    return fit
+    return fit.attrs["method"]
 
 
 def fit_state(container: Container) -> dict[str, np.ndarray]:

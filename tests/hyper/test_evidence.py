@@ -10,7 +10,8 @@ import scipy.special
 import pymc_ep as pmep
 from pymc_ep.engines.ep.engine import EP
 from pymc_ep.forms import compiled_form
-from pymc_ep.hyper.evidence.evidence import Evidence
+from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.hyper.evidence.evidence import Evidence, evidence_of
 
 X = np.linspace(0.0, 4.0, 9)[:, None]
 COUNTS = np.array([0, 1, 3, 2, 0, 1, 4, 2, 1])
@@ -122,3 +123,21 @@ def test_gaussian_evidence_is_the_marginal_likelihood():
     np.testing.assert_allclose(at.value, closed_form(theta), rtol=1e-8)
     slope = [closed_form(theta + 1e-30j * unit).imag / 1e-30 for unit in np.eye(4)]
     np.testing.assert_allclose(evidence.gradient(at), slope, rtol=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 3e-7, 1e-8])
+@pytest.mark.parametrize("solver", ["observations", "coefficients"])
+def test_the_gradient_of_a_noise_scale_far_below_the_priors(sigma, solver):
+    """Cavities of Gaussian sites are flat there; differences of the density of the data, to 50 digits."""
+    n, sd = 6, 0.7
+    y = np.sin(np.arange(n))
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Normal("y", pm.Normal("f", 0.0, sd, shape=n), scale, observed=y)
+    form = compiled_form(model)
+    evidence = evidence_of(form, OPTIONS | {"solver": solver}, density="none")
+    gradient = evidence.gradient(evidence.at(np.log([sigma])))
+    # log N(y; 0, sd^2 + sigma^2) in log sigma.
+    total = sd**2 + sigma**2
+    expected = np.sum(y**2 / total - 1.0) * sigma**2 / total
+    np.testing.assert_allclose(gradient, [expected], rtol=1e-5, atol=1e-7)

@@ -58,7 +58,7 @@ def test_a_noise_scale_without_a_floor_is_no_convergence():
     assert not bool(fit["converged"])
     # The search did not end, the last fit did: what comes first is not that something converged.
     assert re.match(r"hyperparameters not settled after \d+ evaluations: ", fit.attrs["status"])
-    assert re.search(r"; at the values of the result EP itself converged: ", fit.attrs["status"])
+    assert re.search(r"; at the values of the result EP itself converged( to rounding)?: ", fit.attrs["status"])
 
 
 def test_a_covariance_that_turns_indefinite_on_the_way():

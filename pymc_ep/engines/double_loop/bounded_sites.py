@@ -91,12 +91,12 @@ class FactorSites:
     def __init__(self, form: FactorForm):
         self.form = form
         self.sites = form.sites
-        self.observed = tuple(form.residuals())
-        self.slices = group_slices(self.observed)
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:
                 raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
+        self.observed = tuple(form.residuals())
+        self.slices = group_slices(self.observed)
 
     def prior(self, theta: np.ndarray) -> FactorValues:
         """Evaluate the form at `theta`, (p,); raise for values that are not finite or outside their domain."""

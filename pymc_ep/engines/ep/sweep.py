@@ -12,6 +12,7 @@ from pymc_ep.sites.base import Tilted
 from pymc_ep.sites.compiled import CompiledSite
 
 __all__ = [
+    "FLAT",
     "KNOWN",
     "Problem",
     "Sweep",
@@ -28,7 +29,7 @@ KNOWN = 1e-12
 """Cavity variance that replaces 0 in the moments of a site whose predictor is known. Its value is immaterial: no
 posterior moment and no moment of another site depends on it."""
 
-_FLAT = 1e-9
+FLAT = 1e-9
 """Share 1 - pi_i V_i of the posterior precision below which the cavity of a Gaussian site counts as flat or improper.
 Well above the rounding of that difference, and far below the share of any site that matters."""
 _MATCHED = 0.03
@@ -97,17 +98,23 @@ class Sweep(NamedTuple):
 
 
 def cavities(
-    posterior: GaussianPosterior, shift: Array, precision: Array, power: float, exact: Array = False
+    posterior: GaussianPosterior,
+    shift: Array,
+    precision: Array,
+    power: float,
+    exact: Array = False,
+    flat: float = 1.0,
 ) -> tuple[Any, Any]:
     """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
 
     `exact`, (n,) of bool, marks Gaussian sites. No result depends on the cavity variance of these: the evidence takes
     log t at the posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures
-    with two peaks, have a negative precision in all. It is then replaced by the posterior.
+    with two peaks, have a negative precision in all. It is then replaced by the posterior, or by what has `flat` of its
+    precision: the gradient in a parameter of the site, at a fixed cavity, is the right one where that is small.
     """
     xp = namespace(posterior.mean)
     kept = (1.0 - power) + power * posterior.remainder
-    kept = xp.where(exact & (kept <= _FLAT), 1.0, kept)
+    kept = xp.where(exact & (kept <= FLAT), flat, kept)
     variance = posterior.variance / kept
     return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
 

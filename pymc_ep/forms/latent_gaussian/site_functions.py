@@ -184,7 +184,9 @@ class SiteFunctions(HyperFunctions, ABC):
 
     def residuals(self) -> list[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""
-        return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
+        # The site names an infinite observation.
+        with np.errstate(invalid="ignore"):
+            return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
 
     def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
         """Return the fields of `prior` other than `gaussian`, and the arrays from which `gaussian` is built."""

@@ -9,7 +9,7 @@ from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Checkpoint
 from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.ep.sweep import Problem, group_slices
+from pymc_ep.engines.ep.sweep import FLAT, Problem, cavities, group_slices
 from pymc_ep.engines.interrupt import Interrupted
 from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
@@ -151,13 +151,13 @@ class Evidence:
         self._checked = False
         if engine.schedule == "sequential":
             require_parallel(form.form.factors)
-        self.observed = tuple(form.residuals())
-        self._origins = np.concatenate(form.origins())
-        self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
         for group, y in zip(form.form.factors, form.observed()):
             if y.size == 0:
                 raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
+        self.observed = tuple(form.residuals())
+        self._origins = np.concatenate(form.origins())
+        self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
     def at(self, theta: np.ndarray, start: tuple[np.ndarray, np.ndarray] | None = None) -> EvidenceAt:
         """Fit at unconstrained hyperparameters `theta`, (p,), from sites `start`, (n,) each, or the form's first ones.
@@ -276,6 +276,7 @@ class Evidence:
         found, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
+        gaussian = cavities(found.posterior, *at.sites, power, exact=True, flat=FLAT)
         for site, varies, y, parameters, here in zip(
             self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
         ):
@@ -283,7 +284,8 @@ class Evidence:
                 # Compiling the parameter gradient may take seconds.
                 out.append(tuple(np.zeros(len(y)) for _ in parameters))
                 continue
-            cavity = found.cavity_mean[here], found.cavity_variance[here]
+            cavity = gaussian if site.site.gaussian else (found.cavity_mean, found.cavity_variance)
+            cavity = tuple(part[here] for part in cavity)
             out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
         return out
 

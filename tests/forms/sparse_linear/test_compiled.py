@@ -99,7 +99,12 @@ def test_prior_at_two_values_of_the_hyperparameters(made):
         prior = form.prior(theta_of(form, tau, shift))
         n, m = len(matrices["blur"]), len(matrices["pixels"])
         expected = np.concatenate(
-            [matrices["background"] * shift + 2.0, np.zeros(m), np.zeros(len(matrices["gradient"])), np.zeros(5)]
+            [
+                matrices["background"] * shift + 2.0,
+                -form.observed()[1],
+                np.zeros(len(matrices["gradient"])),
+                np.zeros(5),
+            ]
         )
         np.testing.assert_allclose(prior.mean, expected, atol=1e-13)
         assert prior.mean.shape == (n + m + 31 + 5,)
@@ -121,9 +126,10 @@ def test_factors_multiply_to_the_models_density(made):
     prior, x = form.prior(theta), np.abs(RNG.normal(size=25)) + 1.0
     eta = prior.mean + form.linear.forward(x)
     total, start = prior.log_prior + prior.log_excess - 25 * FLAT, 0
-    for site, y, parameters in zip(form.sites, form.observed(), prior.parameters):
+    # Predictors of Gaussian pixels are counted from these.
+    for site, y, parameters in zip(form.sites, form.residuals(), prior.parameters):
         here = eta[start : start + y.size]
-        total += np.sum(site.log_density(y.ravel(), here, *parameters))
+        total += np.sum(site.log_density(y, here, *parameters))
         start += y.size
     point = {"u": x[:20].reshape(SHAPE), "v": x[20:24], "level": x[24] + 2.0}
     logp = model.compile_logp(mode=numpy_mode(), jacobian=False)

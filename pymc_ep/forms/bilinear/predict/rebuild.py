@@ -9,7 +9,7 @@ from pymc_ep.forms.bilinear.compiled import CompiledBilinear
 from pymc_ep.forms.bilinear.posterior import BilinearPosterior
 from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import fit_group, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
 
@@ -26,7 +26,7 @@ def bilinear_posterior(idata: Container, model: pm.Model) -> BilinearPosterior:
     """
     form = cast(CompiledBilinear, compiled_form(model, settings(idata)["latent"]))
     state = fit_state(idata)
-    rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
+    rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
     posterior = cast(BilinearPosterior, rebuilt)
     sides = zip((posterior.left, posterior.right), form.form.matrices, form.form.biases, form.shapes[:2])
     for rows, matrix, bias, (n, d) in sides:

@@ -10,7 +10,7 @@ from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.posterior import PreferencePosterior
 from pymc_ep.forms.preferences.posterior_mixture import PreferenceMixture
 from pymc_ep.forms.registry import get_method
-from pymc_ep.results import fit_group, fit_state, settings
+from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.unchanged import require_unchanged
 
 __all__ = ["UtilityPosterior", "preference_posterior"]
@@ -34,5 +34,5 @@ def preference_posterior(idata: Container, model: pm.Model) -> UtilityPosterior:
             "The result is of a model with other hyperparameters. Set the variables of the fit again, or fit anew."
         )
     require_unchanged(state, form.fingerprint())
-    rebuilt = get_method(fit_group(idata).attrs["method"], form.form).rebuild(form, state)
+    rebuilt = get_method(fit_method(idata), form.form).rebuild(form, state)
     return cast(UtilityPosterior, rebuilt)
