@@ -6,7 +6,11 @@ import pytest
 from scipy import integrate, stats
 
 import pymc_ep as pmep
-from pymc_ep.hyper.evidence.cumulants import non_gaussianity
+from pymc_ep.forms import compiled_form
+from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.hyper.evidence.cumulants import correction_at, non_gaussianity
+from pymc_ep.hyper.evidence.evidence import evidence_of
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
 from pymc_ep.sites import compile_site
 
 SITES = {
@@ -193,3 +197,18 @@ def test_a_series_that_diverges_is_announced(monkeypatch):
     with pytest.warns(pmep.ConvergenceWarning, match="the series that tells it diverges at .* of the fits"):
         fit = pmep.fit(model=model, draws=0, progressbar=False)
     assert "cumulant_correction" not in fit["fit"] and not bool(fit["fit"]["converged"])
+
+
+def test_parts_of_groups_give_the_correction_of_all_pairs(monkeypatch):
+    rng = np.random.default_rng(3)
+    n, groups = 1200, 300
+    group = rng.permutation(np.arange(n) % groups)
+    with pm.Model() as model:
+        level, effect = pm.Normal("level", 0.0, 1.0), pm.Normal("effect", 0.0, 1.5, shape=groups)
+        pm.Bernoulli("y", logit_p=level + effect[group], observed=rng.integers(2, size=n))
+    evidence = evidence_of(compiled_form(model), OPTIONS)
+    at = evidence.at(evidence.form.start)
+    apart = correction_at(evidence, at)
+    assert abs(apart.total) > 0.05
+    monkeypatch.setattr(SparseFactorPrior, "apart", lambda prior, posterior: None)
+    np.testing.assert_allclose(apart.total, correction_at(evidence, at).total, atol=0.01)

@@ -139,3 +139,21 @@ def test_improper_posteriors_are_told(where):
     coefficient = blocks.order[0] if where == "block" else blocks.border[0]
     precision[matrix[:, [coefficient]].toarray()[:, 0] != 0] = -50.0
     assert not prior.posterior(np.zeros(N), np.zeros(N), precision).proper
+
+
+def test_parts_are_correlated_by_the_border_alone(priors, sites, kind, monkeypatch):
+    monkeypatch.setattr(sparse_coefficient_space, "_TOGETHER", 40)
+    prior, dense = priors
+    mean, shift, precision = sites
+    found = prior.posterior(mean, shift, precision)
+    parts, shared = prior.apart(found)
+    assert sorted(np.concatenate(parts)) == list(range(N))
+    assert len(parts) > 5
+    assert max(map(len, parts)) < 40 + 80
+    covariance = dense.posterior_rows(dense.posterior(mean, shift, precision))(slice(None))
+    number = np.empty(N, dtype=int)
+    for k, part in enumerate(parts):
+        number[part] = k
+    other = number[:, None] != number
+    assert np.all(np.abs(covariance[other]) <= np.sqrt(np.outer(shared, shared))[other] * (1 + 1e-9) + 1e-12)
+    assert np.all(shared <= found.variance * (1 + 1e-9))

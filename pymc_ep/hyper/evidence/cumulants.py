@@ -18,14 +18,15 @@ zero, as EP's evidence is then exact. The same pairs move the posterior variance
     dV_i / V_i  ~  sum_{j < k} rho_ij rho_ik (h_j3 h_k3 rho_jk^2 + h_j4 h_k4 rho_jk^3 / 3).
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.ep.sweep import KNOWN, group_slices
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
 from pymc_ep.sites import check_finite
 
 __all__ = [
@@ -134,12 +135,23 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
     if most < _NEGLIGIBLE:
         return Correction(np.zeros(len(mean)))
-    rows = at.problem.prior.posterior_rows(found.posterior)
-    return evidence_correction(skewness, kurtosis, np.asarray(found.posterior.variance), rows)
+    prior, posterior = at.problem.prior, found.posterior
+    variance = np.asarray(posterior.variance)
+    parts = None
+    if isinstance(prior, SparseFactorPrior) and (apart := prior.apart(posterior)) is not None:
+        # The same bound, of the pairs of two parts.
+        most_of_site = np.sqrt(np.minimum(apart[1] / np.where(variance > 0, variance, np.inf), 1.0))
+        third, fourth = np.abs(skewness) @ most_of_site**3, np.abs(kurtosis) @ most_of_site**4
+        parts = apart[0] if third**2 / 12.0 + fourth**2 / 48.0 < _NEGLIGIBLE else None
+    return evidence_correction(skewness, kurtosis, variance, prior.posterior_rows(posterior), parts)
 
 
 def evidence_correction(
-    skewness: np.ndarray, kurtosis: np.ndarray, variance: np.ndarray, covariance_rows: Callable[[slice], np.ndarray]
+    skewness: np.ndarray,
+    kurtosis: np.ndarray,
+    variance: np.ndarray,
+    covariance_rows: Callable[..., np.ndarray],
+    parts: Sequence[np.ndarray] | None = None,
 ) -> Correction:
     """Return the correction of the log evidence, to second order in third and fourth cumulants.
 
@@ -148,21 +160,25 @@ def evidence_correction(
     skewness, kurtosis, variance : ndarray, (n,)
         Standardised tilted cumulants, and posterior variances of the predictors.
     covariance_rows : callable
-        Returns the rows of the predictors' posterior covariance in a slice, (rows, n).
+        Returns the predictors' posterior covariance, of rows and columns, slices or indices; by default all columns.
+    parts : sequence of ndarray of int, optional
+        Parts of the predictors, of which no two are correlated to speak of.
     """
     n = len(skewness)
     # A predictor of variance zero, up to rounding, adds zero to the sum.
     inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
     shares = np.empty(n)
-    rows = max(1, _BLOCK // n)
-    for start in range(0, n, rows):
-        here = slice(start, min(start + rows, n))
-        correlation = covariance_rows(here) * inverse_sd[here, None] * inverse_sd
-        correlation[np.arange(here.stop - start), np.arange(start, here.stop)] = 0.0
+    size = max(1, _BLOCK // n)
+    # Rows, columns, and the column of the first row.
+    blocks: Iterable[tuple[Any, Any, int]] = ((slice(k, min(k + size, n)), slice(None), k) for k in range(0, n, size))
+    for rows, columns, first in blocks if parts is None else ((part, part, 0) for part in parts):
+        correlation = covariance_rows(rows, columns) * inverse_sd[rows, None] * inverse_sd[columns]
+        own = np.arange(len(correlation))
+        correlation[own, own + first] = 0.0
         cubes = correlation * correlation * correlation
-        third = skewness[here] * (cubes @ skewness) / 6.0
-        fourth = kurtosis[here] * ((cubes * correlation) @ kurtosis) / 24.0
-        shares[here] = 0.5 * (third + fourth)
+        third = skewness[rows] * (cubes @ skewness[columns]) / 6.0
+        fourth = kurtosis[rows] * ((cubes * correlation) @ kurtosis[columns]) / 24.0
+        shares[rows] = 0.5 * (third + fourth)
     return Correction(shares)
 
 

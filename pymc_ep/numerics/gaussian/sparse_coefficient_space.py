@@ -22,6 +22,8 @@ __all__ = ["BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
 _PART = 2**20
 """Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
+_TOGETHER = 512
+"""Predictors in a part, and those of one block more: larger parts waste pairs, smaller ones time for calls."""
 _LEAST_BLOCKS = 128
 """Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
@@ -231,6 +233,27 @@ class SparseFactorPrior(NamedTuple):
             return _block_rows(posterior.whitener, self._transposed)
         half = self._transposed @ posterior.whitener.T
         return lambda rows, columns=slice(None): half[rows] @ half[columns].T
+
+    def apart(self, posterior: CoefficientPosterior) -> tuple[list[np.ndarray], np.ndarray] | None:
+        """Return parts of the predictors that only shared coefficients correlate; None where there are none.
+
+        Returns
+        -------
+        parts : list of ndarray of int
+            All predictors; those of one block are in one part.
+        shared : ndarray, (n,)
+            Posterior variance that the border gives: the covariance of predictors of two parts is at most the root of
+            the product of theirs.
+        """
+        if not isinstance(posterior, BlockPosterior):
+            return None
+        rows = posterior.whitener.blocks.rows(self._transposed)
+        halves = posterior.whitener.halves(rows, self.values)
+        shared = np.concatenate([np.einsum("nt,nt->n", border, border) for _, _, border in halves])
+        order = np.argsort(rows.block, kind="stable")
+        begins = np.flatnonzero(np.diff(rows.block[order], prepend=-2))
+        ends = np.unique(begins[np.searchsorted(begins, np.arange(_TOGETHER, begins[-1] + 1, _TOGETHER))])
+        return np.split(order, ends), shared
 
     def cotangent(self, posterior: CoefficientPosterior, precision: Array) -> np.ndarray:
         """Return d log Z / d values, (k,): E[v] a^T - B^{-1} R Pi where R may have entries."""
