@@ -42,7 +42,7 @@ _MAX_STORED, _MAX_ENTRIES = 2**22, 2**25
 
 They trade memory for time: larger maps are evaluated at each value of the hyperparameters, all zeros of sparse ones
 included."""
-_MOST_PARTS = 16
+_MOST_PARTS = 8
 """Most parts of a block that are probed, such as the effects of a group: more are no longer few."""
 _SAME = 1e-12
 """Relative difference of two products of the same numbers in another order."""
