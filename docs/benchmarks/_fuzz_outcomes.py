@@ -103,9 +103,10 @@ def judged(case: Case, numbers: Numbers, fit: Container) -> Outcome:
             return Outcome("right", judge, said)
         if exact:
             return Outcome("wrong", judge, said)
-    site = group(fit, "fit")
-    precision = site["y_site_precision"].to_numpy()
-    shift = site["y_site_shift"].to_numpy() - precision * numbers.offset
+    state = group(fit, "fit_state")
+    precision = state["precision"].to_numpy()
+    # The state's predictors may be counted from anywhere, which their prior mean tells.
+    shift = state["shift"].to_numpy() - precision * state["prior_mean"].to_numpy()
     distance = distance_from_fixed_point(case, numbers, shift, precision)
     if distance is None:
         return Outcome("wrong" if judge else "not judged", judge, said)

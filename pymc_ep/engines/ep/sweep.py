@@ -155,7 +155,8 @@ def sweep(
     cavity_mean, cavity_variance = cavities(posterior, shift, precision, power, exact)
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     known = problem.prior.variances() <= 0
-    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
+    finite = (cavity_variance > 0) & (cavity_variance < np.inf)
+    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & finite))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, precision, power, (posterior, cavity_variance, tilted.log_z))
