@@ -43,6 +43,8 @@ class Likelihood:
         Mean of an observation, of the predictor; the identity where it is None.
     smooth : bool
         Whether the log density has a second derivative everywhere.
+    log_concave : bool
+        Whether it is concave: posteriors then have one peak.
     """
 
     observe: Callable[..., Any]
@@ -50,6 +52,7 @@ class Likelihood:
     kind: str
     link: Callable[[np.ndarray], np.ndarray] | None = None
     smooth: bool = True
+    log_concave: bool = True
 
 
 def cloglog(f: Any) -> Any:
@@ -156,7 +159,7 @@ LIKELIHOODS = {
         "real",
     ),
     "student_t": Likelihood(
-        lambda f, s, t, y: pm.StudentT("y", nu=4, mu=f, sigma=s, observed=y), student_t, "real"
+        lambda f, s, t, y: pm.StudentT("y", nu=4, mu=f, sigma=s, observed=y), student_t, "real", log_concave=False
     ),
     "laplace": Likelihood(
         lambda f, s, t, y: pm.Laplace("y", f, s, observed=y),
@@ -227,7 +230,11 @@ LIKELIHOODS = {
         lambda f, s, t, y: pm.Gamma("y", alpha=s, beta=s / pt.exp(f), observed=y), gamma, "positive", np.exp
     ),
     "beta": Likelihood(
-        lambda f, s, t, y: pm.Beta("y", mu=pt.sigmoid(f), nu=s, observed=y), beta, "share", special.expit
+        lambda f, s, t, y: pm.Beta("y", mu=pt.sigmoid(f), nu=s, observed=y),
+        beta,
+        "share",
+        special.expit,
+        log_concave=False,
     ),
     "ordered_logit": Likelihood(
         lambda f, s, t, y: pm.OrderedLogistic("y", eta=f, cutpoints=CUTS, compute_p=False, observed=y),

@@ -30,8 +30,8 @@ evidence in nats. EP is exact where likelihoods are Normal or there is one obser
 own error may be, a fifth of a standard deviation being what fits warn about."""
 EXACT = 1e-3
 """The same limits where EP is exact."""
-ROUNDING = 1e-13
-"""Error of a log evidence, relative: one of -1e20 nats has sixteen digits, none of them a nat."""
+ROUNDING = 1e-11
+"""Error of a log evidence, relative: one of -1e16 nats has no digit after the point."""
 KNOWN = 0.05
 """Error of a reference up to which it judges."""
 FIXED = 0.01

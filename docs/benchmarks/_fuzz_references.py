@@ -51,7 +51,8 @@ def reference_of(case: Case, numbers: Numbers) -> Reference | None:
     with np.errstate(all="ignore"):
         if np.linalg.matrix_rank(direction) == 1 or direction.shape[0] == 1:
             return by_quadrature(case, numbers, direction)
-        return by_importance(case, numbers, direction)
+        # Proposals about one peak would not know of another.
+        return by_importance(case, numbers, direction) if LIKELIHOODS[case.likelihood].log_concave else None
 
 
 def closed_form(numbers: Numbers) -> Reference:

@@ -96,10 +96,11 @@ class Sweep(NamedTuple):
     rounding: Array
 
 
-def cavities(
-    posterior: GaussianPosterior, shift: Array, precision: Array, power: float, exact: Array = False
-) -> tuple[Any, Any]:
+def cavities(posterior: GaussianPosterior, precision: Array, power: float, exact: Array = False) -> tuple[Any, Any]:
     """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
+
+    The slope of a site at the posterior mean is the posterior's weight: where sites are precise, b - pi m has lost
+    digits that the weight has.
 
     `exact`, (n,) of bool, marks Gaussian sites. No result depends on the cavity variance of these: the evidence takes
     log t at the posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures
@@ -109,7 +110,7 @@ def cavities(
     kept = (1.0 - power) + power * posterior.remainder
     kept = xp.where(exact & (kept <= _FLAT), 1.0, kept)
     variance = posterior.variance / kept
-    return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
+    return posterior.mean - power * variance * posterior.weights, variance
 
 
 def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) -> Array:
@@ -152,7 +153,7 @@ def sweep(
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
     exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, gaussian)])
-    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power, exact)
+    cavity_mean, cavity_variance = cavities(posterior, precision, power, exact)
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     known = problem.prior.variances() <= 0
     finite = (cavity_variance > 0) & (cavity_variance < np.inf)
@@ -237,7 +238,7 @@ def match_means(
         best = Tilted(*fields)
         trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
-        here = nearby(cavities(moved, trial, precision, power, exact)[0])
+        here = nearby(cavities(moved, precision, power, exact)[0])
         gap_here = distance(here, moved.mean)
         closer = gap_here < gap
         kept = (xp.where(closer, new, old) for new, old in zip((gap_here, trial, *here), (gap, shift, *best)))
