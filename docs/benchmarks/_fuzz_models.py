@@ -6,7 +6,7 @@ block and size enters the model as `pm.Data`: cases that share these share a com
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,10 @@ LIKELIHOODS = {
         lambda f, s, t, y: pm.Binomial("y", t, logit_p=f, observed=y), of_trials(*LOGIT_PAIR), "trials", special.expit
     ),
     "binomial_probit": Likelihood(
-        lambda f, s, t, y: pm.Binomial("y", t, INVPROBIT(f), observed=y), of_trials(*PROBIT_PAIR), "trials", special.ndtr
+        lambda f, s, t, y: pm.Binomial("y", t, INVPROBIT(f), observed=y),
+        of_trials(*PROBIT_PAIR),
+        "trials",
+        special.ndtr,
     ),
     "binomial_cloglog": Likelihood(
         lambda f, s, t, y: pm.Binomial("y", t, cloglog(f), observed=y),
@@ -462,7 +465,7 @@ def numbers_of(case: Case) -> Numbers:
     return Numbers(offset, sds, x, s, trials, y, design, root)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _template(likelihood: str, block: str, n: int) -> pm.Model:
     """Return the model that all cases of a likelihood, a block and a size share."""
     of = LIKELIHOODS[likelihood]
@@ -479,9 +482,8 @@ def _template(likelihood: str, block: str, n: int) -> pm.Model:
 def model_of(case: Case, numbers: Numbers) -> pm.Model:
     """Return the model of a case; a later case may change its data."""
     model = _template(case.likelihood, case.block, case.n)
-    data = {"offset": numbers.offset, "x": numbers.x, "sds": numbers.sds, "s": np.array(numbers.s), "data": numbers.y * 1.0}
-    if LIKELIHOODS[case.likelihood].kind == "category":
-        data["data"] = numbers.y
+    y = numbers.y if LIKELIHOODS[case.likelihood].kind == "category" else numbers.y.astype(float)
+    data = {"offset": numbers.offset, "x": numbers.x, "sds": numbers.sds, "s": np.array(numbers.s), "data": y}
     if "trials" in model.named_vars:
         data["trials"] = numbers.trials
     with model:

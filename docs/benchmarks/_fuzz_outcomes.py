@@ -30,8 +30,6 @@ evidence in nats. EP is exact where likelihoods are Normal or there is one obser
 own error may be, a fifth of a standard deviation being what fits warn about."""
 EXACT = 1e-3
 """The same limits where EP is exact."""
-ROUNDING = 1e-11
-"""Error of a log evidence, relative: one of -1e16 nats has no digit after the point."""
 KNOWN = 0.05
 """Error of a reference up to which it judges."""
 FIXED = 0.01
@@ -88,17 +86,19 @@ def judged(case: Case, numbers: Numbers, fit: Container) -> Outcome:
     reference = reference_of(case, numbers)
     said, judge = "no reference", ""
     if reference is not None and reference.error < KNOWN:
-        errors = np.array([
-            np.abs((mean - reference.mean) / reference.sd).max(),
-            np.abs(np.log(sd / reference.sd)).max(),
-            abs(log_evidence - reference.log_evidence),
-        ])
+        errors = np.array(
+            [
+                np.abs((mean - reference.mean) / reference.sd).max(),
+                np.abs(np.log(sd / reference.sd)).max(),
+                abs(log_evidence - reference.log_evidence),
+            ]
+        )
         exact = reference.kind == "closed form" or (case.n == 1 and reference.kind == "quadrature")
         limits = np.full(3, EXACT) if exact else np.array(LIMITS)
         said = "means {:.2g} sd, sds {:.2g}, evidence {:.2g} nats".format(*errors)
         judge = reference.kind
         limits = limits + 2 * reference.error
-        limits[2] += ROUNDING * abs(reference.log_evidence)
+        limits[2] += reference.rounding
         if np.all(errors <= limits):
             return Outcome("right", judge, said)
         if exact:

@@ -1,7 +1,7 @@
 """Posteriors of small models without the package: closed forms, quadrature, importance sampling, fixed points of EP."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mpmath
 import numpy as np
@@ -13,6 +13,10 @@ __all__ = ["Reference", "distance_from_fixed_point", "reference_of"]
 
 DIGITS = 60
 """Digits of closed forms: prior and posterior variances differ by up to 24 decades and more."""
+UNITS = 16 * np.finfo(float).eps
+"""Rounding of a number, of a few operations of half a unit each."""
+FEWER_DIGITS = 1e-12
+"""The same of log evidences that are themselves computed in double precision."""
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 POINTS = 2**14
 """Draws of importance sampling."""
@@ -34,6 +38,8 @@ class Reference:
         How it was found.
     error : float
         Measured error of means in standard deviations, of standard deviations relative, of the evidence in nats.
+    rounding : float
+        Error of the evidence in nats that comes of its numbers alone, each rounded to double precision.
     """
 
     kind: str
@@ -41,6 +47,7 @@ class Reference:
     mean: np.ndarray
     sd: np.ndarray
     error: float
+    rounding: float
 
 
 def reference_of(case: Case, numbers: Numbers) -> Reference | None:
@@ -72,7 +79,20 @@ def closed_form(numbers: Numbers) -> Reference:
         log_determinant = 2 * sum(mpmath.log(factor[i, i]) for i in range(n))
         log_evidence = -(square + log_determinant + n * mpmath.log(2 * mpmath.pi)) / 2
         sd = [float(mpmath.sqrt(v)) for v in variance]
-    return Reference("closed form", float(log_evidence), np.array([float(m) for m in mean]), np.array(sd), 0.0)
+        weights = np.abs([float(w) for w in mpmath.lu_solve(covariance, residual)])
+    # Its derivatives in data and covariances, times their last digits: those of a covariance near to singular cancel.
+    sizes = np.abs(numbers.y) + np.abs(numbers.offset)
+    inputs = weights @ sizes + weights @ np.abs(effect_covariance(numbers)) @ weights
+    rounding = UNITS * (float(inputs) + abs(float(log_evidence)))
+    return Reference(
+        "closed form", float(log_evidence), np.array([float(m) for m in mean]), np.array(sd), 0.0, rounding
+    )
+
+
+def effect_covariance(numbers: Numbers) -> np.ndarray:
+    """Return the prior covariance of the predictors, (n, n)."""
+    effect = numbers.design @ numbers.root
+    return effect @ effect.T
 
 
 def lower_solve(factor: mpmath.matrix, right: mpmath.matrix) -> mpmath.matrix:
@@ -117,7 +137,7 @@ def by_quadrature(case: Case, numbers: Numbers, direction: np.ndarray) -> Refere
     # What is less than rounding of the whole is rounding.
     across = np.where(across > 1e-26 * np.sum(numbers.root**2, axis=1), across, 0.0)
     sd = np.sqrt(across + along**2 * variance)
-    return Reference("quadrature", log_z, along * mean, sd, error)
+    return Reference("quadrature", log_z, along * mean, sd, error, FEWER_DIGITS * abs(log_z))
 
 
 def peaks_on(case: Case, numbers: Numbers, offset: np.ndarray, line: np.ndarray) -> np.ndarray:
@@ -165,9 +185,7 @@ def line_integral(
     return (log_z, mean, variance, error) if np.isfinite(error) else None
 
 
-def panel_sums(
-    log_density: Callable[[np.ndarray], np.ndarray], edges: np.ndarray
-) -> tuple[float, float, float] | None:
+def panel_sums(log_density: Callable[[np.ndarray], np.ndarray], edges: np.ndarray) -> tuple[float, float, float] | None:
     """Return log integral, mean and variance by 16 Gauss-Legendre nodes a panel."""
     half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
     t, width = (middle[:, None] + half[:, None] * NODES).ravel(), (half[:, None] * WEIGHTS).ravel()
@@ -217,7 +235,8 @@ def by_importance(case: Case, numbers: Numbers, direction: np.ndarray) -> Refere
         error = float(max(np.sqrt(np.sum(weight**2)), np.sort(weight)[-20:].sum()))
         if best is None or error < best.error:
             log_z = float(top + np.log(total / POINTS))
-            best = Reference("importance sampling", log_z, numbers.root @ centre + mean, sd, error)
+            rounding = FEWER_DIGITS * abs(log_z)
+            best = Reference("importance sampling", log_z, numbers.root @ centre + mean, sd, error, rounding)
         shift = weight @ moved
         covariance = (weight[:, None] * (moved - shift)).T @ (moved - shift)
         try:
@@ -232,8 +251,9 @@ def starts_of(case: Case, numbers: Numbers, direction: np.ndarray) -> list[np.nd
     y, trials, k = np.asarray(numbers.y, dtype=float), numbers.trials, direction.shape[1]
     share = (y + 0.5) / (trials + 1.0)
     targets = [y, y + 0.5, np.log(np.abs(y) + 0.5), np.log(np.abs(y) + 1e-300), special.logit(share)]
-    rows = np.concatenate([1e3 * direction / np.linalg.norm(direction), np.eye(k) * 1e-3])
-    sides = (np.concatenate([1e3 * (target - numbers.offset) / np.linalg.norm(direction), np.zeros(k)]) for target in targets)
+    rows = np.concatenate([1e3 * direction / np.linalg.norm(direction), 1e-3 * np.eye(k)])
+    scale, none = 1e3 / np.linalg.norm(direction), np.zeros(k)
+    sides = (np.concatenate([scale * (target - numbers.offset), none]) for target in targets)
     return [np.zeros(k), *(np.linalg.lstsq(rows, side)[0] for side in sides if np.all(np.isfinite(side)))]
 
 
@@ -265,9 +285,7 @@ def mode_of(case: Case, numbers: Numbers, direction: np.ndarray) -> tuple[np.nda
     return (z, WIDER * np.linalg.inv(factor)) if np.isfinite(height(z)) else None
 
 
-def distance_from_fixed_point(
-    case: Case, numbers: Numbers, shift: np.ndarray, precision: np.ndarray
-) -> float | None:
+def distance_from_fixed_point(case: Case, numbers: Numbers, shift: np.ndarray, precision: np.ndarray) -> float | None:
     """Return how far given sites are from a fixed point of EP, in posterior standard deviations; None if unknown.
 
     Sites are exp(shift f - precision f^2 / 2) of predictors f without their offset. The posterior is taken in
@@ -292,19 +310,24 @@ def distance_from_fixed_point(
     for i, (mean, variance, posterior_mean, posterior_variance) in enumerate(cavities):
         if variance <= 0:
             return None
-        only = Numbers(
-            **vars(numbers) | {"y": numbers.y[i : i + 1], "trials": numbers.trials[i : i + 1]}
-        )
-        offset, line = numbers.offset[i : i + 1] + mean, np.array([np.sqrt(variance)])
-
-        def log_density(t: np.ndarray) -> np.ndarray:
-            return log_likelihood(case, only, offset + t[:, None] * line)[:, 0] - 0.5 * t**2
-
         with np.errstate(all="ignore"):
-            found = line_integral(log_density, peaks_on(case, only, offset, line))
+            found = tilted_integral(case, numbers, i, mean, variance)
         if found is None or found[3] > 1e-3:
             return None
         _, tilted_mean, tilted_variance, _ = found
-        of_mean = (mean + line[0] * tilted_mean - posterior_mean) / np.sqrt(posterior_variance)
+        of_mean = (mean + np.sqrt(variance) * tilted_mean - posterior_mean) / np.sqrt(posterior_variance)
         worst = max(worst, abs(of_mean), abs(np.log(variance * tilted_variance / posterior_variance)))
     return worst
+
+
+def tilted_integral(
+    case: Case, numbers: Numbers, i: int, mean: float, variance: float
+) -> tuple[float, float, float, float] | None:
+    """Return `line_integral` of a cavity times the likelihood of observation i, in cavity standard deviations."""
+    only = replace(numbers, y=numbers.y[i : i + 1], trials=numbers.trials[i : i + 1])
+    offset, line = numbers.offset[i : i + 1] + mean, np.array([np.sqrt(variance)])
+
+    def log_density(t: np.ndarray) -> np.ndarray:
+        return log_likelihood(case, only, offset + t[:, None] * line)[:, 0] - 0.5 * t**2
+
+    return line_integral(log_density, peaks_on(case, only, offset, line))

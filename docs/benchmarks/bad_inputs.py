@@ -20,29 +20,24 @@ __all__ = ["MISTAKES", "answer"]
 COUNTS = np.array([2.0, 0.0, 1.0, 3.0, 1.0])
 
 
-def counts_with(value: float, at: int = 3) -> np.ndarray:
+def counts_with(value: float) -> np.ndarray:
     """Return counts of which one is replaced."""
-    return np.where(np.arange(5) == at, value, COUNTS)
+    return np.where(np.arange(5) == 3, value, COUNTS)
 
 
-def observed(write: Callable[[Any], Any], size: int = 5, **options: Any) -> None:
-    """Fit a model of independent normal latent values."""
+def observed(write: Callable[[Any], Any], **options: Any) -> None:
+    """Fit a model of five independent normal latent values."""
     with pm.Model():
-        write(pm.Normal("f", 0.0, 1.0, shape=size))
+        write(pm.Normal("f", 0.0, 1.0, shape=5))
         pmep.fit(**({"draws": 0, "progressbar": False} | options))
 
 
-def poisson(counts: np.ndarray, **options: Any) -> None:
-    """Fit counts that are shared data, as a user who changes them has them."""
-    observed(lambda f: pm.Poisson("y", pt.exp(f), observed=pm.Data("counts", counts)), **options)
-
-
-def of_another_length() -> None:
-    """Fit counts that were changed without what they belong to."""
+def poisson(counts: np.ndarray) -> None:
+    """Fit counts that are changed as shared data."""
     with pm.Model():
-        counts = pm.Data("counts", COUNTS)
-        pm.Poisson("y", pt.exp(pm.Normal("f", 0.0, 1.0, shape=5)), observed=counts)
-        pm.set_data({"counts": COUNTS[:3]})
+        shared = pm.Data("counts", COUNTS)
+        pm.Poisson("y", pt.exp(pm.Normal("f", 0.0, 1.0, shape=5)), observed=shared)
+        pm.set_data({"counts": counts})
         pmep.fit(draws=0, progressbar=False)
 
 
@@ -78,13 +73,11 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "a share of 1": lambda: observed(
         lambda f: pm.Beta("y", mu=pt.sigmoid(f), nu=3.0, observed=[0.1, 0.2, 1.0, 0.4, 0.5])
     ),
-    "more successes than trials": lambda: observed(
-        lambda f: pm.Binomial("y", 3, logit_p=f, observed=[0, 1, 4, 0, 1])
-    ),
+    "more successes than trials": lambda: observed(lambda f: pm.Binomial("y", 3, logit_p=f, observed=[0, 1, 4, 0, 1])),
     "a negative noise": lambda: observed(
         lambda f: pm.Normal("y", f, np.array([1.0, 0.5, -1.0, 1.0, 1.0]), observed=np.zeros(5))
     ),
-    "data of another length": of_another_length,
+    "data of another length": lambda: poisson(COUNTS[:3]),
     "a product of latents": product_of_latents,
     "a discrete variable": discrete,
     "no such latent": lambda: observed(normal, latent=["g"]),

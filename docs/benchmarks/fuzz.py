@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+import numpy as np
+
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._fuzz_models import BLOCKS, LIKELIHOODS, Case
-from docs.benchmarks._fuzz_outcomes import CLASSES, EXACT, FAULTS, FIXED, KNOWN, LIMITS, ROUNDING, Outcome
+from docs.benchmarks._fuzz_outcomes import CLASSES, EXACT, FAULTS, FIXED, KNOWN, LIMITS, Outcome
 from docs.benchmarks._fuzz_runs import drawn_outcomes
 
 PART = 400
@@ -38,8 +40,8 @@ def examples(outcomes: dict[Case, Outcome], names: Iterable[str]) -> str:
     for case, outcome in outcomes.items():
         if outcome.name in names:
             last = outcome.said.strip().rpartition("\n")[2]
-            shown.setdefault((outcome.name, case.likelihood, case.block), f"{outcome.name}, {last}: `{case}`\n")
-    return "\n".join(f"- {line}" for line in list(shown.values())[:EXAMPLES])
+            shown.setdefault((outcome.name, case.likelihood, case.block), f"- {last}: `{case}`\n")
+    return "".join(list(shown.values())[:EXAMPLES])
 
 
 def main() -> None:
@@ -58,11 +60,12 @@ def main() -> None:
     judged = Counter((outcome.name, outcome.judge) for outcome in outcomes.values())
     means, sds, nats = LIMITS
     text = (
-        f"{len(outcomes)} models. A fit is right where means are within {means} posterior standard deviations, standard "
-        f"deviations within a factor of exp({sds}), and the log evidence within {nats} nats of the reference, or "
-        f"{EXACT} each where EP is exact: Normal likelihoods, and one observation. Beyond these come twice the "
-        f"reference's own error, at most {KNOWN}, and {ROUNDING} of the evidence. Sites count as a fixed point of EP "
-        f"where moments of each are matched to {FIXED} standard deviations.\n"
+        f"{len(outcomes)} models. A fit is right where means are within {means} posterior standard deviations, "
+        f"standard deviations within a factor of {np.exp(sds):.2f}, and the log evidence within {nats} nats of the "
+        f"reference; where EP is exact, for Normal likelihoods and one observation, within {EXACT} each. Beyond these "
+        f"come twice the reference's own error, at most {KNOWN}, and what rounding of a model's numbers does to its "
+        f"evidence. Sites count as a fixed point of EP where moments of each are matched to {FIXED} standard "
+        f"deviations.\n"
     )
     rows = [[name, what, str(total[name])] for name, what in CLASSES.items()]
     judges = [[name, judge, str(count)] for (name, judge), count in sorted(judged.items()) if judge]

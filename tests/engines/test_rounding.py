@@ -113,12 +113,11 @@ def combination(sds, design, noise, y):
 
 @pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-7])
 def test_digits_lost_between_coefficients_are_told(noise):
-    """b0 + b1 is observed: each alone keeps a prior's width, which the precision of the sum hides in double precision."""
+    """b0 + b1 is observed: the width that each alone keeps is lost beside the precision of the sum."""
     sds = 1e4, 1e2
-    with combination(sds, (1.0, 1.0), noise, np.array([3.0])):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pmep.ConvergenceWarning)
-            found = pmep.fit(draws=0, progressbar=False, solver="coefficients")
+    with combination(sds, (1.0, 1.0), noise, np.array([3.0])), warnings.catch_warnings():
+        warnings.simplefilter("ignore", pmep.ConvergenceWarning)
+        found = pmep.fit(draws=0, progressbar=False, solver="coefficients")
     with mpmath.workdps(50):
         prior = [mpmath.mpf(sd) ** 2 for sd in sds]
         total = sum(prior) + mpmath.mpf(noise) ** 2
