@@ -370,3 +370,12 @@ def test_hyperparameters_without_density_at_the_start():
         pm.Poisson("y", pt.exp(f), observed=COUNTS)
     with pytest.raises(pmep.NumericalError, match=r"covariance.*inf.*scale"):
         pmep.fit(model=model, **QUIET)
+
+
+def test_a_predictor_without_digits_ends_in_a_warning():
+    """Prior deviations of 2e11 and a site of nearly none: what is left without it is infinite in double precision."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0.0, 3e3), pm.Normal("b", 0.0, 1e5)
+        pm.Beta("y", mu=pt.sigmoid(-3.2 + a + 2e6 * b), nu=0.1, observed=[1e-6])
+    with pytest.warns(pmep.ConvergenceWarning, match="improper|rounding"):
+        fitted(model, hyper="fixed")

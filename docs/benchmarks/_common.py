@@ -114,7 +114,8 @@ def write_page(name: str, parts: Iterable[str]) -> Path:
     """Write the section of a script into the page that has its marks.
 
     A page is written by hand but for such sections, each between ``<!-- NAME.py -->`` and ``<!-- end of NAME.py -->``.
-    Where no page has the marks of this script, a new one is made, ``docs/benchmarks/<name>.md``.
+    Where no page of benchmarks, nor of ``docs`` itself, has the marks of this script, a new one is made,
+    ``docs/benchmarks/<name>.md``.
 
     Parameters
     ----------
@@ -133,7 +134,8 @@ def write_page(name: str, parts: Iterable[str]) -> Path:
     first, *rest = parts
     title, _, made = first.partition("\n\n")
     begin, end = f"<!-- {name}.py -->\n", f"<!-- end of {name}.py -->\n"
-    page = next((path for path in sorted(PAGES.glob("*.md")) if begin in path.read_text()), PAGES / f"{name}.md")
+    pages = [*sorted(PAGES.glob("*.md")), *sorted(PAGES.parent.glob("*.md"))]
+    page = next((path for path in pages if begin in path.read_text()), PAGES / f"{name}.md")
     if not page.exists():
         page.write_text(f"{title[1:]}\n\n{begin}\n{end}")
     before, _, after = page.read_text().partition(begin)

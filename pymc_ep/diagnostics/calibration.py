@@ -88,7 +88,7 @@ def _loo_transforms(posterior: SitePosterior, site: CompiledSite, name: str, k: 
     _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
     here = group_slices(observed)[k]
-    mean, variance = (part[here] for part in cavities(gaussian, posterior.shift, posterior.precision, 1.0))
+    mean, variance = (part[here] for part in cavities(gaussian, 1.0))
     lost = variance < 0
     variance = np.where(variance > 0, variance, KNOWN)
     y, values = observed[k], prior.parameters[k]

@@ -220,7 +220,7 @@ def _sites(
 ) -> tuple[xr.Dataset, float | None, Absent]:
     """Return each site's indicators, and the correction of the log evidence that they give."""
     _, prior, gaussian = posterior.mode
-    mean, variance = cavities(gaussian, posterior.shift, posterior.precision, 1.0)
+    mean, variance = cavities(gaussian, 1.0)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
     skewness, kurtosis = all_cumulants(posterior.form, posterior.form.residuals(), prior.parameters, mean, variance)

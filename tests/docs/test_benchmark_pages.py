@@ -9,6 +9,7 @@ from docs.benchmarks import _common
 
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
 PAGES = [page for page in sorted(BENCHMARKS.glob("*.md")) if page.name != "index.md"]
+RELIABILITY = BENCHMARKS.parent / "reliability.md"
 SECTION = re.compile(r"^<!-- (\w+)\.py -->$(.*?)^<!-- end of \1\.py -->$", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 VERDICTS = ("yes", "partly", "no", "-")
@@ -56,7 +57,7 @@ def test_page_begins_with_what_was_measured(page):
 
 def test_every_script_has_a_section():
     scripts = [path.stem for path in BENCHMARKS.glob("*.py") if not path.stem.startswith("_")]
-    sections = [section for page in PAGES for section in written(page).items()]
+    sections = [section for page in (*PAGES, RELIABILITY) for section in written(page).items()]
     assert sorted(script for script, _ in sections) == sorted(scripts)
     for script, text in sections:
         assert f"`python -m docs.benchmarks {script}`" in text

@@ -148,3 +148,19 @@ def test_twofold_products_against_fifty_digits(sparse):
         ]
     given = scipy.sparse.csr_array(matrix) if sparse else matrix
     np.testing.assert_allclose(twofold_product(start, given, vector), exact, rtol=1e-14, atol=1e-20)
+
+
+def test_evidence_of_data_far_from_the_prior_keeps_its_digits():
+    """A walk whose data lie a thousand prior deviations away, seen with a noise of 3e-4: log Z is about -1e6."""
+    y, noise = np.array([-1265.421, -623.274]), 10**-3.5
+    with pm.Model() as model:
+        walk = pm.GaussianRandomWalk("f", sigma=1.0, init_dist=pm.Normal.dist(0.0, 1.0), steps=1)
+        pm.Normal("y", walk, noise, observed=y)
+    with mpmath.workdps(50):
+        covariance = mpmath.matrix([[1, 1], [1, 2]]) + mpmath.mpf(noise) ** 2 * mpmath.eye(2)
+        residual = mpmath.matrix(y.tolist())
+        square = (residual.T * mpmath.lu_solve(covariance, residual))[0]
+        log_z = float(-(square + mpmath.log(mpmath.det(covariance)) + 2 * mpmath.log(2 * mpmath.pi)) / 2)
+    for solver in ("observations", "coefficients"):
+        found = pmep.fit(model=model, draws=0, progressbar=False, solver=solver)
+        np.testing.assert_allclose(found["fit"]["log_evidence"], log_z, rtol=1e-13)

@@ -1,4 +1,6 @@
-"""Vague priors cost digits in the space of the observations, and the fit says so instead of going on for ever."""
+"""Vague priors and near collinearity cost digits, and the fit says so instead of going on for ever."""
+
+import warnings
 
 import mpmath
 import numpy as np
@@ -99,3 +101,29 @@ def test_a_wide_covariance_without_a_factor_is_told():
         pm.Normal("y", f, 0.3, observed=np.sin(6 * x))
         with pytest.warns(pmep.ConvergenceWarning, match="lost to rounding"):
             pmep.fit(draws=0, progressbar=False)
+
+
+def combination(sds, design, noise, y):
+    """Few coefficients, of which precise observations determine one combination."""
+    with pm.Model() as model:
+        b = [pm.Normal(f"b{k}", 0.0, sd) for k, sd in enumerate(sds)]
+        pm.Normal("y", sum(x * own for x, own in zip(design, b)), noise, observed=y)
+    return model
+
+
+@pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5, 1e-7])
+def test_digits_lost_between_coefficients_are_told(noise):
+    """b0 + b1 is observed: the width that each alone keeps is lost beside the precision of the sum."""
+    sds = 1e4, 1e2
+    with combination(sds, (1.0, 1.0), noise, np.array([3.0])), warnings.catch_warnings():
+        warnings.simplefilter("ignore", pmep.ConvergenceWarning)
+        found = pmep.fit(draws=0, progressbar=False, solver="coefficients")
+    with mpmath.workdps(50):
+        prior = [mpmath.mpf(sd) ** 2 for sd in sds]
+        total = sum(prior) + mpmath.mpf(noise) ** 2
+        sd = float(mpmath.sqrt(prior[1] - prior[1] ** 2 / total))
+        log_z = float(-(9 / total + mpmath.log(2 * mpmath.pi * total)) / 2)
+    error = max(abs(float(found["posterior_sd"]["b1"]) / sd - 1.0), abs(float(found["fit"]["log_evidence"]) - log_z))
+    assert error < 1e-5 or "rounding" in found["fit"].attrs["status"]
+    assert bool(found["fit"]["converged"]) == ("lost to rounding" not in found["fit"].attrs["status"])
+    assert error < 1e-2 or not bool(found["fit"]["converged"])

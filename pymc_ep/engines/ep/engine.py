@@ -240,9 +240,10 @@ class EP:
         if ended and rounding > _MOST_ROUNDING:
             return Status(
                 False,
-                f"lost to rounding: prior variances are so large next to posterior ones that means are off by up to "
-                f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to independent wide "
-                f"priors, else make the priors narrower, or the noise less precise",
+                f"lost to rounding: prior variances are so large next to posterior ones, or observations tell so much "
+                f"more of a combination of variables than of each, that moments are off by up to {rounding:.2g} "
+                f"standard deviations; solver='coefficients' loses no digits to independent wide priors alone, else "
+                f"make the priors narrower, or the noise less precise",
             )
         if settled and rounding <= _TOLD_ROUNDING:
             return Status(True, f"converged: the largest change of a site is {change:.2g}")
@@ -250,8 +251,8 @@ class EP:
             return Status(
                 True,
                 f"converged to rounding: the largest change of a site is {change:.2g}, and prior variances are so "
-                f"large that means are off by up to {rounding:.2g} standard deviations; solver='coefficients' loses no "
-                f"digits to them",
+                f"large, or a combination of variables is so well determined, that moments are off by up to "
+                f"{rounding:.2g} standard deviations; solver='coefficients' loses no digits to wide priors alone",
             )
         if state.stale >= _LAST_PATIENCE:
             return Status(

@@ -97,15 +97,11 @@ class Sweep(NamedTuple):
     rounding: Array
 
 
-def cavities(
-    posterior: GaussianPosterior,
-    shift: Array,
-    precision: Array,
-    power: float,
-    exact: Array = False,
-    flat: float = 1.0,
-) -> tuple[Any, Any]:
+def cavities(posterior: GaussianPosterior, power: float, exact: Array = False, flat: float = 1.0) -> tuple[Any, Any]:
     """Return the cavity means and variances, (n,) each: the posterior divided by ``site**power``.
+
+    The slope of a site at the posterior mean is the posterior's weight: where sites are precise, b - pi m has lost
+    digits that the weight has.
 
     `exact`, (n,) of bool, marks Gaussian sites. No result depends on the cavity variance of these: the evidence takes
     log t at the posterior mean. So their cavity need not be proper, and is not where the other sites, such as mixtures
@@ -116,7 +112,7 @@ def cavities(
     kept = (1.0 - power) + power * posterior.remainder
     kept = xp.where(exact & (kept <= FLAT), flat, kept)
     variance = posterior.variance / kept
-    return posterior.mean - power * variance * (shift - precision * posterior.mean), variance
+    return posterior.mean - power * variance * posterior.weights, variance
 
 
 def log_evidence(problem: Problem, precision: Array, power: float, at: tuple) -> Array:
@@ -159,10 +155,11 @@ def sweep(
     xp = namespace(problem.mean)
     posterior = problem.prior.posterior(problem.mean, shift, precision, log_concave=log_concave)
     exact = xp.concatenate([xp.full(len(y), own) for y, own in zip(problem.observed, gaussian)])
-    cavity_mean, cavity_variance = cavities(posterior, shift, precision, power, exact)
+    cavity_mean, cavity_variance = cavities(posterior, power, exact)
     # A predictor of prior variance zero is known: its site has no effect but a factor t at that value.
     known = problem.prior.variances() <= 0
-    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & (cavity_variance > 0)))
+    finite = (cavity_variance > 0) & (cavity_variance < np.inf)
+    proper = posterior.proper & xp.all(known | ((posterior.variance > 0) & finite))
     safe = xp.where(proper & ~known, cavity_variance, xp.where(known, KNOWN, 1.0))
     tilted, nearby = moments(xp.where(proper, cavity_mean, 0.0), safe, problem.observed, problem.parameters)
     log_z = log_evidence(problem, precision, power, (posterior, cavity_variance, tilted.log_z))
@@ -243,7 +240,7 @@ def match_means(
         best = Tilted(*fields)
         trial = shift + length * (best.gradient / power + precision * best.mean - shift)
         moved = problem.prior.shifted(posterior, problem.mean, trial, precision)
-        here = nearby(cavities(moved, trial, precision, power, exact)[0])
+        here = nearby(cavities(moved, power, exact)[0])
         gap_here = distance(here, moved.mean)
         closer = gap_here < gap
         kept = (xp.where(closer, new, old) for new, old in zip((gap_here, trial, *here), (gap, shift, *best)))

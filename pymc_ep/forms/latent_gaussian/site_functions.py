@@ -176,9 +176,14 @@ class SiteFunctions(HyperFunctions, ABC):
         return [np.asarray(y) for y in self._observed()]
 
     def origins(self) -> list[np.ndarray]:
-        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros."""
+        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros.
+
+        Observations that are not finite, which the form refuses, are counted from zero.
+        """
         return [
-            np.array(y, dtype=float).ravel() if group.site.located else np.zeros(y.size)
+            np.nan_to_num(np.array(y, dtype=float), nan=0.0, posinf=0.0, neginf=0.0).ravel()
+            if group.site.located
+            else np.zeros(y.size)
             for group, y in zip(self.form.factors, self.observed())
         ]
 

@@ -276,7 +276,7 @@ class Evidence:
         found, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
-        gaussian = cavities(found.posterior, *at.sites, power, exact=True, flat=FLAT)
+        gaussian = cavities(found.posterior, power, exact=True, flat=FLAT)
         for site, varies, y, parameters, here in zip(
             self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
         ):

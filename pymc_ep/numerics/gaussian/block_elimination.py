@@ -182,6 +182,12 @@ class BlockFactor(NamedTuple):
     coupling: np.ndarray
     border: np.ndarray
 
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal of W, (p,), in the order of `Blocks.order`."""
+        inner = (part[:, np.arange(part.shape[1]), np.arange(part.shape[1])].ravel() for part in self.inner)
+        return np.concatenate([*inner, self.border.diagonal()])
+
     def times(self, x: np.ndarray) -> np.ndarray:
         """Return W x, in the order of `Blocks.order`, for x of shape (p,) or (p, c)."""
         ordered = x[self.blocks.order]
@@ -269,8 +275,8 @@ class BlockFactor(NamedTuple):
 
 def factored(
     rows: Rows, values: np.ndarray, weights: np.ndarray, prior_precision: np.ndarray
-) -> tuple[BlockFactor, float, bool]:
-    """Return the factor of R diag(weights) R^T + diag(prior_precision), its log-determinant, and whether it is proper.
+) -> tuple[BlockFactor, float, bool, np.ndarray]:
+    """Factor B = R diag(weights) R^T + diag(prior_precision).
 
     Parameters
     ----------
@@ -280,10 +286,19 @@ def factored(
         Its entries.
     weights : ndarray, (n,)
     prior_precision : ndarray, (p,)
+
+    Returns
+    -------
+    factor : BlockFactor
+    log_det : float
+    proper : bool
+        Whether B is positive definite.
+    diagonal : ndarray, (p,)
+        That of B, in the order of `Blocks.order`.
     """
     blocks, t = rows.blocks, len(rows.blocks.border)
     ordered = prior_precision[blocks.order]
-    inner, log_det, proper = [], 0.0, True
+    inner, diagonals, log_det, proper = [], [], 0.0, True
     own = rows.inner(values)
     for (here, m, k), (at, block, entries) in zip(blocks.sizes, own):
         weighted = entries * weights[at, None]
@@ -293,6 +308,7 @@ def factored(
                 matrices[:, i, j] = np.bincount(block, weighted[:, i] * entries[:, j], minlength=m)
                 matrices[:, j, i] = matrices[:, i, j]
         matrices[:, np.arange(k), np.arange(k)] += ordered[here].reshape(m, k)
+        diagonals.append(matrices[:, np.arange(k), np.arange(k)].ravel())
         roots, definite = _roots(matrices)
         proper = proper and definite
         log_det += 2.0 * np.log(roots[:, np.arange(k), np.arange(k)]).sum() if definite else np.nan
@@ -306,10 +322,11 @@ def factored(
     coupling = factor._inner_times(cross, transposed=False)
     schur = gram - coupling.T @ coupling
     schur[np.arange(t), np.arange(t)] += ordered[blocks.inner :]
+    diagonal = np.concatenate([*diagonals, gram.diagonal() + ordered[blocks.inner :]])
     if not t:
-        return factor._replace(coupling=coupling), log_det, proper
+        return factor._replace(coupling=coupling), log_det, proper, diagonal
     border, of_border, definite = inverse_factor(np.ascontiguousarray(schur))
-    return factor._replace(coupling=coupling, border=border), log_det + of_border, proper and definite
+    return factor._replace(coupling=coupling, border=border), log_det + of_border, proper and definite, diagonal
 
 
 def _roots(matrices: np.ndarray) -> tuple[np.ndarray, bool]:

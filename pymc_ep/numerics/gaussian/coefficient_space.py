@@ -21,7 +21,7 @@ from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.backend.twofold import twofold_product
 from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
 
-__all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "shifted_posterior", "widened"]
+__all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "rounding_of_pivots", "shifted_posterior", "widened"]
 
 _PART = 2**20
 """Numbers of R in one block, 8 MB: bounds the copies of R."""
@@ -56,6 +56,8 @@ class CoefficientPosterior(NamedTuple):
         E[v]: the mean of x with Cov(x, v) = C is that of its prior plus C E[v].
     whitener : array, (p, p)
         W, lower triangular.
+    rounding : scalar
+        That of standard deviations, relative, by `rounding_of_pivots`.
     """
 
     mean: Array
@@ -66,6 +68,7 @@ class CoefficientPosterior(NamedTuple):
     proper: Array
     coordinates: Array
     whitener: Array
+    rounding: Array
 
     @property
     def drawn_from_prior(self) -> Literal[False]:
@@ -143,13 +146,22 @@ class FactorPrior(NamedTuple):
         xp = namespace(self.rows)
         p = self.rows.shape[0]
         gram = sum((self.rows[:, part] * precision[part]) @ self.rows[:, part].T for part in self._blocks())
+        diagonal = self.precision + xp.diagonal(gram)
         whitener, log_det, proper = inverse_factor(xp.diag(self.precision) + gram)
         blocks = self._blocks() if with_variances else []
         pieces = [_column_squares(_triangular_product(whitener, self.rows[:, part])) for part in blocks]
         variance = xp.concatenate(pieces) if with_variances else xp.full(len(mean), xp.nan)
         zero = xp.zeros_like(shift)
         prior = CoefficientPosterior(
-            mean, variance, 1.0 - precision * variance, zero, log_det, proper, xp.zeros(p), whitener
+            mean,
+            variance,
+            1.0 - precision * variance,
+            zero,
+            log_det,
+            proper,
+            xp.zeros(p),
+            whitener,
+            rounding_of_pivots(diagonal, xp.diagonal(whitener)),
         )
         return self.shifted(prior, mean, shift, precision)
 
@@ -163,9 +175,9 @@ class FactorPrior(NamedTuple):
         """Return the sum of squares of E[v]; a^T (m - m0) is the same but cancels where the prior is wide."""
         return (self.precision * posterior.coordinates**2).sum()
 
-    def rounding(self, posterior: CoefficientPosterior) -> float:
-        """Return the rounding of a posterior mean, in standard deviations: under vague priors no digits cancel here."""
-        return ROUNDING
+    def rounding(self, posterior: CoefficientPosterior) -> Array:
+        """Return the rounding of posterior standard deviations: under vague priors alone no digits cancel here."""
+        return posterior.rounding
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of R^T B^{-1} R."""
@@ -211,6 +223,15 @@ def shifted_posterior(
     else:
         fitted = mean + design @ coordinates
     return posterior._replace(mean=fitted, weights=shift - precision * fitted, coordinates=coordinates)
+
+
+def rounding_of_pivots(diagonal: Array, whitened: Array) -> Array:
+    """Return the rounding error of the pivots of B, relative, from the diagonals, (p,), of B and of W.
+
+    A pivot is a diagonal element less what earlier coefficients explain of it: digits cancel where sites determine a
+    combination of coefficients far better than the coefficients themselves. Scales of coefficients have no effect.
+    """
+    return ROUNDING * (diagonal * whitened**2).max(initial=1.0)
 
 
 def widened(squares: Array, n: int, precision: Array) -> Array:

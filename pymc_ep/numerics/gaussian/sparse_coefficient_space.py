@@ -15,8 +15,13 @@ import scipy.sparse
 from pymc_ep.numerics.backend.cholesky import inverse_factor
 from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.block_elimination import BlockFactor, Blocks, blocks_of, factored
-from pymc_ep.numerics.gaussian.coefficient_space import CoefficientPosterior, dependent, shifted_posterior, widened
-from pymc_ep.numerics.gaussian.protocol import ROUNDING
+from pymc_ep.numerics.gaussian.coefficient_space import (
+    CoefficientPosterior,
+    dependent,
+    rounding_of_pivots,
+    shifted_posterior,
+    widened,
+)
 
 __all__ = ["BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
@@ -186,17 +191,21 @@ class SparseFactorPrior(NamedTuple):
         """Multiply by Gaussian sites; see `pymc_ep.numerics.gaussian.observation_space.DensePrior.posterior`."""
         if (blocks := self.pattern.blocks) is not None:
             rows = blocks.rows(self._transposed)
-            factor, log_det, proper = factored(rows, self.values, precision, self.precision)
+            factor, log_det, proper, diagonal = factored(rows, self.values, precision, self.precision)
+            rounding = rounding_of_pivots(diagonal, factor.diagonal)
             known = with_variances and proper
             variance = factor.squares(rows, self.values) if known else np.full(len(mean), np.nan)
-            return self._shifted_from(BlockPosterior, variance, factor, log_det, proper, mean, shift, precision)
+            solved = variance, factor, log_det, proper, rounding
+            return self._shifted_from(BlockPosterior, *solved, mean, shift, precision)
         gram = self.pattern.gram(self.values, precision)
         gram[np.diag_indices_from(gram)] += self.precision
+        diagonal = gram.diagonal().copy()
         whitener, log_det, proper = inverse_factor(gram)
         variance = np.full(len(mean), np.nan)
         for part, half in self._times(whitener.T) if with_variances else ():
             variance[part] = np.einsum("ij,ij->i", half, half)
-        return self._shifted_from(CoefficientPosterior, variance, whitener, log_det, proper, mean, shift, precision)
+        solved = variance, whitener, log_det, proper, rounding_of_pivots(diagonal, whitener.diagonal())
+        return self._shifted_from(CoefficientPosterior, *solved, mean, shift, precision)
 
     def _shifted_from(
         self,
@@ -205,12 +214,13 @@ class SparseFactorPrior(NamedTuple):
         whitener: Any,
         log_det: float,
         proper: bool,
+        rounding: float,
         mean: Array,
         shift: Array,
         precision: Array,
     ) -> CoefficientPosterior:
         zero, none = np.zeros_like(variance), np.zeros(len(self.precision))
-        prior = kind(mean, variance, 1.0 - precision * variance, zero, log_det, proper, none, whitener)
+        prior = kind(mean, variance, 1.0 - precision * variance, zero, log_det, proper, none, whitener, rounding)
         return self.shifted(prior, mean, shift, precision)
 
     def shifted(
@@ -224,8 +234,8 @@ class SparseFactorPrior(NamedTuple):
         return (self.precision * posterior.coordinates**2).sum()
 
     def rounding(self, posterior: CoefficientPosterior) -> float:
-        """Return the rounding of a posterior mean, in standard deviations: under vague priors no digits cancel here."""
-        return ROUNDING
+        """Return the rounding of posterior standard deviations: under vague priors alone no digits cancel here."""
+        return posterior.rounding
 
     def posterior_rows(self, posterior: CoefficientPosterior) -> Callable[..., np.ndarray]:
         """Return a function of rows, and maybe columns, of R^T B^{-1} R."""

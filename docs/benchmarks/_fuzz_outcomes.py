@@ -1,0 +1,116 @@
+"""What fits of cases come to: each ends in one of a few classes."""
+
+import traceback
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+import pymc_ep as pmep
+from docs.benchmarks._fuzz_models import BLOCKS, Case, Numbers, model_of, numbers_of
+from docs.benchmarks._fuzz_references import distance_from_fixed_point, reference_of
+from pymc_ep.compat import Container, group
+
+__all__ = ["CLASSES", "FAULTS", "LIMITS", "Outcome", "outcome_of"]
+
+CLASSES = {
+    "right": "within the limits of the reference",
+    "fixed point": "a fixed point of EP; too hard for a reference",
+    "warned": "ConvergenceWarning, and converged is False",
+    "refused": "a documented exception",
+    "EP's own error": "a fixed point of EP beyond the limits, without a warning",
+    "not judged": "too hard for a reference and for the fixed point",
+    "wrong": "none of these, without a warning",
+    "undocumented exception": "any other",
+}
+FAULTS = ("wrong", "undocumented exception")
+LIMITS = (0.2, 0.25, 0.25)
+"""Errors of a right fit: of means in posterior standard deviations, of standard deviations in logarithms, of the log
+evidence in nats. EP is exact where likelihoods are Normal or there is one observation; elsewhere these are what EP's
+own error may be, a fifth of a standard deviation being what fits warn about."""
+EXACT = 1e-3
+"""The same limits where EP is exact."""
+KNOWN = 0.05
+"""Error of a reference up to which it judges."""
+FIXED = 0.01
+"""Distance from a fixed point of EP, in posterior standard deviations, up to which sites count as there."""
+DOCUMENTED = (pmep.UnsupportedModelError, pmep.InvalidDataError, pmep.NumericalError, pmep.ClusterError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Class of a fit, the reference that judged it, and a sentence."""
+
+    name: str
+    judge: str
+    said: str
+
+
+def outcome_of(case: Case) -> Outcome:
+    """Fit a case and say what came of it."""
+    numbers = numbers_of(case)
+    model = model_of(case, numbers)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            fit = pmep.fit("ep", model=model, hyper="fixed", draws=0, progressbar=False)
+        except DOCUMENTED as refusal:
+            return Outcome("refused", type(refusal).__name__, str(refusal))
+        except (ValueError, TypeError) as refusal:
+            if any(repr(name) in str(refusal) for name in model.named_vars):
+                return Outcome("refused", type(refusal).__name__, str(refusal))
+            return Outcome("undocumented exception", type(refusal).__name__, traceback.format_exc(limit=-3))
+        except Exception as fault:
+            return Outcome("undocumented exception", type(fault).__name__, traceback.format_exc(limit=-3))
+    announced = any(issubclass(one.category, pmep.ConvergenceWarning) for one in heard)
+    status = str(group(fit, "fit").attrs["status"])
+    if announced != (not bool(group(fit, "fit")["converged"])):
+        return Outcome("wrong", "warning", f"converged and the warning disagree: {status}")
+    if announced:
+        return Outcome("warned", "", status)
+    return judged(case, numbers, fit)
+
+
+def moments(fit: Container, part: str, case: Case) -> np.ndarray:
+    """Return means or standard deviations of all latent variables of a case, (d,)."""
+    values = group(fit, part)
+    return np.concatenate([np.ravel(values[name].to_numpy()) for name in BLOCKS[case.block].names])
+
+
+def judged(case: Case, numbers: Numbers, fit: Container) -> Outcome:
+    """Compare a fit that says that it has converged with its reference, or with the fixed point of EP."""
+    mean, sd = moments(fit, "posterior_mean", case), moments(fit, "posterior_sd", case)
+    log_evidence = float(group(fit, "fit")["log_evidence"])
+    if not (np.all(np.isfinite(mean)) and np.all(sd > 0) and np.isfinite(log_evidence)):
+        return Outcome("wrong", "finite numbers", f"means {mean}, sds {sd}, log evidence {log_evidence}")
+    reference = reference_of(case, numbers)
+    said, judge = "no reference", ""
+    if reference is not None and reference.error < KNOWN:
+        errors = np.array(
+            [
+                np.abs((mean - reference.mean) / reference.sd).max(),
+                np.abs(np.log(sd / reference.sd)).max(),
+                abs(log_evidence - reference.log_evidence),
+            ]
+        )
+        exact = reference.kind == "closed form" or (case.n == 1 and reference.kind == "quadrature")
+        limits = np.full(3, EXACT) if exact else np.array(LIMITS)
+        said = "means {:.2g} sd, sds {:.2g}, evidence {:.2g} nats".format(*errors)
+        judge = reference.kind
+        limits = limits + 2 * reference.error
+        limits[2] += reference.rounding
+        if np.all(errors <= limits):
+            return Outcome("right", judge, said)
+        if exact:
+            return Outcome("wrong", judge, said)
+    state = group(fit, "fit_state")
+    precision = state["precision"].to_numpy()
+    # The state's predictors may be counted from anywhere, which their prior mean tells.
+    shift = state["shift"].to_numpy() - precision * state["prior_mean"].to_numpy()
+    distance = distance_from_fixed_point(case, numbers, shift, precision)
+    if distance is None:
+        return Outcome("wrong" if judge else "not judged", judge, said)
+    said = f"{said}; {distance:.2g} sd from a fixed point"
+    if distance > FIXED:
+        return Outcome("wrong", judge or "fixed point", said)
+    return Outcome("EP's own error" if judge else "fixed point", judge or "fixed point", said)
