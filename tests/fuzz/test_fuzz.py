@@ -40,7 +40,7 @@ FEW = {
 
 
 def test_few_models():
-    assert judged_well(drawn_outcomes(120, 0, insist, **FEW))
+    assert judged_well(drawn_outcomes(80, 0, insist, **FEW))
 
 
 def test_many_models():
