@@ -27,6 +27,7 @@ from pymc_ep.numerics.backend.namespace import Array
 from pymc_ep.numerics.gaussian.block_elimination import Blocks
 from pymc_ep.numerics.gaussian.coefficient_space import FactorPrior
 from pymc_ep.numerics.gaussian.protocol import GaussianPrior
+from pymc_ep.numerics.gaussian.sparse_coefficient_space import LEAST_BLOCKS
 
 __all__ = ["CompiledLatentGaussian"]
 
@@ -50,9 +51,10 @@ class CompiledLatentGaussian(SiteFunctions):
         self.sizes = observations, coefficients
         """Numbers of observations and of coefficients."""
         self.solver: Solver = choose_solver(solver, observations, coefficients, flat, independent=independent)
-        if solver == "auto" and self.solver.name == "observations" and independent:
+        many = LEAST_BLOCKS <= coefficients <= MOST_COEFFICIENTS * observations
+        if solver == "auto" and self.solver.name == "observations" and independent and many:
             dense, self.solver = self.solver, choose_solver("coefficients", observations, coefficients, flat)
-            if coefficients > MOST_COEFFICIENTS * observations or self.blocks is None:
+            if self.blocks is None:
                 self.solver = dense
 
     @property

@@ -23,13 +23,13 @@ from pymc_ep.numerics.gaussian.coefficient_space import (
     widened,
 )
 
-__all__ = ["BlockPosterior", "EntryPattern", "SparseFactorPrior"]
+__all__ = ["LEAST_BLOCKS", "BlockPosterior", "EntryPattern", "SparseFactorPrior"]
 
 _PART = 2**20
 """Numbers in one block of a dense product with R, 8 MB: bounds the memory."""
 _TOGETHER = 512
 """Predictors in a part, and those of one block more: larger parts waste pairs, smaller ones time for calls."""
-_LEAST_BLOCKS = 128
+LEAST_BLOCKS = 128
 """Least number of coefficients that are divided into blocks: the algebra of fewer takes less time than the calls."""
 _PAIRS = 2**22
 """Largest number of pairs of entries that are listed, 96 MiB: beyond, SciPy's product of sparse matrices, whose first
@@ -85,7 +85,7 @@ class EntryPattern:
     @cached_property
     def blocks(self) -> Blocks | None:
         """The division of the coefficients; None where B is dense."""
-        return blocks_of(self._matrix) if self.coefficients >= _LEAST_BLOCKS else None
+        return blocks_of(self._matrix) if self.coefficients >= LEAST_BLOCKS else None
 
     def gram(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return R diag(weights) R^T, (p, p): its upper triangle, with anything below."""
