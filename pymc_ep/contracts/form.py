@@ -258,7 +258,7 @@ class CompiledSiteForm(CompiledForm, Protocol):
         """Return prior means, prior covariance and site parameters at theta, (p,)."""
 
     def origins(self) -> Sequence[np.ndarray]:
-        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros."""
+        """Return the origins of the predictors of each factor, (n,): the observations, or zeros."""
 
     def residuals(self) -> Sequence[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""

@@ -5,7 +5,6 @@ time. These are cached up to a bound on memory, as moments and draws need the sa
 matrices.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -181,7 +180,8 @@ class PosteriorMixture:
             # Large posteriors are not cached: this saves computing them again.
             self._moments = mixed_moments((1.0 / len(used), posterior.moments()) for posterior in drawn_from())
         else:
-            deque(drawn_from(), maxlen=0)
+            for _ in drawn_from():
+                pass
         blocks = self._by_block(noise)
         drawn, origins = [b[0] for b in blocks], [b[1] for b in blocks if len(b) == 2]
         thetas = self.thetas[component]

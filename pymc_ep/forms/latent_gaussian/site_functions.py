@@ -176,7 +176,7 @@ class SiteFunctions(HyperFunctions, ABC):
         return [np.asarray(y) for y in self._observed()]
 
     def origins(self) -> list[np.ndarray]:
-        """Return what the predictors of each factor are counted from, (n,): the observations, or zeros.
+        """Return the origins of the predictors of each factor, (n,): the observations, or zeros.
 
         Observations that are not finite, which the form refuses, are counted from zero.
         """
@@ -189,9 +189,7 @@ class SiteFunctions(HyperFunctions, ABC):
 
     def residuals(self) -> list[np.ndarray]:
         """Return the observations of each factor, (n,), counted from the origins of their predictors."""
-        # The site names an infinite observation.
-        with np.errstate(invalid="ignore"):
-            return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
+        return [np.asarray(y, dtype=float).ravel() - origin for y, origin in zip(self.observed(), self.origins())]
 
     def _factors(self, theta: np.ndarray) -> tuple[FactorValues, list[Any]]:
         """Return the fields of `prior` other than `gaussian`, and the arrays from which `gaussian` is built."""

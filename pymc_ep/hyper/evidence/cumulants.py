@@ -140,7 +140,7 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     parts = None
     if isinstance(prior, SparseFactorPrior) and (apart := prior.apart(posterior)) is not None:
         # The same bound, of the pairs of two parts.
-        most_of_site = np.sqrt(np.minimum(apart[1] / np.where(variance > 0, variance, np.inf), 1.0))
+        most_of_site = np.minimum(np.sqrt(apart[1]) * _inverse_sd(variance), 1.0)
         third, fourth = np.abs(skewness) @ most_of_site**3, np.abs(kurtosis) @ most_of_site**4
         parts = apart[0] if third**2 / 12.0 + fourth**2 / 48.0 < _NEGLIGIBLE else None
     return evidence_correction(skewness, kurtosis, variance, prior.posterior_rows(posterior), parts)
@@ -165,8 +165,7 @@ def evidence_correction(
         Parts of the predictors, of which no two are correlated to speak of.
     """
     n = len(skewness)
-    # A predictor of variance zero, up to rounding, adds zero to the sum.
-    inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+    inverse_sd = _inverse_sd(variance)
     shares = np.empty(n)
     size = max(1, _BLOCK // n)
     # Rows, columns, and the column of the first row.
@@ -182,6 +181,11 @@ def evidence_correction(
     return Correction(shares)
 
 
+def _inverse_sd(variance: np.ndarray) -> np.ndarray:
+    """Return one over the standard deviations, and 0 for a variance of zero, up to rounding: it adds no correlation."""
+    return np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+
+
 def variance_error(
     skewness: np.ndarray, kurtosis: np.ndarray, variance: np.ndarray, covariance_rows: Callable[[slice], np.ndarray]
 ) -> np.ndarray:
@@ -191,7 +195,7 @@ def variance_error(
     `evidence_correction`.
     """
     n = len(variance)
-    inverse_sd = np.where(variance > 0, 1.0 / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+    inverse_sd = _inverse_sd(variance)
     correlation = covariance_rows(slice(0, n)) * inverse_sd[:, None] * inverse_sd
     pairs = correlation**2 * (np.outer(skewness, skewness) + np.outer(kurtosis, kurtosis) * correlation / 3.0)
     np.fill_diagonal(pairs, 0.0)

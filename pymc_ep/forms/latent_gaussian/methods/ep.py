@@ -66,9 +66,10 @@ class Fitted(NamedTuple):
 
 def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
-    call.form.solve_in(call.options.get("solver", OPTIONS["solver"]))
+    settings = checked(OPTIONS | call.options)
+    call.form.solve_in(settings["solver"])
     foresee(call.form, call.hyper)
-    fit = fitted(call, checked(OPTIONS | call.options))
+    fit = fitted(call, settings)
     if fit.integral is not None:
         solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
     else:
