@@ -12,9 +12,11 @@ from pymc_ep.compat import Container, ElpdData, elpd_data, group, has_group
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.engines.ep.engine import EP
-from pymc_ep.engines.ep.sweep import Problem, group_slices
+from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import at_index, first_index
+from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.predict.rebuild import posterior_of, single_posterior_of
@@ -194,12 +196,12 @@ def _given_hyperparameters(
     posterior: SitePosterior, name: str, which: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
     """Return `_group_densities` at one value of the hyperparameters."""
-    _, prior, gaussian = posterior.mode
+    theta, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
+    repeats = repeats_at(posterior.form, theta, prior)
     k = [one.name for one in posterior.form.form.groups].index(name)
     here = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
-    covariance_of, y = prior.gaussian.posterior_rows(gaussian), observed[k]
-    engine, converged, out = EP([posterior.form.sites[k]]), True, np.full(count, np.nan)
+    covariance_of, converged, out = prior.gaussian.posterior_rows(gaussian), True, np.full(count, np.nan)
     for j in range(count):
         own = np.flatnonzero(which == j)
         at = here[own]
@@ -209,8 +211,10 @@ def _given_hyperparameters(
             continue
         mean, covariance = cavity
         values = tuple(np.asarray(part)[own] for part in prior.parameters[k])
-        problem = Problem(mean, DensePrior(covariance), (y[own],), (values,))
-        ended = run(engine, problem, sites, max_iter=_MAX_ITER)
+        left_out = Repeats((repeats.groups[k].subset(own),))
+        problem = left_out.problem(Prior(mean, DensePrior(covariance), (values,), 0.0, 0.0))
+        start = left_out.together(sites[0]), left_out.together(sites[1])
+        ended = run(EP(left_out.sites), problem, start, max_iter=_MAX_ITER)
         out[j] = ended.state.sweep.log_z
         converged &= ended.status.converged
     return out, converged

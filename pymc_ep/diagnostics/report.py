@@ -15,6 +15,8 @@ from pymc_ep.diagnostics.verdict import verdict
 from pymc_ep.diagnostics.weights import LEAST_DRAWS, importance
 from pymc_ep.engines.ep.sweep import KNOWN, cavities, group_slices
 from pymc_ep.hyper.evidence.cumulants import all_cumulants, evidence_correction, non_gaussianity, why_no_correction
+from pymc_ep.hyper.evidence.repeats import repeats_at
+from pymc_ep.numerics.backend.namespace import on_host
 from pymc_ep.predict.rebuild import own_predictions, single_posterior_of
 from pymc_ep.results import fit_group, labelled, settings
 
@@ -219,22 +221,32 @@ def _sites(
     idata: Container, model: pm.Model, fit: xr.Dataset, posterior: SitePosterior
 ) -> tuple[xr.Dataset, float | None, Absent]:
     """Return each site's indicators, and the correction of the log evidence that they give."""
-    _, prior, gaussian = posterior.mode
+    theta, prior, gaussian = posterior.mode
+    repeats = repeats_at(posterior.form, theta, prior)
+    problem = repeats.problem(prior)
+    if repeats.any:
+        sites = repeats.together(posterior.shift), repeats.together(posterior.precision)
+        gaussian = on_host(problem.prior).posterior(np.asarray(problem.mean), *sites)
     mean, variance = cavities(gaussian, 1.0)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
-    skewness, kurtosis = all_cumulants(posterior.form, posterior.form.residuals(), prior.parameters, mean, variance)
-    indicators = {"skewness": skewness, "kurtosis": kurtosis, "non_gaussianity": non_gaussianity(skewness, kurtosis)}
-    reason = why_no_correction(posterior.form, float(settings(idata).get("power", 1.0)))
+    skewness, kurtosis = all_cumulants(repeats.sites, *problem[2:], mean, variance)
+    information = non_gaussianity(skewness, kurtosis)
+    indicators = {
+        "skewness": repeats.each(skewness),
+        "kurtosis": repeats.each(kurtosis),
+        "non_gaussianity": repeats.each(information),
+    }
+    reason = why_no_correction(posterior.form, float(settings(idata).get("power", 1.0)), len(mean))
     if not bool(fit["converged"]):
         reason = "the fit did not converge, and the expansion is about what it converges to"
     correction = None
     if not reason:
-        rows = prior.gaussian.posterior_rows(gaussian)
+        rows = problem.prior.posterior_rows(gaussian)
         found = evidence_correction(skewness, kurtosis, np.asarray(gaussian.variance), rows)
         reason = found.diverges
         if not reason:
-            indicators["evidence_share"], correction = found.shares, found.total
+            indicators["evidence_share"], correction = repeats.shared(found.shares), found.total
     names = [group.name for group in posterior.form.form.groups]
     variables = {
         f"{name}_{what}": (name, values[here].reshape(y.shape))

@@ -118,6 +118,12 @@ class Site:
         True if t is Gaussian in eta for every y: its Gaussian replacement is then t itself, for any cavity.
     located : bool
         True if t depends on ``y - eta`` and parameters alone, so that both may be counted from any origin.
+    additive : tuple of str, optional
+        Parameters in which, and in y, log t is affine but for a term free of eta: observations of one predictor that
+        agree in all other parameters then enter by their number and average. None where log t is not affine; of zeros
+        and ones it always is.
+    takes_averages : bool
+        True if the functions of an additive site of whole numbers also take averages of them.
     log_concave : bool
         True if t is log-concave in eta for every y; engines then rely on positive site precisions.
     logp : callable
@@ -172,6 +178,8 @@ class Site:
     interpreted: bool = False
     gaussian: bool = False
     located: bool = False
+    additive: tuple[str, ...] | None = None
+    takes_averages: bool = False
     response: Response | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 

@@ -82,12 +82,14 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
     site : Site
     options : dict
         The static options in force.
+    mode : PyTensor mode or str or None
+        The compile mode asked for.
     """
 
     def __init__(self, site: Site, mode: Mode | str | None, options: dict[str, Any]) -> None:
         self.site = site
         self.options = options
-        self._mode = mode
+        self.mode = mode
         self._log_density_functions: dict[tuple, Callable[..., Any]] = {}
         self._jax = isinstance(get_mode(mode).linker, JAXLinker)
         self._closed: Callable[..., Sequence[Any]] = self._by_closed_form
@@ -218,6 +220,11 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
         return by_rows(self._log_density_function, y, eta, *parameters)
 
+    def parameter_slopes(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
+        """Return the derivative of log t(eta; y, parameters) in each parameter, each (n,) as the arguments."""
+        _, (y, eta, *values) = self._flatten(y, eta, *parameters)
+        return tuple(self._density_gradient_function(eta[None], np.ones((1, len(y))), y, *values))
+
     def log_density_derivatives(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return log t(eta; y, parameters) and its first three derivatives in eta, each of the broadcast shape."""
         shape, arrays = self._flatten(y, eta, *parameters)
@@ -258,7 +265,7 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             from pymc_ep.sites.compiled_jax import jax_function
 
             return jax_function(inputs, outputs, _without_checks("JAX"))
-        default = numpy_mode() if self.site.interpreted and self._mode is None else self._mode
+        default = numpy_mode() if self.site.interpreted and self.mode is None else self.mode
         mode = _without_checks(default if mode is None else mode)
         return compiled_function(inputs, outputs, trust_input=True, mode=mode, on_unused_input="ignore")
 

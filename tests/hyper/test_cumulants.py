@@ -111,11 +111,11 @@ def test_independent_predictors_need_no_correction():
     assert np.abs(found["y_skewness"]).min() > 0.05
 
 
-def test_a_repeated_predictor_counts_in_full():
-    """Two observations of one number: the pair's correlation is 1."""
+def test_a_pair_of_correlation_one_counts_in_full():
+    """Two observations of one number, apart by so little that their predictors are two."""
     with pm.Model() as model:
         f = pm.Normal("f", 0.3, 1.0)
-        pm.Poisson("y", pm.math.exp(f * np.ones(2)), observed=[0, 3])
+        pm.Poisson("y", pm.math.exp(f + apart(2)), observed=[0, 3])
     found = pmep.diagnose(pmep.fit(model=model, draws=0, progressbar=False), model)
     third, fourth = (np.prod(found[f"y_{name}"]) for name in ("skewness", "kurtosis"))
     np.testing.assert_allclose(found["cumulant_correction"], third / 6 + fourth / 24, rtol=1e-6)
@@ -135,7 +135,12 @@ def test_a_known_predictor_has_no_part():
     assert abs(float(found["y_evidence_share"][2])) < 1e-12
 
 
-def groups_of_bits(groups, each, scale, seed):
+def apart(n):
+    """Offsets that tell predictors apart, and change no figure: equal ones would share a site, which is exact."""
+    return 1e-9 * np.arange(n)
+
+
+def groups_of_bits(groups, each, scale, seed, offset=apart):
     """Bits of groups with a random level each, and the exact posterior of the scale by quadrature."""
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(groups), each)
@@ -143,7 +148,7 @@ def groups_of_bits(groups, each, scale, seed):
     with pm.Model() as model:
         s = pm.HalfCauchy("s", 2.5)
         u = pm.Normal("u", 0, 1, shape=groups)
-        pm.Bernoulli("y", logit_p=s * u[group], observed=y)
+        pm.Bernoulli("y", logit_p=s * u[group] + offset(len(y)), observed=y)
     ones = np.bincount(group, weights=y, minlength=groups)[:, None]
     log_s = np.linspace(-3.0, 4.0, 1401)
     evidence = np.empty_like(log_s)
@@ -175,10 +180,19 @@ def test_the_scale_of_groups_of_bits_is_corrected(monkeypatch):
     found = pmep.diagnose(fit, model)
     assert float(found["log_evidence_cumulant"]) == float(fit["fit"]["log_evidence"])
     assert "EP's own error is seen, and corrected" in found.attrs["verdict"]
-    monkeypatch.setattr(pmep.hyper.integration.integrate, "why_no_correction", lambda form, power: "none wanted")
+    monkeypatch.setattr(pmep.hyper.integration.integrate, "why_no_correction", lambda *_: "none wanted")
     fit, plain = errors()
     assert abs(plain[0]) > 3 * abs(corrected[0]) and abs(plain[2]) > 0.1
     assert "cumulant_shift" not in fit["fit"]
+
+
+def test_groups_that_share_their_predictor_need_no_correction():
+    model, mean, sd, log_evidence = groups_of_bits(30, 3, 3.0, seed=3, offset=np.zeros)
+    fit = pmep.fit(model=model, draws=0, progressbar=False)
+    assert abs(float(fit["fit"]["log_evidence"]) - log_evidence) < 2e-3
+    assert abs(float(fit["posterior_mean"]["s"]) - mean) < 0.02 * sd
+    assert abs(float(fit["posterior_sd"]["s"]) / sd - 1) < 0.02
+    assert abs(float(fit["fit"]["cumulant_correction"])) < 1e-9
 
 
 def test_a_large_correction_is_announced():
@@ -205,10 +219,10 @@ def test_parts_of_groups_give_the_correction_of_all_pairs(monkeypatch):
     group = rng.permutation(np.arange(n) % groups)
     with pm.Model() as model:
         level, effect = pm.Normal("level", 0.0, 1.0), pm.Normal("effect", 0.0, 1.5, shape=groups)
-        pm.Bernoulli("y", logit_p=level + effect[group], observed=rng.integers(2, size=n))
+        pm.Bernoulli("y", logit_p=level + effect[group] + apart(n), observed=rng.integers(2, size=n))
     evidence = evidence_of(compiled_form(model), OPTIONS)
     at = evidence.at(evidence.form.start)
-    apart = correction_at(evidence, at)
-    assert abs(apart.total) > 0.05
+    by_parts = correction_at(evidence, at)
+    assert abs(by_parts.total) > 0.05
     monkeypatch.setattr(SparseFactorPrior, "apart", lambda prior, posterior: None)
-    np.testing.assert_allclose(apart.total, correction_at(evidence, at).total, atol=0.01)
+    np.testing.assert_allclose(by_parts.total, correction_at(evidence, at).total, atol=0.01)

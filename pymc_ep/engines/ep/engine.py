@@ -6,6 +6,7 @@ all n updates is sought; the sweep is one pure function of arrays, run by NumPy 
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import cast
 
 import numpy as np
@@ -102,6 +103,12 @@ class EP:
         self.schedule = schedule
         self.log_concave = all(s.site.log_concave for s in self.sites)
         self.inner = _INNER if self.automatic and schedule == "parallel" else 0
+
+    def with_sites(self, sites: Sequence[CompiledSite]) -> "EP":
+        """Return the engine with the same options and other sites."""
+        out = copy(self)
+        out.sites = list(sites)
+        return out
 
     def sweep(self, problem: Problem, shift: Array, precision: Array, inner: int = 0) -> Sweep:
         """Evaluate all updates at the given sites, jitted where the problem's arrays are JAX's."""

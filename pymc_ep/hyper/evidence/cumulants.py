@@ -27,7 +27,7 @@ from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.engines.ep.sweep import KNOWN, group_slices
 from pymc_ep.hyper.evidence.evidence import Evidence, EvidenceAt
 from pymc_ep.numerics.gaussian.sparse_coefficient_space import SparseFactorPrior
-from pymc_ep.sites import check_finite
+from pymc_ep.sites import CompiledSite, check_finite
 
 __all__ = [
     "Correction",
@@ -93,36 +93,35 @@ def non_gaussianity(skewness: np.ndarray, kurtosis: np.ndarray) -> np.ndarray:
 
 
 def all_cumulants(
-    form: CompiledSiteForm,
+    sites: Sequence[CompiledSite],
     observed: Sequence[np.ndarray],
     parameters: Sequence[Sequence[np.ndarray]],
     cavity_mean: np.ndarray,
     cavity_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standardised third and fourth cumulants of all tilted distributions of a form, (n,) each.
+    """Return the standardised third and fourth cumulants of all tilted distributions, (n,) each.
 
     Zero for Gaussian sites, NaN for a site that couples predictors.
     """
     skewness, kurtosis = np.zeros((2, len(cavity_mean)))
     cavity_variance = np.where(cavity_variance > 0, cavity_variance, KNOWN)
-    groups = zip(form.form.factors, form.sites, observed, parameters, group_slices(observed))
-    for factor, site, y, values, here in groups:
-        if factor.site.coupled:
+    for site, y, values, here in zip(sites, observed, parameters, group_slices(observed)):
+        if site.site.coupled:
             skewness[here], kurtosis[here] = np.nan, np.nan
-        elif not factor.site.gaussian:
+        elif not site.site.gaussian:
             found = site.cumulants(y, cavity_mean[here], cavity_variance[here], *values)
             check_finite(found, y, cavity_mean[here], cavity_variance[here], site.site.name)
             skewness[here], kurtosis[here] = found
     return skewness, kurtosis
 
 
-def why_no_correction(form: CompiledSiteForm, power: float) -> str:
+def why_no_correction(form: CompiledSiteForm, power: float, predictors: int) -> str:
     """Return the reason why a form's evidence has no correction; empty where it has one."""
     if power != 1.0:
         return "the expansion is about EP with power 1, whose tilted moments match the posterior's"
     if coupled := [factor.name for factor in form.form.factors if factor.site.coupled]:
         return f"the prior of {coupled[0]!r} is one factor of many predictors, whose cumulants are not known"
-    many = sum(y.size for y in form.observed()) > _LARGEST
+    many = predictors > _LARGEST
     return f"over {_LARGEST} predictors, for all pairs of which there is no room" if many else ""
 
 
@@ -130,7 +129,7 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     """Return the correction of the log evidence at a fit that converged."""
     found = at.run.state.sweep
     mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
-    skewness, kurtosis = all_cumulants(evidence.form, evidence.observed, at.problem.parameters, mean, variance)
+    skewness, kurtosis = all_cumulants(at.repeats.sites, *at.problem[2:], mean, variance)
     # A bound, with all correlations equal to one. Many observations of few coefficients need no pairs then.
     most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
     if most < _NEGLIGIBLE:
@@ -210,10 +209,10 @@ def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
     """Return a warning where EP's posterior is much too narrow; empty where it is not, or where that is not known."""
     found = at.run.state.sweep
     mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
-    form = evidence.form
-    if len(mean) > _FULL or why_no_correction(form, evidence.engine.power) or not at.run.status.converged:
+    unknown = len(mean) > _FULL or why_no_correction(evidence.form, evidence.engine.power, len(mean))
+    if unknown or not at.run.status.converged:
         return ""
-    skewness, kurtosis = all_cumulants(form, evidence.observed, at.problem.parameters, mean, variance)
+    skewness, kurtosis = all_cumulants(at.repeats.sites, *at.problem[2:], mean, variance)
     # A bound, with all correlations equal to one: ordinary data of many predictors end here.
     if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _WRONG:
         return ""
@@ -222,8 +221,9 @@ def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
     worst = int(np.nanargmax(error))
     if error[worst] < _WRONG:
         return ""
+    first = int(at.repeats.first[worst])
     return (
-        f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(worst)} is too "
+        f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(first)} is too "
         f"small by a fifth or more, as observations that repeat one another under a wide prior make it; add up counts "
         f"or trials of one predictor into one observation, give the latent variables narrower priors, or compare with "
         f"pm.sample, started by pmep.start_point(idata)"

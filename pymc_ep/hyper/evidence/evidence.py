@@ -15,6 +15,7 @@ from pymc_ep.engines.loop import Run, run
 from pymc_ep.engines.options import require_parallel
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import InvalidDataError, NumericalError
+from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
 
 __all__ = ["Evidence", "EvidenceAt", "evidence_of", "with_all_digits"]
 
@@ -67,18 +68,28 @@ class EvidenceAt(NamedTuple):
     theta : ndarray, (p,)
     prior : Prior
     problem : Problem
+        Of the distinct predictors.
     run : Run
+    repeats : Repeats
+        Which observations share a predictor.
     """
 
     theta: np.ndarray
     prior: Prior
     problem: Problem
     run: Run
+    repeats: Repeats
 
     @property
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and precision of all sites, each (n,)."""
-        return self.run.state.shift, self.run.state.precision
+        """Shift and precision of the sites of all observations, each (n,)."""
+        return self.repeats.shared(self.run.state.shift), self.repeats.shared(self.run.state.precision)
+
+    @property
+    def predictors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Posterior mean and variance of the predictor of each observation, each (n,)."""
+        posterior = self.run.state.sweep.posterior
+        return self.repeats.each(posterior.mean), self.repeats.each(posterior.variance)
 
     @property
     def log_z(self) -> float:
@@ -156,6 +167,7 @@ class Evidence:
                 raise InvalidDataError(f"{group.name!r} has no observations; pass at least one.")
             group.site.validate(y, group.name)
         self.observed = tuple(form.residuals())
+        self._repeats: Repeats | None = None
         self._origins = np.concatenate(form.origins())
         self._spacing = np.spacing(np.abs(self._origins)) * (self._origins != 0.0)
 
@@ -174,18 +186,28 @@ class Evidence:
         if not self._checked:
             self.require_covariance(theta, prior)
             self._checked = True
-        problem = Problem(prior.mean, prior.gaussian, self.observed, prior.parameters)
+        repeats = self._repeats_at(theta, prior)
+        problem = repeats.problem(prior)
         record = self.checkpoint.record(self.grid, self.form.solver.name, theta, *(start or ()))
         if start is None:
             start = self.form.first_sites(prior)
+        if start is not None:
+            start = repeats.together(start[0]), repeats.together(start[1])
         ended = run(self.engine, problem, start, max_iter=self.max_iter, report=self._reporter(prior), record=record)
         found = self._explained(ended)
-        at = EvidenceAt(theta, prior, problem, found)
+        at = EvidenceAt(theta, prior, problem, found, repeats)
         if found.status.interrupted:
             raise Interrupted(at)
         if self.exact and self.engine.rounding(found.state) > _MOST_ROUNDING:
             raise LostDigits(self.form.solver.name, self.exact)
         return at
+
+    def _repeats_at(self, theta: np.ndarray, prior: Prior) -> Repeats:
+        """Return which observations share a predictor, found at the first theta."""
+        if self._repeats is None:
+            self._repeats = repeats_at(self.form, theta, prior)
+            self.engine = self.engine.with_sites(self._repeats.sites)
+        return self._repeats
 
     def _reporter(self, prior: Prior) -> Callable[[float, float], None]:
         """Return a callback that reports log evidence on the scale of `EvidenceAt.log_z`, and the change."""
@@ -211,7 +233,8 @@ class Evidence:
 
         A fit to data that were rounded before it saw them has not converged to their posterior either.
         """
-        coarse = self._spacing * np.sqrt(np.abs(found.state.precision))
+        assert self._repeats is not None, "known from the fit"
+        coarse = self._spacing * np.sqrt(np.abs(self._repeats.shared(found.state.precision)))
         worst = int(np.argmax(coarse))
         if coarse[worst] > _COARSE:
             return found._replace(
@@ -252,13 +275,19 @@ class Evidence:
         """Return the log predictive density of each observation given the others, (n,).
 
         EP's cavity is the posterior without the observation, so log Zhat is its predictive density. With a fractional
-        power the whole site is removed first. NaN where the cavity is improper, since one Gaussian observation alone
+        power the whole site is removed first. Where observations share a predictor, the others' site is multiplied in
+        again. NaN where the cavity is improper, since one Gaussian observation alone
         determines its predictor.
         """
         found = at.run.state.sweep
         if self.engine.power != 1.0:
-            found = EP(self.engine.sites, power=1.0).sweep(at.problem, *at.sites)
-        return np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
+            found = EP(self.engine.sites, power=1.0).sweep(at.problem, at.run.state.shift, at.run.state.precision)
+        log_z = np.where(np.asarray(found.posterior.remainder) > 0, np.asarray(found.tilted.log_z), np.nan)
+        mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
+        parts = zip(at.repeats.groups, at.prior.parameters, group_slices(at.problem.observed))
+        return np.concatenate(
+            [group.left_out(values, mean[here], variance[here], log_z[here]) for group, values, here in parts]
+        )
 
     def gradient(self, at: EvidenceAt) -> np.ndarray:
         """Return the gradient of `EvidenceAt.value`, (p,).
@@ -267,26 +296,24 @@ class Evidence:
         moments and the site parameters counts (Seeger 2005, section 4): d/dm0 = a, d/dK = (a a^T - E) / 2.
         """
         found = at.run.state.sweep
-        weights = found.posterior.weights
-        d_array = at.problem.prior.cotangent(found.posterior, at.sites[1])
+        d_array = at.problem.prior.cotangent(found.posterior, at.run.state.precision)
+        d_mean, d_array = at.repeats.cotangents(at.prior, found.posterior.weights, d_array)
         parameters = self._parameter_gradients(at)
-        return self.form.pullback(at.theta, weights, d_array, parameters, density=self.density)
+        return self.form.pullback(at.theta, d_mean, d_array, parameters, density=self.density)
 
     def _parameter_gradients(self, at: EvidenceAt) -> list[tuple[Any, ...]]:
         found, power = at.run.state.sweep, self.engine.power
         out = []
         observed = at.problem.observed
         gaussian = cavities(found.posterior, power, exact=True, flat=FLAT)
-        for site, varies, y, parameters, here in zip(
-            self.engine.sites, self.form.varying_parameters, observed, at.problem.parameters, group_slices(observed)
-        ):
+        groups = zip(at.repeats.groups, self.form.varying_parameters, at.prior.parameters, group_slices(observed))
+        for group, varies, values, here in groups:
             if not varies:
                 # Compiling the parameter gradient may take seconds.
-                out.append(tuple(np.zeros(len(y)) for _ in parameters))
+                out.append(tuple(np.zeros(len(group.y)) for _ in values))
                 continue
-            cavity = gaussian if site.site.gaussian else (found.cavity_mean, found.cavity_variance)
-            cavity = tuple(part[here] for part in cavity)
-            out.append(tuple(g / power for g in site.parameter_gradient(y, *cavity, power, *parameters)))
+            mean, variance = gaussian if group.site.site.gaussian else (found.cavity_mean, found.cavity_variance)
+            out.append(group.parameter_gradient(values, mean[here], variance[here], power))
         return out
 
     def _check_prior(self, theta: np.ndarray, prior: Prior) -> None:

@@ -8,10 +8,12 @@ import logging
 import mmap
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -76,7 +78,7 @@ class EvidenceOp(Op):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._evidence: Evidence | None = None
-        self._observed: list[np.ndarray] = []
+        self._data: list[Any] = []
         self._sites: tuple[np.ndarray, np.ndarray] | None = None
         # Anonymous shared memory, so that the counts of forked samplers arrive here.
         self._counts = np.frombuffer(mmap.mmap(-1, 16), dtype=np.int64)
@@ -143,13 +145,18 @@ class EvidenceOp(Op):
         at = evidence.settled(theta, self._sites)
         return at, evidence.gradient(at)
 
+    @cached_property
+    def _shared(self) -> list[SharedVariable]:
+        """Data that observations, predictors and site parameters depend on."""
+        return [v for v in self.form.form.made_of(())[0] if isinstance(v, SharedVariable)]
+
     def _present(self) -> Evidence:
         """Return the evidence for the present values of the data, rebuilt where these have changed."""
-        observed = [np.copy(y) for y in self.form.observed()]
+        data = [v.get_value(borrow=True) for v in self._shared]
         known = self._evidence
-        if known is None or not all(map(np.array_equal, self._observed, observed)):
+        if known is None or any(new is not old for new, old in zip(data, self._data)):
             known = evidence_of(self.form, self.settings, density="none")
-            self._evidence, self._observed, self._sites = known, observed, None
+            self._evidence, self._data, self._sites = known, data, None
         return known
 
     def _failed(self, theta: np.ndarray, why: str) -> tuple[float, np.ndarray]:

@@ -75,7 +75,6 @@ class Explorer:
 
     def record(self, at: EvidenceAt, gradient: np.ndarray) -> DesignPoint:
         """Store a converged fit, given the gradient of its value, (p,)."""
-        posterior = at.run.state.sweep.posterior
         prior_gradient = self.evidence.form.rows.log_prior_gradients(at.theta[None])[1][0]
         point = DesignPoint(
             at.theta.copy(),
@@ -83,8 +82,7 @@ class Explorer:
             gradient - prior_gradient,
             at.prior.log_prior,
             at.sites,
-            np.asarray(posterior.mean),
-            np.asarray(posterior.variance),
+            *at.predictors,
             self.evidence.leave_one_out(at),
             self._correction(at),
         )

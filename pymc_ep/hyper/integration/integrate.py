@@ -123,8 +123,9 @@ class _Integration:
         self.rng = np.random.default_rng(0)
         self.kernel = FIRST_KERNEL
         self.most = most_fits(self.form)
-        self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power)
-        explorer.correct = self.corrects and sum(map(len, explorer.evidence.observed)) <= _MOST_CORRECTED
+        predictors = len(mode.at.problem.mean)
+        self.corrects = not why_no_correction(self.form, explorer.evidence.engine.power, predictors)
+        explorer.correct = self.corrects and predictors <= _MOST_CORRECTED
         self.checks = _CHECKS[0] + _CHECKS[1] * min(self.p, _CHECKS[2])
 
     def run(self) -> Integral:

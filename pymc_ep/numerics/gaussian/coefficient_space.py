@@ -19,7 +19,7 @@ import scipy.linalg
 from pymc_ep.numerics.backend.cholesky import inverse_factor
 from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
 from pymc_ep.numerics.backend.twofold import twofold_product
-from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite, signatures_of
 
 __all__ = ["CoefficientPosterior", "FactorPrior", "dependent", "rounding_of_pivots", "shifted_posterior", "widened"]
 
@@ -128,6 +128,20 @@ class FactorPrior(NamedTuple):
             return self
         sd = widened(_column_squares(self.rows.T), self.rows.shape[1], self.precision)
         return FactorPrior(self.rows * sd[:, None], namespace(self.rows).ones_like(sd))
+
+    def signatures(self) -> np.ndarray:
+        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        return signatures_of(np.asarray(self.rows).T)
+
+    def subset(self, index: np.ndarray) -> "FactorPrior":
+        """Return the prior of some of the predictors, (m,)."""
+        return FactorPrior(self.rows[:, index], self.precision)
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Return the derivative in R, (p, n), from that in the rows of ``subset(index)``."""
+        out = np.zeros(self.rows.shape)
+        out[:, index] = cotangent
+        return out
 
     def undetermined(self) -> np.ndarray:
         """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""

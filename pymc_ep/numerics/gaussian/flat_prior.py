@@ -143,6 +143,18 @@ class FlatPrior(NamedTuple):
         """Return the proper prior of precision D^T diag(start) D, for a first iterate."""
         return self._replace(added=self.start)
 
+    def signatures(self) -> None:
+        """Return None: there is no `subset`, as D may be known by its products alone."""
+        return
+
+    def subset(self, index: np.ndarray) -> "FlatPrior":
+        """Never called, as there are no `signatures`."""
+        raise NotImplementedError
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Never called, as there are no `signatures`."""
+        raise NotImplementedError
+
     def undetermined(self) -> np.ndarray:
         """Return one unknown for each null direction of D."""
         return null_unknowns(self.algebra)

@@ -34,7 +34,7 @@ from pymc_ep.numerics.backend.cholesky import (
     times,
 )
 from pymc_ep.numerics.backend.namespace import Array, is_jax, namespace
-from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite
+from pymc_ep.numerics.gaussian.protocol import ROUNDING, first_not_finite, signatures_of
 
 __all__ = [
     "DensePosterior",
@@ -173,6 +173,20 @@ class DensePrior(NamedTuple):
     def regular(self) -> "DensePrior":
         """Return this prior, which is proper."""
         return self
+
+    def signatures(self) -> np.ndarray:
+        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        return signatures_of(np.asarray(self.covariance))
+
+    def subset(self, index: np.ndarray) -> "DensePrior":
+        """Return the prior of some of the predictors, (m,)."""
+        return DensePrior(self.covariance[np.ix_(index, index)])
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Return the derivative in K, (n, n), from that in the covariance of ``subset(index)``."""
+        out = np.zeros(self.covariance.shape)
+        out[np.ix_(index, index)] = cotangent
+        return out
 
     def undetermined(self) -> np.ndarray:
         """Return an empty array: the prior is proper."""

@@ -12,7 +12,7 @@ import numpy as np
 from pymc_ep.exceptions import first_index
 from pymc_ep.numerics.backend.namespace import Array
 
-__all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite"]
+__all__ = ["ROUNDING", "CoordinatePrior", "GaussianPosterior", "GaussianPrior", "first_not_finite", "signatures_of"]
 
 ROUNDING = 4 * np.finfo(float).eps
 """Rounding error of a number, relative to the largest number that it is computed from: a few operations of half a unit
@@ -89,6 +89,8 @@ GaussianPosterior = _DrawnFromPrior | _DrawnByItself
 """Either kind of posterior; `drawn_from_prior` discriminates them."""
 
 
+_PART = 2**17
+"""Numbers in a part of a matrix, 1 MB, that is copied at a time."""
 P = TypeVar("P", bound=_Posterior)
 """Type of the posterior that a prior returns and takes."""
 
@@ -107,6 +109,15 @@ class GaussianPrior(Protocol[P]):
 
     def regular(self) -> Array:
         """Return a proper prior for a first iterate: itself, or one near it."""
+
+    def signatures(self) -> np.ndarray | None:
+        """Return two numbers a predictor, (n, 2), equal for predictors that are the same; None without `subset`."""
+
+    def subset(self, index: np.ndarray) -> Array:
+        """Return the prior of some of the predictors, (m,)."""
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Return the derivative in this prior's array from that in the array of ``subset(index)``."""
 
     def undetermined(self) -> np.ndarray:
         """Return the coordinates that neither prior nor predictors determine; empty if the prior is proper."""
@@ -151,6 +162,18 @@ class CoordinatePrior(GaussianPrior[P], Protocol[P]):
     @property
     def precision(self) -> Array:
         """Prior precisions of the coordinates, (c,)."""
+
+
+def signatures_of(rows: np.ndarray) -> np.ndarray:
+    """Return two random combinations of each row of a matrix, (n, 2): to the bit the same for equal rows."""
+    weights = np.random.default_rng(0).standard_normal((2, rows.shape[1]))
+    out, step = np.empty((len(rows), 2)), max(1, _PART // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        part = np.ascontiguousarray(rows[start : start + step])
+        for column, weight in enumerate(weights):
+            # Not a matrix product, whose order of summation depends on the place of the row.
+            out[start : start + step, column] = (part * weight).sum(axis=1)
+    return out
 
 
 def first_not_finite(matrix: np.ndarray) -> tuple[float, int, int] | None:

@@ -54,6 +54,14 @@ class EntryPattern:
         """Where the entries of each predictor begin, (n + 1,)."""
         self.row = np.repeat(np.arange(self.predictors), np.diff(matrix.indptr))
         """The predictor of each entry, (k,)."""
+        self._subset: tuple[np.ndarray, tuple[EntryPattern, np.ndarray]] | None = None
+
+    def subset(self, index: np.ndarray) -> "tuple[EntryPattern, np.ndarray]":
+        """Return the pattern of some of the predictors, (m,), and which entries are theirs; kept for one `index`."""
+        if self._subset is None or self._subset[0] is not index:
+            numbered = self.filled(np.arange(len(self.column), dtype=float))[index]
+            self._subset = index, (EntryPattern(numbered), numbered.data.astype(np.intp))
+        return self._subset[1]
 
     def filled(self, values: np.ndarray) -> scipy.sparse.csr_array:
         """Return R^T with these values, (k,)."""
@@ -171,6 +179,23 @@ class SparseFactorPrior(NamedTuple):
         squares = np.bincount(column, self.values**2, minlength=len(self.precision))
         sd = widened(squares, self.pattern.predictors, self.precision)
         return self._replace(values=self.values * sd[column], precision=np.ones_like(sd))
+
+    def signatures(self) -> np.ndarray:
+        """Return two numbers a predictor, (n, 2), equal for predictors that are the same."""
+        row, column, n = self.pattern.row, self.pattern.column, self.pattern.predictors
+        weights = np.random.default_rng(0).standard_normal((2, len(self.precision)))
+        return np.stack([np.bincount(row, self.values * weight[column], minlength=n) for weight in weights], axis=1)
+
+    def subset(self, index: np.ndarray) -> "SparseFactorPrior":
+        """Return the prior of some of the predictors, (m,)."""
+        pattern, entries = self.pattern.subset(index)
+        return SparseFactorPrior(self.values[entries], pattern, self.precision)
+
+    def cotangent_of_subset(self, index: np.ndarray, cotangent: np.ndarray) -> np.ndarray:
+        """Return the derivative in the values, (k,), from that in the values of ``subset(index)``."""
+        out = np.zeros_like(self.values)
+        out[self.pattern.subset(index)[1]] = cotangent
+        return out
 
     def undetermined(self) -> np.ndarray:
         """Return the flat coefficients whose effects are linear combinations of those of other flat ones."""

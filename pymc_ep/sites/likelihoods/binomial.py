@@ -81,6 +81,8 @@ def _binomial(
             domain="count",
             response=successes(name.removeprefix("binomial_")),
             log_concave=True,
+            additive=("n",),
+            takes_averages=True,
             logp=logp,
             knots=knots,
             knots_beyond=knots_beyond,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import namespace
@@ -41,6 +42,8 @@ EXPONENTIAL = register_site(
         domain="non-negative",
         response=positive(lambda mean: 1.0),
         log_concave=True,
+        additive=(),
+        typical=lambda y: (np.log(np.maximum(y, np.finfo(float).tiny)), np.ones_like(y)),
         logp=exponential_logp,
         knots=knots,
         knots_beyond=15.0,
@@ -53,6 +56,8 @@ GAMMA = register_site(
         domain="positive",
         response=positive(lambda mean, alpha: alpha),
         log_concave=True,
+        additive=(),
+        typical=lambda y, alpha: (np.log(y), 1.0 / alpha),
         logp=gamma_logp,
         knots=knots,
         knots_beyond=15.0,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc_ep.numerics.backend.namespace import namespace
@@ -19,7 +20,7 @@ def logp(y: Any, eta: Any, alpha: Any) -> Any:
     For y > 0 it is its maximum, where the mean is y, plus the log ratio to that, see `log_logistic_powers`. For y = 0
     it is ``-alpha log(1 + exp(eta) / alpha)``.
     """
-    count = pt.maximum(y, 1.0)
+    count = pt.switch(y > 0, y, 1.0)
     total = count + alpha
     top = log_gamma(total) - log_gamma(alpha) - pt.gammaln(count + 1) - alpha * pt.log1p(count / alpha)
     top = top - count * pt.log1p(alpha / count)
@@ -45,6 +46,9 @@ NEGATIVE_BINOMIAL = register_site(
         # The variance is m + m^2 / alpha.
         response=positive(lambda mean, alpha: 1.0 / (1.0 / mean + 1.0 / alpha)),
         log_concave=True,
+        additive=(),
+        takes_averages=True,
+        typical=lambda y, alpha: (np.log(y + 0.5), 1.0 / (y + 0.5) + 1.0 / alpha),
         logp=logp,
         knots=knots,
         knots_beyond=20.0,

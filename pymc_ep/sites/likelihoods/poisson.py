@@ -20,7 +20,7 @@ def logp(y: Any, eta: Any) -> Any:
     accurate computation of binomial probabilities"). In ``y eta - e^eta - log y!`` terms near 1e7 would cancel at a
     count of a million. Density and slope share one exponential.
     """
-    u = eta - pt.log(pt.maximum(y, 1.0))
+    u = eta - pt.log(pt.switch(y > 0, y, 1.0))
     return pt.switch(y > 0, y * (u - pt.expm1(u)) + log_poisson_at_mean(y), -pt.exp(eta))
 
 
@@ -37,6 +37,8 @@ POISSON = register_site(
         parameters=(),
         domain="count",
         log_concave=True,
+        additive=(),
+        takes_averages=True,
         logp=logp,
         response=counts(np.exp),
         typical=lambda y: (np.log(y + 0.5), 1.0 / (y + 0.5)),

@@ -15,9 +15,17 @@ __all__ = ["RECTIFIED_POISSON"]
 
 
 def logp(y: Any, eta: Any, zero_mass: bool) -> Any:
-    """Return log t; without `zero_mass` t is zero at eta < 0 (Ko and Seeger 2015, eq. 13)."""
-    whole = RectifiedPoisson.logp(y, eta)
-    return whole if zero_mass else pt.switch(eta < 0, -np.inf, whole)
+    """Return log t; without `zero_mass` t is zero at eta < 0 (Ko and Seeger 2015, eq. 13).
+
+    y may be an average of counts, whose factorial is a gamma function.
+    """
+    whole = pt.floor(y)
+    beyond = y - whole
+    dark = eta <= 0
+    log_rate = pt.switch(dark, -np.inf, pt.log(pt.switch(dark, 1.0, eta)))
+    added = beyond * log_rate + pt.gammaln(whole + 1) - pt.gammaln(y + 1)
+    log_t = RectifiedPoisson.logp(whole, eta) + pt.switch(beyond > 0, added, 0.0)
+    return log_t if zero_mass else pt.switch(eta < 0, -np.inf, log_t)
 
 
 def tilted(y: Any, mean: Any, variance: Any, power: Any, zero_mass: bool) -> Tilted:
@@ -39,6 +47,8 @@ RECTIFIED_POISSON = register_site(
         parameters=(),
         domain="count",
         log_concave=True,
+        additive=(),
+        takes_averages=True,
         logp=logp,
         response=counts(lambda eta: np.maximum(eta, 0.0)),
         typical=lambda y: (y, np.maximum(y, 1.0)),

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from pymc_ep.contracts.posterior import AffinePosterior, JointDraws, Moments
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
-from pymc_ep.engines.ep.sweep import group_slices
+from pymc_ep.engines.ep.sweep import Problem, group_slices
 from pymc_ep.engines.prior import FactorValues, Prior
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior, weighted_moments
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
@@ -182,9 +182,12 @@ def conditional_solution(
     )
 
 
-def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior]:
-    """Return prior and posterior of a fit, so that its `LatentPosterior` need not recompute them."""
-    return at.prior, at.run.state.sweep.posterior
+def at_mode(at: EvidenceAt) -> tuple[Prior, GaussianPosterior] | None:
+    """Return prior and posterior of a fit, so that its `LatentPosterior` need not recompute them.
+
+    None where observations share predictors: the fit then knows one of each.
+    """
+    return None if at.repeats.any else (at.prior, at.run.state.sweep.posterior)
 
 
 def solution_at(
@@ -231,7 +234,7 @@ def solution_at(
         moments=moments,
         hyper_modes=form.constrained(at.theta),
         sites=_site_results(form, evidence, at, log_predictive),
-        coefficients=coefficient_results(form, evidence.observed, at.prior, tilted, mean, sd),
+        coefficients=coefficient_results(form, at.problem.observed, at.problem, tilted, mean, sd),
         state=state,
         draws=draws,
         numbers_per_draw=sum(m.mean.size for m in (of_hyper | at_centre).values()),
@@ -282,7 +285,7 @@ def _history(at: EvidenceAt) -> dict[str, tuple[str, np.ndarray]]:
 def coefficient_results(
     form: SiteFunctions,
     observed: Sequence[np.ndarray],
-    prior: Prior | FactorValues,
+    prior: Prior | FactorValues | Problem,
     site_report: Callable[..., dict[str, Any]],
     mean: np.ndarray,
     sd: np.ndarray | None,
@@ -325,8 +328,7 @@ def _site_results(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return leave-one-out log densities, sites and, if defined, intensities of each observed variable, at `at`."""
     out = {}
-    posterior = at.run.state.sweep.posterior
-    mean, variance = np.asarray(posterior.mean), np.asarray(posterior.variance)
+    mean, variance = at.predictors
     slices = group_slices(evidence.observed)
     for group, y, origin, here in zip(form.form.groups, form.observed(), form.origins(), slices):
         shift, precision = (part[here] for part in at.sites)

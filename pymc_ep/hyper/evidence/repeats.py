@@ -1,0 +1,313 @@
+"""Observations that share a predictor, as one site of expectation propagation.
+
+Outside of a fit each observation has a site of its own: an equal share of that of its predictor. Their product, and so
+the posterior, is the same.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.engines.ep.sweep import Problem, group_slices
+from pymc_ep.engines.prior import Prior, perturbed
+from pymc_ep.numerics.backend.namespace import Array
+from pymc_ep.sites.compiled import CompiledSite, compile_site
+from pymc_ep.sites.repeated import is_additive, repeated
+
+__all__ = ["RepeatedGroup", "Repeats", "repeats_at"]
+
+_FEW = 2
+"""Most observations of one predictor that stay apart where one alone has moments in closed form, and several have none:
+quadrature takes ten times as long, and EP's error of two is small."""
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+"""Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
+
+
+@dataclass(frozen=True)
+class RepeatedGroup:
+    """The n observations of one variable, and their m distinct predictors.
+
+    Attributes
+    ----------
+    single : CompiledSite
+        Site of one observation.
+    y : ndarray, (n,)
+    owner : ndarray of int, (n,)
+        The predictor of each observation.
+    first : ndarray of int, (m,)
+        The first observation of each predictor.
+    """
+
+    single: CompiledSite
+    y: np.ndarray
+    owner: np.ndarray
+    first: np.ndarray
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether any two observations share a predictor."""
+        return len(self.first) < len(self.owner)
+
+    @cached_property
+    def count(self) -> np.ndarray:
+        """Number of observations of each predictor, (m,)."""
+        return np.bincount(self.owner, minlength=len(self.first)).astype(float)
+
+    @cached_property
+    def site(self) -> CompiledSite:
+        """Site of all observations of a predictor."""
+        if not self.repeats:
+            return self.single
+        return compile_site(repeated(self.single.site), self.single.mode, **self.single.options)
+
+    @cached_property
+    def observed(self) -> np.ndarray:
+        """Observations of `site`, (m,): the averages."""
+        return self._sums(self.y) / self.count if self.repeats else self.y
+
+    def subset(self, which: np.ndarray) -> "RepeatedGroup":
+        """Return the group of some of the observations."""
+        _, first, owner = np.unique(self.owner[which], return_index=True, return_inverse=True)
+        return RepeatedGroup(self.single, self.y[which], owner, first)
+
+    def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the parameters of `site`, (m,) each, from those of the observations, (n,) each."""
+        if not self.repeats:
+            return tuple(values)
+        common = self._common(values)
+        sums, eta = self._log_densities(values, common)
+        together = self.site.log_density(self.observed, eta, self.count, 0.0, *common)
+        return self.count, self._sums(sums) - np.asarray(together), *common
+
+    def parameter_gradient(
+        self, values: Sequence[Array], mean: Array, variance: Array, power: float
+    ) -> tuple[Array, ...]:
+        """Return the derivatives of log Z / power in the parameters of the observations, (n,) each.
+
+        The constant of `site` adds what the densities at one predictor have beyond that of the average.
+
+        Parameters
+        ----------
+        values : sequence of array, (n,)
+        mean, variance : array, (m,)
+            Cavity moments.
+        power : float
+        """
+        if not self.repeats:
+            return tuple(g / power for g in self.single.parameter_gradient(self.y, mean, variance, power, *values))
+        common = self._common(values)
+        eta, powers = self._reference(common), power * self.count
+        # A site with parameters takes averages, so that its power is the site of all.
+        moved = self.single.parameter_gradient(self.observed, mean, variance, powers, *common)
+        at_average = self.single.parameter_slopes(self.observed, eta, *common)
+        own = self.single.parameter_slopes(self.y, eta[self.owner], *values)
+        return tuple(
+            np.asarray(slope) + (np.asarray(g) / powers - np.asarray(average))[self.owner]
+            for slope, g, average in zip(own, moved, at_average)
+        )
+
+    def left_out(
+        self, values: Sequence[Array], mean: np.ndarray, variance: np.ndarray, log_z: np.ndarray
+    ) -> np.ndarray:
+        """Return log p(y_i | y_-i), (n,), from the cavities and normalisers of `site`, (m,) each.
+
+        It is log Z less that of the other observations of the predictor, which have a site of the same kind.
+        """
+        out = log_z[self.owner]
+        several = np.flatnonzero(self.count[self.owner] > 1)
+        if not several.size:
+            return out
+        key = hashed([self.owner.astype(float), self.y, *(np.asarray(value) for value in values)])
+        _, index, place = np.unique(key[several], return_index=True, return_inverse=True)
+        which = several[index]
+        owner, y = self.owner[which], self.y[which]
+        left = self.count[owner] - 1.0
+        low, high = self._extremes
+        # Rounding of the sum must not lead beyond what there is.
+        average = np.clip((self._sums(self.y)[owner] - y) / left, low[owner], high[owner])
+        own, common = [np.asarray(value)[which] for value in values], self._common(values)
+        averaged = self.single.site.additive or ()
+        for k, name in enumerate(self.single.site.parameters):
+            if name in averaged:
+                own[k] = (self._sums(values[k])[owner] - own[k]) / left
+        each, eta = self._log_densities(values, common)
+        rest = (self._sums(each)[owner] - each[which]) - np.asarray(
+            self.site.log_density(average, eta[owner], left, 0.0, *own)
+        )
+        safe = np.where(variance > 0, variance, 1.0)
+        without = self.site.moments(average, mean[owner], safe[owner], 1.0, left, rest, *own).log_z
+        out[several] -= np.asarray(without)[place]
+        return out
+
+    def _sums(self, values: Array) -> np.ndarray:
+        """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
+        return np.bincount(self.owner, np.asarray(values, dtype=float), minlength=len(self.first))
+
+    @cached_property
+    def _extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest observation of each predictor, (m,) each."""
+        order = np.argsort(self.owner, kind="stable")
+        starts = np.searchsorted(self.owner[order], np.arange(len(self.first)))
+        return np.minimum.reduceat(self.y[order], starts), np.maximum.reduceat(self.y[order], starts)
+
+    def _common(self, values: Sequence[Array]) -> list[np.ndarray]:
+        """Return the parameters of each predictor, (m,) each: averages, or what all its observations have."""
+        site = self.single.site
+        return [
+            self._sums(value) / self.count if name in (site.additive or ()) else np.asarray(value)[self.first]
+            for name, value in zip(site.parameters, values)
+        ]
+
+    def _reference(self, common: Sequence[np.ndarray]) -> np.ndarray:
+        """Return a value of each predictor, (m,), where its densities are not small."""
+        return np.broadcast_to(self.single.site.typical(self.observed, *common)[0], self.observed.shape)
+
+    def _log_densities(self, values: Sequence[Array], common: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density of each observation, (n,), at a value of each predictor, (m,), and the latter."""
+        eta = self._reference(common)
+        return np.asarray(self.single.log_density(self.y, eta[self.owner], *values)), eta
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Predictors of all observations, and the distinct ones.
+
+    Attributes
+    ----------
+    groups : tuple of RepeatedGroup
+        One for each factor of the form.
+    """
+
+    groups: tuple[RepeatedGroup, ...]
+
+    @cached_property
+    def any(self) -> bool:
+        """Whether any two of the n observations share a predictor."""
+        return any(group.repeats for group in self.groups)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The first observation of each predictor, (m,)."""
+        starts = np.cumsum([0, *(len(group.owner) for group in self.groups)])
+        return np.concatenate([start + group.first for start, group in zip(starts, self.groups)])
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The predictor of each observation, (n,)."""
+        starts = np.cumsum([0, *(len(group.first) for group in self.groups)])
+        return np.concatenate([start + group.owner for start, group in zip(starts, self.groups)])
+
+    @cached_property
+    def _count(self) -> np.ndarray:
+        return np.bincount(self.owner).astype(float)
+
+    @property
+    def sites(self) -> list[CompiledSite]:
+        """The site of each factor."""
+        return [group.site for group in self.groups]
+
+    def problem(self, prior: Prior) -> Problem:
+        """Return the problem of the distinct predictors."""
+        observed = tuple(group.observed for group in self.groups)
+        parameters = tuple(group.parameters(values) for group, values in zip(self.groups, prior.parameters))
+        if not self.any:
+            return Problem(prior.mean, prior.gaussian, observed, parameters)
+        return Problem(prior.mean[self.first], prior.gaussian.subset(self.first), observed, parameters)
+
+    def together(self, values: np.ndarray) -> np.ndarray:
+        """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
+        return np.bincount(self.owner, values) if self.any else values
+
+    def shared(self, values: Array) -> np.ndarray:
+        """Return equal shares, (n,), of values of the predictors, (m,)."""
+        return (np.asarray(values) / self._count)[self.owner] if self.any else np.asarray(values)
+
+    def each(self, values: Array) -> np.ndarray:
+        """Return the value of the predictor of each observation, (n,), from those of the predictors, (m,)."""
+        return np.asarray(values)[self.owner] if self.any else np.asarray(values)
+
+    def cotangents(self, prior: Prior, mean: Array, array: np.ndarray | None) -> tuple[Array, np.ndarray | None]:
+        """Return the gradients in mean and array of the prior from those in mean and array of the problem."""
+        if not self.any:
+            return mean, array
+        whole = np.zeros(len(self.owner))
+        whole[self.first] = np.asarray(mean)
+        return whole, None if array is None else prior.gaussian.cotangent_of_subset(self.first, array)
+
+
+def repeats_at(form: CompiledSiteForm, theta: np.ndarray, prior: Prior) -> Repeats:
+    """Return which observations of a form share a predictor, from its prior at theta, (p,)."""
+
+    def priors() -> Iterator[Prior]:
+        yield prior
+        if theta.size:
+            yield form.prior(perturbed(theta))
+
+    try:
+        return repeats_of(form.sites, form.residuals(), priors())
+    except np.linalg.LinAlgError:
+        # Nothing is known of other hyperparameters.
+        return repeats_of(form.sites, form.residuals(), ())
+
+
+def repeats_of(sites: Sequence[CompiledSite], observed: Sequence[np.ndarray], priors: Iterable[Prior]) -> Repeats:
+    """Return which observations share a predictor under all of some priors.
+
+    Parameters
+    ----------
+    sites : sequence of CompiledSite
+    observed : sequence of ndarray, (n,)
+        Observations of each factor.
+    priors : iterable of Prior
+        At different hyperparameters: what is equal at two of them is so by the structure of the model. The second is
+        not asked for where the first tells all predictors apart.
+    """
+    slices = group_slices(observed)
+    alone = [RepeatedGroup(site, y, np.arange(len(y)), np.arange(len(y))) for site, y in zip(sites, observed)]
+    columns: dict[int, list[np.ndarray]] = {k: [] for k, site in enumerate(sites) if is_additive(site.site)}
+    found: dict[int, RepeatedGroup] = {}
+    for prior in priors if columns else ():
+        if (signatures := prior.gaussian.signatures()) is None:
+            break
+        for k, own in columns.items():
+            site, here = sites[k].site, slices[k]
+            values = zip(site.parameters, prior.parameters[k])
+            own += [*signatures[here].T, np.asarray(prior.mean)[here]]
+            own += [np.asarray(value) for name, value in values if name not in (site.additive or ())]
+            first, owner = _distinct(own)
+            found[k] = RepeatedGroup(sites[k], observed[k], owner, first)
+        if not any(group.repeats for group in found.values()):
+            break
+    return Repeats(tuple(_worthwhile(found[k]) or own if k in found else own for k, own in enumerate(alone)))
+
+
+def _worthwhile(group: RepeatedGroup) -> RepeatedGroup | None:
+    """Return the group; None where nothing repeats, or too little to give up a closed form for it."""
+    site = group.single.site
+    closed_alone = site.tilted is not None and not site.any_power
+    return None if not group.repeats or (closed_alone and group.count.max() <= _FEW) else group
+
+
+def hashed(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return one number, (n,) of 64 bits, for each row of columns of doubles, (n,) each."""
+    out = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        # Adding zero makes -0.0 the same as 0.0.
+        out ^= np.ascontiguousarray(column + 0.0).view(np.uint64)
+        out *= _MIX
+        out ^= out >> np.uint64(29)
+    return out
+
+
+def _distinct(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each set of equal rows, in their order, (m,), and the set of each row, (n,)."""
+    _, first, owner = np.unique(hashed(columns), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first, owner = first[order], place[owner]
+    same = all(np.array_equal(column, column[first][owner]) for column in columns)
+    return (first, owner) if same else (np.arange(len(owner)), np.arange(len(owner)))
