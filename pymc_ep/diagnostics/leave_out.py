@@ -16,7 +16,7 @@ from pymc_ep.engines.ep.sweep import group_slices
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.prior import Prior
 from pymc_ep.exceptions import at_index, first_index
-from pymc_ep.hyper.evidence.repeats import Repeats, repeats_at
+from pymc_ep.hyper.evidence.repeats import RepeatedGroup, Repeats, repeats_at
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
 from pymc_ep.predict.rebuild import posterior_of, single_posterior_of
@@ -56,7 +56,7 @@ def loo(
         Leave out whole groups, as of all observations of a county: a label for each observation, or the name of a dim
         of the observed variable or of a `pymc.Data` with these labels. The log density of a group's observations given
         all others is that of EP on the group alone, with the posterior without its sites as the prior. It is exact
-        under Gaussian noise; otherwise the other sites stay as they were fitted with the group.
+        under Gaussian noise; otherwise the sites of other predictors stay as they were fitted with the group.
 
     Returns
     -------
@@ -184,8 +184,10 @@ def _group_sums(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray
 def _group_densities(posterior: SitePosterior, name: str, which: np.ndarray, count: int) -> tuple[np.ndarray, bool]:
     """Return log p(y_g | y_-g), (groups,), NaN where there is no such density, and whether EP converged on all."""
     found, weights, converged = [], [], True
+    repeats = repeats_at(posterior.form, *posterior.mode[:2])
+    k = [one.name for one in posterior.form.form.groups].index(name)
     for weight, component in posterior.components():
-        values, all_converged = _given_hyperparameters(component, name, which, count)
+        values, all_converged = _given_hyperparameters(component, repeats.groups[k], k, which, count)
         found.append(values)
         weights.append(weight)
         converged &= all_converged
@@ -193,30 +195,37 @@ def _group_densities(posterior: SitePosterior, name: str, which: np.ndarray, cou
 
 
 def _given_hyperparameters(
-    posterior: SitePosterior, name: str, which: np.ndarray, count: int
+    posterior: SitePosterior, observations: RepeatedGroup, k: int, which: np.ndarray, count: int
 ) -> tuple[np.ndarray, bool]:
-    """Return `_group_densities` at one value of the hyperparameters."""
-    theta, prior, gaussian = posterior.mode
+    """Return `_group_densities` at one value of the hyperparameters, for the observed variable of number k."""
+    _, prior, gaussian = posterior.mode
     observed = posterior.form.residuals()
-    repeats = repeats_at(posterior.form, theta, prior)
-    k = [one.name for one in posterior.form.form.groups].index(name)
     here = np.arange(sum(y.size for y in observed))[group_slices(observed)[k]]
     covariance_of, converged, out = prior.gaussian.posterior_rows(gaussian), True, np.full(count, np.nan)
     for j in range(count):
         own = np.flatnonzero(which == j)
-        at = here[own]
-        sites = posterior.shift[at], posterior.precision[at]
-        cavity = _cavity(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
-        if cavity is None:
+        # Others with the same predictors share sites with the group: these are left out whole, and the others fitted
+        # again, unless they alone make the cavity proper.
+        among = np.flatnonzero(np.isin(observations.owner, observations.owner[own]))
+        for parts in ([among, np.setdiff1d(among, own)], [own]):
+            at = here[parts[0]]
+            sites = posterior.shift[at], posterior.precision[at]
+            cavity = _cavity(np.asarray(gaussian.mean)[at], covariance_of(at, at), *sites)
+            if cavity is not None:
+                break
+        else:
             continue
-        mean, covariance = cavity
-        values = tuple(np.asarray(part)[own] for part in prior.parameters[k])
-        left_out = Repeats((repeats.groups[k].subset(own),))
-        problem = left_out.problem(Prior(mean, DensePrior(covariance), (values,), 0.0, 0.0))
-        start = left_out.together(sites[0]), left_out.together(sites[1])
-        ended = run(EP(left_out.sites), problem, start, max_iter=_MAX_ITER)
-        out[j] = ended.state.sweep.log_z
-        converged &= ended.status.converged
+        log_z = []
+        for part in filter(len, parts):
+            kept = np.searchsorted(parts[0], part)
+            values = tuple(np.asarray(value)[part] for value in prior.parameters[k])
+            left_out = Repeats((observations.subset(part),))
+            fitted = Prior(cavity[0][kept], DensePrior(cavity[1][np.ix_(kept, kept)]), (values,), 0.0, 0.0)
+            start = left_out.together(sites[0][kept]), left_out.together(sites[1][kept])
+            ended = run(EP(left_out.sites), left_out.problem(fitted), start, max_iter=_MAX_ITER)
+            log_z.append(ended.state.sweep.log_z)
+            converged &= ended.status.converged
+        out[j] = log_z[0] - sum(log_z[1:])
     return out, converged
 
 

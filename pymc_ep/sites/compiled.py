@@ -220,6 +220,11 @@ class CompiledSite(QuadratureFunctions, BoundFunctions):
             return self._log_density_function(((1, None),) * len(arrays))(*arrays)[0].reshape(shape)
         return by_rows(self._log_density_function, y, eta, *parameters)
 
+    def slope(self, y: Array, eta: Array, *parameters: Array) -> Array:
+        """Return d log t(eta; y, parameters) / d eta, (n,) as the arguments."""
+        _, (y, eta, *values) = self._flatten(y, eta, *parameters)
+        return self._density_function(eta[None], y, *values)[1][0]
+
     def parameter_slopes(self, y: Array, eta: Array, *parameters: Array) -> tuple[Array, ...]:
         """Return the derivative of log t(eta; y, parameters) in each parameter, each (n,) as the arguments."""
         _, (y, eta, *values) = self._flatten(y, eta, *parameters)

@@ -30,7 +30,7 @@ def observations(site, rng):
 def group_of(name, options, seed=0):
     site = get_site(name)
     y, values = observations(site, np.random.default_rng(seed))
-    first = np.array([np.flatnonzero(OWNER == k)[0] for k in range(len(SIZES))])
+    first = np.array([np.flatnonzero(k == OWNER)[0] for k in range(len(SIZES))])
     # Predictors are in the order of their first observations.
     order = np.argsort(first)
     place = np.argsort(order)

@@ -83,7 +83,10 @@ class EvidenceAt(NamedTuple):
     @property
     def sites(self) -> tuple[np.ndarray, np.ndarray]:
         """Shift and precision of the sites of all observations, each (n,)."""
-        return self.repeats.shared(self.run.state.shift), self.repeats.shared(self.run.state.precision)
+        state = self.run.state
+        return self.repeats.sites_of_each(
+            self.prior.parameters, state.sweep.posterior.mean, state.shift, state.precision
+        )
 
     @property
     def predictors(self) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """Observations that share a predictor, as one site of expectation propagation.
 
-Outside of a fit each observation has a site of its own: an equal share of that of its predictor. Their product, and so
-the posterior, is the same.
+Outside of a fit each observation has a site of its own, a share of that of its predictor: their product, and so the
+posterior, is the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,6 +72,22 @@ class RepeatedGroup:
         """Return the group of some of the observations."""
         _, first, owner = np.unique(self.owner[which], return_index=True, return_inverse=True)
         return RepeatedGroup(self.single, self.y[which], owner, first)
+
+    def shares(
+        self, values: Sequence[Array], mean: np.ndarray, shift: np.ndarray, precision: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a site of each observation, (n,), whose products are those of the predictors, (m,).
+
+        Precisions are equal. Slopes at the posterior mean, (m,), are those of the observations' own densities, and an
+        equal part of what is left.
+        """
+        if not self.repeats:
+            return shift, precision
+        centre, share = mean[self.owner], (precision / self.count)[self.owner]
+        slope = np.asarray(self.single.slope(self.y, centre, *values), dtype=float)
+        slope = np.where(np.isfinite(slope), slope, 0.0)
+        left = (shift - precision * mean - self._sums(slope)) / self.count
+        return slope + left[self.owner] + share * centre, share
 
     def parameters(self, values: Sequence[Array]) -> tuple[Array, ...]:
         """Return the parameters of `site`, (m,) each, from those of the observations, (n,) each."""
@@ -220,6 +236,18 @@ class Repeats:
     def together(self, values: np.ndarray) -> np.ndarray:
         """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
         return np.bincount(self.owner, values) if self.any else values
+
+    def sites_of_each(
+        self, parameters: Sequence[Sequence[Array]], mean: Array, shift: np.ndarray, precision: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return sites of the observations, (n,) each, from those of the predictors, (m,), at their posterior mean."""
+        if not self.any:
+            return shift, precision
+        ends = np.cumsum([len(group.first) for group in self.groups])[:-1]
+        parts = zip(self.groups, parameters, *(np.split(np.asarray(part), ends) for part in (mean, shift, precision)))
+        shares = [group.shares(values, *own) for group, values, *own in parts]
+        shift, precision = (np.concatenate(part) for part in zip(*shares))
+        return shift, precision
 
     def shared(self, values: Array) -> np.ndarray:
         """Return equal shares, (n,), of values of the predictors, (m,)."""
