@@ -224,7 +224,7 @@ def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
     first = int(at.repeats.first[worst])
     return (
         f"EP's own error: the posterior standard deviation of the predictor of {evidence.observation(first)} is too "
-        f"small by a fifth or more, as observations that repeat one another under a wide prior make it; add up counts "
-        f"or trials of one predictor into one observation, give the latent variables narrower priors, or compare with "
-        f"pm.sample, started by pmep.start_point(idata)"
+        f"small by a fifth or more, as observations whose predictors hardly differ under a wide prior make it; round "
+        f"covariates so that counts and bits have one predictor, which is exact, give the latent variables narrower "
+        f"priors, or compare with pm.sample, started by pmep.start_point(idata)"
     )

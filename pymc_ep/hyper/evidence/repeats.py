@@ -7,6 +7,7 @@ posterior, is the same.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,30 @@ _FEW = 2
 quadrature takes ten times as long, and EP's error of two is small."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """Factor of a multiplicative hash (Knuth 1998, section 6.4): 2^64 over the golden ratio, rounded to an odd number."""
+
+
+class _Others(NamedTuple):
+    """What is left of the observations of a predictor without one of them, for each of k different cases.
+
+    Attributes
+    ----------
+    several : ndarray of int, (s,)
+        Observations whose predictor has others.
+    place : ndarray of int, (s,)
+        The case of each.
+    owner : ndarray of int, (k,)
+        The predictor.
+    observed : ndarray, (k,)
+        Average of the others.
+    parameters : tuple of ndarray, (k,)
+        Of the site of the others.
+    """
+
+    several: np.ndarray
+    place: np.ndarray
+    owner: np.ndarray
+    observed: np.ndarray
+    parameters: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
@@ -93,10 +118,8 @@ class RepeatedGroup:
         """Return the parameters of `site`, (m,) each, from those of the observations, (n,) each."""
         if not self.repeats:
             return tuple(values)
-        common = self._common(values)
-        sums, eta = self._log_densities(values, common)
-        together = self.site.log_density(self.observed, eta, self.count, 0.0, *common)
-        return self.count, self._sums(sums) - np.asarray(together), *common
+        constant = self._constant(values) if values else self._only_constant
+        return self.count, constant, *self._common(values)
 
     def parameter_gradient(
         self, values: Sequence[Array], mean: Array, variance: Array, power: float
@@ -132,31 +155,50 @@ class RepeatedGroup:
 
         It is log Z less that of the other observations of the predictor, which have a site of the same kind.
         """
+        if not self.repeats:
+            return log_z
         out = log_z[self.owner]
+        others = self._others(values) if values else self._only_others
+        safe = np.where(variance > 0, variance, 1.0)[others.owner]
+        without = self.site.moments(others.observed, mean[others.owner], safe, 1.0, *others.parameters).log_z
+        out[others.several] -= np.asarray(without)[others.place]
+        return out
+
+    def _constant(self, values: Sequence[Array]) -> np.ndarray:
+        """Return what the sum of log densities has beyond those of the averages, (m,)."""
+        common = self._common(values)
+        each, eta = self._log_densities(values, common)
+        return self._sums(each) - np.asarray(self.site.log_density(self.observed, eta, self.count, 0.0, *common))
+
+    @cached_property
+    def _only_constant(self) -> np.ndarray:
+        return self._constant(())
+
+    def _others(self, values: Sequence[Array]) -> "_Others":
+        """Return what is left of the observations of a predictor without one of them."""
         several = np.flatnonzero(self.count[self.owner] > 1)
-        if not several.size:
-            return out
         key = hashed([self.owner.astype(float), self.y, *(np.asarray(value) for value in values)])
         _, index, place = np.unique(key[several], return_index=True, return_inverse=True)
         which = several[index]
-        owner, y = self.owner[which], self.y[which]
+        owner = self.owner[which]
         left = self.count[owner] - 1.0
         low, high = self._extremes
         # Rounding of the sum must not lead beyond what there is.
-        average = np.clip((self._sums(self.y)[owner] - y) / left, low[owner], high[owner])
-        own, common = [np.asarray(value)[which] for value in values], self._common(values)
-        averaged = self.single.site.additive or ()
-        for k, name in enumerate(self.single.site.parameters):
-            if name in averaged:
-                own[k] = (self._sums(values[k])[owner] - own[k]) / left
-        each, eta = self._log_densities(values, common)
-        rest = (self._sums(each)[owner] - each[which]) - np.asarray(
-            self.site.log_density(average, eta[owner], left, 0.0, *own)
-        )
-        safe = np.where(variance > 0, variance, 1.0)
-        without = self.site.moments(average, mean[owner], safe[owner], 1.0, left, rest, *own).log_z
-        out[several] -= np.asarray(without)[place]
-        return out
+        average = np.clip((self._sums(self.y)[owner] - self.y[which]) / left, low[owner], high[owner])
+        own = [
+            (self._sums(value)[owner] - np.asarray(value)[which]) / left
+            if name in (self.single.site.additive or ())
+            else np.asarray(value)[which]
+            for name, value in zip(self.single.site.parameters, values)
+        ]
+        each, eta = self._log_densities(values, self._common(values))
+        together = np.asarray(self.site.log_density(average, eta[owner], left, 0.0, *own))
+        constant = self._sums(each)[owner] - each[which] - together
+        return _Others(several, place, owner, average, (left, constant, *own))
+
+    @cached_property
+    def _only_others(self) -> "_Others":
+        return self._others(())
 
     def _sums(self, values: Array) -> np.ndarray:
         """Return the sums over the observations of each predictor, (m,), of values, (n,)."""
