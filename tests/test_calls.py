@@ -79,7 +79,7 @@ def test_a_fit_has_that_many_and_gives_them_back(blas_cores, expected, monkeypat
     seen = []
     monkeypatch.setattr(calls._ProgressBar, "__call__", lambda *_: seen.append(threads()))
     with threadpoolctl.threadpool_limits(2, user_api="blas"), pm.Model():
-        pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=[1, 0, 2])
+        pm.Poisson("y", pm.math.exp(pm.Normal("a") * pm.math.stack([1.0, 1.1, 1.2])), observed=[1, 0, 2])
         pmep.fit(draws=0, blas_cores=blas_cores)
         assert threads() == {2}
     assert seen and all(found == expected for found in seen)
