@@ -1,5 +1,6 @@
 """Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from pymc_ep.engines.options import check_whole
 from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.forms.latent_gaussian.cost import cost_of
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
+from pymc_ep.forms.latent_gaussian.methods.boundary import boundary_warning
 from pymc_ep.forms.latent_gaussian.methods.solution import (
     conditional_solution,
     integral_solution,
@@ -74,6 +76,9 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
         solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
     else:
         solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+    if boundary := boundary_warning(call.form, fit.found.at.theta):
+        warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=3)
+        solution = replace(solution, status=f"{solution.status}; {boundary}")
     if not (warning := error_warning(fit.evidence, fit.found.at)):
         return solution
     return replace(solution, converged=False, status=f"{solution.status}; {warning}")
