@@ -64,7 +64,8 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     Raises
     ------
     InvalidDataError
-        For comparisons of unknown users or items, and of an item with itself.
+        For comparisons of unknown users or items, and of an item with itself, and for kernels that are not positive
+        definite.
     UnsupportedModelError
         For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
     ValueError
@@ -76,12 +77,15 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         raise ValueError(f"hyper='integrate' {reason}; use hyper='optimize', or pm.sample.")
     every, digest = form.compared(), form.fingerprint()["comparisons"]
     compared = _capped(form, every, settings)
+    # At the start, and where a search may have moved it.
+    form.prior(call.theta)[1].require_definite()
     where = settings.pop("partitions"), settings.pop("client")
     problem = HyperDensity(form) if integrates else form
     task = Task(call, problem, settings, approximation, compared, where)
     found = Found(_first_factors(call, compared, digest), call.theta)
     if call.hyper != "fixed" and call.theta.size:
         found = searched(task, found.users)
+        form.prior(found.theta)[1].require_definite()
     with task.divided(np.ones(len(compared.order))) as (parts, evidence):
         last = evidence.at(problem, found.theta, parts.place(found.users)).bare._replace(loop=found.loop)
         users, status, integral, remark = parts.collect(last.users), found.status, None, ""
