@@ -68,9 +68,9 @@ def compile_site(site: Site | str, mode: Mode | str | None = None, **options: An
     key = site, mode, tuple(sorted((site.options | options).items()))
     if not site.interpreted:
         return _compiled(*key)
-    if (known := _INTERPRETED.get(key)) is None:
-        _INTERPRETED[key] = known = _made(*key)
-    return known
+    if (found := _INTERPRETED.get(key)) is None:
+        _INTERPRETED[key] = found = _made(*key)
+    return found
 
 
 def _made(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
