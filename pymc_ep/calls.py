@@ -1,10 +1,13 @@
 """Helpers of the calls that fit a model: checks of arguments, starting values, the progress bar, the warning."""
 
 import html
+import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from threading import Lock
@@ -16,14 +19,16 @@ from threadpoolctl import ThreadpoolController
 
 from pymc_ep import compat
 from pymc_ep.compat import Container
+from pymc_ep.contracts.cost import Cost, in_words
 from pymc_ep.contracts.form import CompiledForm
-from pymc_ep.contracts.method import Method
+from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import RandomSeed, Solution
 from pymc_ep.engines.base import Report
 from pymc_ep.exceptions import ConvergenceWarning, did_you_mean
 from pymc_ep.forms import entry_of
 from pymc_ep.graphs.hyperparameters import initial_values
 from pymc_ep.graphs.identity import definitions, hexadecimal, observations
+from pymc_ep.numerics.memory import require_memory
 from pymc_ep.results import fit_state, hyper_modes
 from pymc_ep.results.row_labels import earlier_rows
 
@@ -34,6 +39,8 @@ __all__ = [
     "check_options",
     "check_sample_kwargs",
     "check_seed",
+    "cost_of",
+    "foresee",
     "hyper_start",
     "identity",
     "printed",
@@ -41,6 +48,14 @@ __all__ = [
     "warn_unless_converged",
 ]
 
+_log = logging.getLogger(__name__)
+
+_LONG = 60.0
+"""Time of a fit from which it is told beforehand, s."""
+_LEAPFROGS = 8
+"""Evaluations of the evidence that NUTS makes for each draw and step of tuning, as they are on average."""
+_TUNE, _MOST_CORES = 1000, 4
+"""Steps of tuning, and most processes, of `pymc.sample` by default."""
 _SILENT_SECONDS = 2.0
 """Seconds before the progress bar appears: short fits print nothing."""
 _SOFTWARE = "pymc_ep", "pymc", "pytensor", "numpy", "scipy"
@@ -107,6 +122,46 @@ def check_sample_kwargs(hyper: str, sample_kwargs: dict[str, Any] | None) -> Non
     fixed = sorted({"model", "initvals", "return_inferencedata", "var_names"}.intersection(sample_kwargs))
     if fixed:
         raise ValueError(f"sample_kwargs= has {fixed[0]!r}, which hyper='sample' sets; start= gives initial values.")
+
+
+def cost_of(method: Method, call: Call, sampling: Mapping[str, Any]) -> Cost | None:
+    """Return the cost of a call; None where its method estimates none.
+
+    `sampling` are the arguments of `pymc.sample`, for ``hyper="sample"``: the cost is that of a fit, repeated.
+    """
+    if method.cost is None or call.hyper != "sample":
+        return None if method.cost is None else method.cost(call)
+    cost, chains = method.cost(replace(call, hyper="fixed")), sampling["chains"]
+    # PyMC takes half of the logical processors.
+    cores = min(chains, sampling.get("cores") or min(_MOST_CORES, max(1, (os.cpu_count() or 1) // 2)))
+    fits = _LEAPFROGS * chains * (sampling["draws"] + sampling.get("tune", _TUNE))
+    return cost._replace(
+        memory=cores * cost.memory,
+        seconds=fits * cost.seconds / cores,
+        arrays=cost.arrays if cores == 1 else f"{cost.arrays} in each of {cores} processes",
+        steps=f"some {fits} fits, one for each step of NUTS",
+        quicker="hyper='optimize' makes some dozens.",
+    )
+
+
+def foresee(cost: Cost | None) -> None:
+    """Refuse a fit that exceeds the free memory, and tell one that takes minutes.
+
+    Raises
+    ------
+    InvalidDataError
+    """
+    if cost is None:
+        return
+    require_memory(cost.memory, cost.what, cost.arrays, cost.cure)
+    if cost.seconds > _LONG:
+        _log.warning(
+            "This fit takes about %s: %s, with %s. Ctrl-C returns what was reached. %s",
+            in_words(cost.seconds),
+            cost.steps,
+            cost.arrays,
+            cost.quicker or cost.cure,
+        )
 
 
 class Printed(str):

@@ -17,6 +17,8 @@ from pymc_ep.calls import (
     check_numbers,
     check_options,
     check_sample_kwargs,
+    cost_of,
+    foresee,
     hyper_start,
     identity,
     printed,
@@ -25,10 +27,11 @@ from pymc_ep.calls import (
 )
 from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
-from pymc_ep.contracts import Call
-from pymc_ep.contracts.form import CompiledSiteForm
+from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
+from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.engines.checkpoint import Checkpoint
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms import able_methods, compiled_form, forms, get_method, methods
 from pymc_ep.marginal import sample
 from pymc_ep.results import check_dims, fit_state, layout_of, write_solution
@@ -36,6 +39,8 @@ from pymc_ep.results.row_labels import earlier_rows, labelled_rows
 
 __all__ = ["explain", "fit", "supported"]
 
+_CHAINS = 4
+"""Chains by default."""
 _FEW_DRAWS = {"draws": 250, "tune": 500}
 """Draws and tuning steps of each chain where ``hyper="auto"`` chooses sampling: some minutes, and enough effective
 draws for means."""
@@ -49,7 +54,7 @@ def fit(
     latent: Sequence[str] | None = None,
     hyper: str = "auto",
     draws: int | None = None,
-    chains: int = 4,
+    chains: int = _CHAINS,
     log_likelihood: bool = False,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
@@ -189,17 +194,20 @@ def fit(
             "blas_cores": blas_cores,
         }
         sentence = "" if why is None else why.sentence
+        foresee(cost_of(chosen, Call(form, form.start, hyper, options=options), arguments))
         # A method that samples has an evidence of the hyperparameters, which forms with sites have.
         return sample(model, cast(CompiledSiteForm, form), chosen, start, arguments, options, log_likelihood, sentence)
     state = None if start is None or isinstance(start, dict) else fit_state(start)
     theta = hyper_start(model, form, start)
+    call = Call(form, theta, hyper, state, options)
+    foresee(cost_of(chosen, call, {}))
     of_fit = {}
     if checkpoint is not None:
         of_fit = identity(model, form, chosen, hyper, options, (theta, state), compile_kwargs)
     compiled = time.perf_counter()
     with Checkpoint(checkpoint, of_fit, keep=keep_checkpoint) as saved, blas_threads(form, blas_cores):
         with progress(chosen.name, progressbar) as report:
-            call = Call(form, theta, hyper, state, options, report, saved, row_labels=partial(labelled_rows, model))
+            call = replace(call, report=report, checkpoint=saved, row_labels=partial(labelled_rows, model))
             if start is not None and not isinstance(start, dict):
                 call = replace(call, start_rows=partial(earlier_rows, start, model))
             solution = chosen.solve(call)
@@ -240,9 +248,22 @@ def explain(model: pm.Model | None = None, *, latent: Sequence[str] | None = Non
         Where `fit` would raise it.
     """
     compiled = compiled_form(pm.modelcontext(model), latent)
-    methods = ", ".join(e.name for e in able_methods(compiled.form)) or "none that takes all of these sites"
-    lines = (re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines())
-    return printed([*lines, ["methods", methods]])
+    able = able_methods(compiled.form)
+    lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in compiled.describe().splitlines()]
+    if able and (cost := _default_cost(able[0], compiled)):
+        lines.append(["cost", cost])
+    lines.append(["methods", ", ".join(e.name for e in able) or "none that takes all of these sites"])
+    return printed(lines)
+
+
+def _default_cost(method: Method, form: CompiledForm) -> str:
+    """Return the cost of a fit without options, or why it would be refused; empty where nothing is known."""
+    try:
+        hyper, _ = method.choose_hyper(form, {}, chains=True)
+        cost = cost_of(method, Call(form, form.start, hyper), {"chains": _CHAINS} | _FEW_DRAWS)
+    except (InvalidDataError, UnsupportedModelError) as error:
+        return str(error)
+    return "" if cost is None else cost.sentence
 
 
 def supported() -> str:

@@ -18,6 +18,7 @@ import threadpoolctl
 from scipy import sparse
 
 import pymc_ep as pmep
+from docs.benchmarks.concurrent_fits import outcomes
 from pymc_ep.calls import blas_threads
 from pymc_ep.compat import group, group_names, numpy_mode
 from pymc_ep.concurrency import compiled_function, compiled_property, compiling
@@ -150,6 +151,11 @@ def test_fits_of_one_model(kind):
     expected = [values(fitted(model, kind, seed)) for seed in range(2)]
     for k, found in enumerate(in_threads(lambda seed: fitted(model, kind, seed), [(k % 2,) for k in range(THREADS)])):
         assert_same(values(found), expected[k % 2])
+
+
+def test_none_of_the_counted_fits_raises():
+    """Fewer of the fits that docs/reliability.md counts."""
+    assert outcomes(8) == {"the same": 8}
 
 
 def test_first_fits_of_different_models():

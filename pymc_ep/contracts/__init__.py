@@ -1,5 +1,6 @@
 """Typed interfaces between subpackages: `Form`, `Posterior` and `Solution`, and the `Method` that connects them."""
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.form import (
     Affine,
     CompiledForm,
@@ -21,6 +22,7 @@ __all__ = [
     "Call",
     "CompiledForm",
     "CompiledSiteForm",
+    "Cost",
     "EvidenceGraph",
     "Factor",
     "Form",

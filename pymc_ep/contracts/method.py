@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.form import CompiledForm
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.solution import Solution
@@ -103,6 +104,9 @@ class Method:
         ``choose_hyper(compiled form, options, chains=) -> (str, Status)``: the treatment for ``hyper="auto"``, and a
         status with the reason where a better treatment was passed over. It may be ``"sample"`` only if `chains` is
         true.
+    cost : callable, optional
+        ``cost(call) -> Cost``, from sizes alone: it is called before `solve`, which a lack of memory forestalls. With
+        ``hyper="sample"`` it is asked for one fit, at fixed hyperparameters. None where nothing is known.
     changeable : tuple of str
         Options with which a fit may go on from its checkpoint though they are others, as they change nothing on the way
         of the iteration: the limit of its length, or where its data lie.
@@ -120,4 +124,5 @@ class Method:
     suits: Callable[[Site | None], bool] = lambda site: True
     takes_form: Callable[[Any], bool] = lambda form: True
     choose_hyper: Callable[..., tuple[str, Status]] = lambda form, options, *, chains: ("optimize", _CONVERGED)
+    cost: Callable[[Any], Cost] | None = None
     changeable: tuple[str, ...] = ("max_iter",)

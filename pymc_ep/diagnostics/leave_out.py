@@ -19,7 +19,7 @@ from pymc_ep.exceptions import at_index, first_index
 from pymc_ep.hyper.evidence.repeats import RepeatedGroup, Repeats, repeats_at
 from pymc_ep.numerics.gaussian.observation_space import DensePrior
 from pymc_ep.numerics.interpolation.mixtures import left_out_of_all
-from pymc_ep.predict.rebuild import posterior_of, single_posterior_of
+from pymc_ep.predict.rebuild import posterior_of, require_fitted_data, single_posterior_of
 from pymc_ep.results import fit_group
 
 __all__ = ["loo", "only_name", "weights_without"]
@@ -70,8 +70,8 @@ def loo(
     Raises
     ------
     ValueError
-        Where there is no such variable, labels are not one for each observation, or an observation or group is all
-        that determines its predictor, so that nothing predicts it.
+        Where there is no such variable, the data of `model` have changed since the fit, labels are not one for each
+        observation, or an observation or group is all that determines its predictor, so that nothing predicts it.
     UnsupportedModelError
         With `groups`, for averages over translated grids and bilinear models.
     """
@@ -79,6 +79,8 @@ def loo(
     name = only_name(_loo_names(fit), var_name)
     pointwise, reached = fit[f"{name}{_LOO}"].rename(name), True
     model = model if groups is None else pm.modelcontext(model)
+    if model is not None:
+        require_fitted_data(idata, model)
     in_sample = _draws_of_log_likelihood(idata, model, name)
     if groups is not None:
         labels, which, dim = _grouped(idata, pointwise, groups)

@@ -5,6 +5,7 @@ from typing import cast
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.traversal import ancestors
 
 from pymc_ep.compat import Container
 from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
@@ -17,7 +18,7 @@ from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.unchanged import require_unchanged
 
-__all__ = ["own_predictions", "posterior_of", "single_posterior_of"]
+__all__ = ["own_predictions", "posterior_of", "require_fitted_data", "single_posterior_of"]
 
 
 def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
@@ -51,6 +52,26 @@ def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> Si
             )
     method = get_method(fit_method(idata), form.form)
     return cast(SitePosterior, method.rebuild(fitted, fit_state(idata)))
+
+
+def require_fitted_data(idata: Container, model: pm.Model) -> None:
+    """Raise where data behind the observed and the latent variables of a model have changed since the fit.
+
+    Raises
+    ------
+    ValueError
+    """
+    changed = changed_data(idata, model)
+    if not changed:
+        return
+    form = cast(CompiledSiteForm, compiled_form(model, settings(idata)["latent"])).form
+    observed = [model.rvs_to_values[variable] for variable in model.observed_RVs]
+    behind = form.made_of(settings(idata)["latent"])[0].union(ancestors(observed))
+    if touched := [str(variable.name) for variable in changed if variable in behind]:
+        raise ValueError(
+            f"{touched[0]!r} has changed since the fit, whose scores are those of the data it was fitted to. Set these "
+            f"again, or fit anew; pmep.log_predictive scores new observations."
+        )
 
 
 def _posterior_at_present(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:

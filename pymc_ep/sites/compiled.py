@@ -8,6 +8,7 @@ returns log t and its slope.
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytensor
@@ -64,12 +65,21 @@ def compile_site(site: Site | str, mode: Mode | str | None = None, **options: An
     if unknown:
         known = ", ".join(site.options) or "none"
         raise ValueError(f"The site {site.name!r} has no option {unknown[0]!r}; its options: {known}.")
-    return _compiled(site, mode, tuple(sorted((site.options | options).items())))
+    key = site, mode, tuple(sorted((site.options | options).items()))
+    if not site.interpreted:
+        return _compiled(*key)
+    if (found := _INTERPRETED.get(key)) is None:
+        _INTERPRETED[key] = found = _made(*key)
+    return found
 
 
-@lru_cache(maxsize=256)
-def _compiled(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
+def _made(site: Site, mode: Mode | str | None, options: tuple[tuple[str, Any], ...]) -> "CompiledSite":
     return COMPILED[type(site)](site, mode, dict(options))
+
+
+_compiled = lru_cache(maxsize=256)(_made)
+_INTERPRETED: "WeakValueDictionary[tuple, CompiledSite]" = WeakValueDictionary()
+"""Sites of the densities of models' own distributions, which no other has: they go with the last of their forms."""
 
 
 class CompiledSite(QuadratureFunctions, BoundFunctions):

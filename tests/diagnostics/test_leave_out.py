@@ -164,3 +164,21 @@ def test_a_group_that_alone_determines_an_effect_is_refused():
     with pytest.raises(ValueError, match="Nothing predicts a group of 'y', that at index 0"):
         pmep.loo(result, model, groups=[0, 0, 1, 1])
     assert np.isnan(excess_of(pmep.loo(result)))
+
+
+def test_scores_are_not_those_of_data_set_since():
+    """Scores of the result are of the fitted counts; data that no observed variable depends on may change."""
+    with pm.Model() as model:
+        counts, elsewhere = pm.Data("counts", [1.0, 2.0, 0.0, 4.0]), pm.Data("elsewhere", [0.0])
+        level = pm.Normal("level", 0.0, 1.0)
+        pm.Poisson("y", pm.math.exp(level), observed=counts)
+        pm.Deterministic("moved", level + elsewhere)
+        idata = pmep.fit(draws=20, log_likelihood=True, progressbar=False, random_seed=1)
+        before = pmep.loo(idata, model)
+        pm.set_data({"elsewhere": [1.0]})
+        np.testing.assert_array_equal(pointwise(pmep.loo(idata, model)), pointwise(before))
+        pm.set_data({"counts": [1.0, 2.0, 0.0, 5.0]})
+        with pytest.raises(ValueError, match="'counts' has changed since the fit, whose scores"):
+            pmep.loo(idata, model)
+        pm.set_data({"counts": [1.0, 2.0, 0.0, 4.0]})
+        np.testing.assert_array_equal(pointwise(pmep.loo(idata, model)), pointwise(before))

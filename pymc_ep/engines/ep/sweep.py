@@ -252,19 +252,22 @@ def match_means(
     return Tilted(*fields)
 
 
-@lru_cache(maxsize=64)
 def sweep_of(
     sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int, on_jax: bool
 ) -> Callable[..., Sweep]:
-    """Return the sweep with its static arguments fixed; cached, so that JAX compiles it once for all fits."""
+    """Return the sweep with its static arguments fixed; that of JAX is cached, to be compiled once for all fits."""
+    if on_jax:
+        return _jitted_sweep(sites, power, log_concave, inner)
     moments = partial(joined_moments, sites, power)
     gaussian = tuple(site.site.gaussian for site in sites)
-    evaluate = partial(sweep, moments=moments, gaussian=gaussian, power=power, log_concave=log_concave, inner=inner)
-    if on_jax:
-        from pymc_ep.sites.compiled_jax import jit
+    return partial(sweep, moments=moments, gaussian=gaussian, power=power, log_concave=log_concave, inner=inner)
 
-        return jit(evaluate)
-    return evaluate
+
+@lru_cache(maxsize=64)
+def _jitted_sweep(sites: tuple[CompiledSite, ...], power: float, log_concave: bool, inner: int) -> Callable[..., Sweep]:
+    from pymc_ep.sites.compiled_jax import jit
+
+    return jit(sweep_of(sites, power, log_concave, inner, on_jax=False))
 
 
 def group_slices(observed: Sequence[Any]) -> list[slice]:

@@ -56,6 +56,9 @@ class UtilityCovariance(NamedTuple):
 class Kernel(Protocol):
     """Covariance K = L L^T of utilities between items."""
 
+    def require_definite(self) -> None:
+        """Raise InvalidDataError unless K is positive definite, at items without comparisons too."""
+
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""
 
@@ -106,6 +109,10 @@ class DenseKernel:
                 f"kernel= is not positive definite: its least eigenvalue is {least:.3g}, as where two items have equal "
                 f"features; give the utilities a larger jitter=, such as 0.1."
             ) from None
+
+    def require_definite(self) -> None:
+        """Raise InvalidDataError unless K is positive definite; draws use the same root."""
+        _ = self._root
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""
@@ -167,6 +174,9 @@ class LowRankKernel:
         """U, (I, r), and the square roots of s^2 + j, (r,)."""
         left, values, _ = scipy.linalg.svd(self.root, full_matrices=False, check_finite=False)
         return left, np.hypot(values, np.sqrt(self.jitter))
+
+    def require_definite(self) -> None:
+        """Do nothing: the jitter is positive."""
 
     def covariance(self, prior: UtilityPrior) -> UtilityCovariance:
         """Return V V^T + s2 K."""

@@ -15,7 +15,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.concurrency import compiling
 from pymc_ep.engines.prior import Prior, perturbed
 from pymc_ep.forms.latent_gaussian.constant_design import Design, DesignMatrix, VariableMap
-from pymc_ep.forms.latent_gaussian.cost import cost_of
 from pymc_ep.forms.latent_gaussian.form import AffineVariable
 from pymc_ep.forms.latent_gaussian.site_functions import NOTHING, EvaluatedRows, SiteFunctions
 from pymc_ep.forms.latent_gaussian.space import MOST_COEFFICIENTS, Solver, choose_solver
@@ -205,7 +204,6 @@ class CompiledLatentGaussian(SiteFunctions):
         blocks = self.blocks
         how = self.solver.sentence if blocks is None else f"in the space of the coefficients, {blocks.sentence}"
         lines.append(f"solver           {how}; operator: the model's own graph")
-        lines.append(f"cost             {cost_of(self).sentence}")
         return "\n".join(lines)
 
     def first_sites(self, prior: Prior) -> tuple[np.ndarray, np.ndarray] | None:

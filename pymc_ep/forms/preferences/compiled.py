@@ -47,6 +47,7 @@ class CompiledPreferences(DrawFunctions):
         self._kwargs = {"on_unused_input": "ignore", "mode": numpy_mode()} | (compile_kwargs or {})
         self.backend = bodies_of(compile_kwargs)
         self._known: tuple[Kernel | None, list[np.ndarray], np.ndarray] = None, [], np.zeros(0)
+        self._compared: tuple[list[np.ndarray], ComparedUsers | None] = [], None
         self.restart(hyper_start)
 
     def observed(self) -> list[np.ndarray]:
@@ -81,7 +82,13 @@ class CompiledPreferences(DrawFunctions):
         InvalidDataError
             For positions out of range, observations other than zero and one, and if there are no comparisons.
         """
-        y, users, firsts, seconds = (np.asarray(part) for part in self._data())
+        data, (known, found) = [np.asarray(part) for part in self._data()], self._compared
+        if found is None or not all(map(np.array_equal, known, data)):
+            found = self._by_user(*data)
+            self._compared = data, found
+        return found
+
+    def _by_user(self, y: np.ndarray, users: np.ndarray, firsts: np.ndarray, seconds: np.ndarray) -> ComparedUsers:
         name = self.form.comparisons.name
         self.form.comparisons.site.validate(y, name)
         if not len(y):

@@ -62,6 +62,11 @@ class CompiledSparseLinear(SiteFunctions):
         self.solver = _SparseSolver()
 
     @property
+    def on_jax(self) -> bool:
+        """Whether the algebra is JAX's, of dense matrices."""
+        return self._jax
+
+    @property
     def work(self) -> float:
         """Multiplications of a factorisation by nested dissection."""
         return float(self.linear.size) ** 1.5
@@ -123,7 +128,7 @@ class CompiledSparseLinear(SiteFunctions):
     def prior(self, theta: np.ndarray) -> Prior:
         """Evaluate the form at unconstrained hyperparameters `theta`, (p,)."""
         factors = self.factors_at(theta)
-        if self._jax:
+        if self.on_jax:
             flat = to_jax(np.zeros(self.linear.size))
             return Prior(factors.mean, FactorPrior(self.linear.rows_on_jax, flat), *factors[1:])
         flat_prior = FlatPrior.of(self.linear.algebra, self.first_sites(factors)[1])

@@ -20,10 +20,11 @@ from pymc_ep.forms.sparse_linear.factor_rows import FactorRows, Product
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.probing import MOST_UNKNOWNS, probe
 from pymc_ep.graphs.jacobian_products import pullback, pushforward
+from pymc_ep.numerics import memory
 from pymc_ep.numerics.backend.namespace import Array, to_jax
 from pymc_ep.numerics.iterative.conjugate_gradients import jacobi, splitting
 from pymc_ep.numerics.precision.orthonormal import Basis, Orthonormal, joined
-from pymc_ep.numerics.precision.plan import Algebra, plan_algebra, require_dense_memory, require_memory
+from pymc_ep.numerics.precision.plan import Algebra, dense_need, plan_algebra, require_memory
 from pymc_ep.operators import LinearMap
 from pymc_ep.operators.apply import ApplyLinearMap
 
@@ -143,7 +144,7 @@ class LinearPredictors:
         """
 
         def build() -> Array:
-            require_dense_memory(self.matrix)
+            memory.require_memory(*dense_need(self.matrix))
             return to_jax(self.matrix.toarray().T)
 
         return self._cached_for_data("rows on jax", build)

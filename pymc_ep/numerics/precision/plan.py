@@ -19,8 +19,9 @@ __all__ = [
     "Dense",
     "DenseFactor",
     "PrecisionFactor",
+    "dense_need",
+    "factor_need",
     "plan_algebra",
-    "require_dense_memory",
     "require_memory",
 ]
 
@@ -115,15 +116,20 @@ def plan_algebra(design: Array, shape: tuple[int, ...] | None = None) -> Algebra
     return local if _GAIN * local.flops < dense.flops else dense
 
 
-def require_memory(algebra: Algebra) -> None:
-    """Raise where a factor exceeds the free memory of this machine, if that is known."""
+def factor_need(algebra: Algebra) -> tuple[int, str, str, str]:
+    """Return what a factor needs, as arguments of `memory.require_memory`."""
     n = algebra.design.shape[1]
     cure = "Use method='dsb' with variance='perturb-and-map', which stores no matrix, or a smaller image."
-    memory.require_memory(algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure)
+    return algebra.bytes, f"Exact variances of {n} unknowns need", algebra.sentence, cure
 
 
-def require_dense_memory(design: scipy.sparse.csr_array) -> None:
-    """Raise where dense algebra under JAX, for a design (n, N), exceeds the free memory.
+def require_memory(algebra: Algebra) -> None:
+    """Raise where a factor exceeds the free memory of this machine, if that is known."""
+    memory.require_memory(*factor_need(algebra))
+
+
+def dense_need(design: scipy.sparse.csr_array) -> tuple[int, str, str, str]:
+    """Return what dense algebra under JAX needs for a design (n, N), as arguments of `memory.require_memory`.
 
     It holds a few copies of the dense design, scaled and whitened, and as many (N, N) matrices. The memory of a JAX
     device is not known here; the host holds these copies too.
@@ -131,7 +137,7 @@ def require_dense_memory(design: scipy.sparse.csr_array) -> None:
     n_rows, n = design.shape
     cure = "Leave compile_kwargs={'mode': 'JAX'} out: sparse factors are used without it."
     needed = _DENSE_COPIES * 8 * n * (n_rows + n)
-    memory.require_memory(needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure)
+    return needed, f"Under JAX {n} unknowns need", f"dense {n_rows} x {n} and {n} x {n} matrices", cure
 
 
 class Dense:

@@ -161,3 +161,11 @@ def test_single_precision():
         pm.Poisson("y", pt.exp(normal()), observed=COUNTS)
     with pytest.raises(pmep.UnsupportedModelError, match=r"'f' is in single precision.*floatX = 'float64'"):
         pmep.fit(model=model)
+
+
+def test_a_model_whose_data_depend_on_nothing_free():
+    with pm.Model() as model:
+        pm.Deterministic("twice", 2 * pm.Normal("aside"))
+        pm.Normal("y", 0.0, 1.0, observed=[1.0, 2.0])
+    with pytest.raises(pmep.UnsupportedModelError, match="observed variables depend on no free random variable, so"):
+        pmep.explain(model)

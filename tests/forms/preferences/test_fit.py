@@ -312,6 +312,18 @@ def test_a_user_may_have_thousands_of_comparisons():
     assert idata["posterior_sd"]["f"].values[0].max() < 0.3
 
 
+@pytest.mark.parametrize("place", [(3, 4), (0, 4)], ids=["of uncompared items", "of a compared and an uncompared one"])
+def test_a_kernel_that_is_indefinite_without_comparisons_is_refused(place):
+    """No comparison meets the negative eigenvalue, of which a standard deviation of zero would come."""
+    kernel = np.eye(5)
+    kernel[place] = kernel[place[::-1]] = 1.5
+    with pm.Model() as model:
+        f = pmep.PreferenceUtility("f", V=np.zeros((5, 0)), b=np.zeros(5), kernel=kernel, sigma=1.0, n_users=1)
+        pmep.PairwiseProbit("y", f, users=np.zeros(3, int), winners=[0, 1, 0], losers=[1, 2, 2])
+    with pytest.raises(InvalidDataError, match=r"kernel= is not positive definite: its least eigenvalue is -0\.5"):
+        fitted(model)
+
+
 def test_too_little_memory_is_foreseen(monkeypatch):
     monkeypatch.setattr("pymc_ep.numerics.memory._free_memory", lambda: 1000)
     with pytest.raises(InvalidDataError, match=r"5 items of 'f' and the 5 that user 1 compared need .*max_pairs="):

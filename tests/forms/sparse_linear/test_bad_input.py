@@ -344,7 +344,7 @@ def test_memory_is_foreseen(monkeypatch):
 def test_dense_memory_under_jax_is_foreseen(monkeypatch):
     """Where the sparse factor still fits, which the cure leads to."""
     pytest.importorskip("jax")
-    monkeypatch.setattr(memory, "_free_memory", lambda: 120_000)
+    monkeypatch.setattr(memory, "_free_memory", lambda: 300_000)
     with pm.Model() as model:
         pm.Normal("y", blurred(), 1.0, observed=np.ones(SHAPE))
     with pytest.raises(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.bilinear.row_parameters import independent
@@ -16,6 +17,7 @@ from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.engines.prior import perturbed
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.cost import SHRINKAGE, cost_of
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.methods.solution import (
     BOUND,
@@ -107,6 +109,11 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         learned=call.hyper == "optimize",
         prior_variances=learned,
     )
+
+
+def _cost(call: Call[CompiledBilinear]) -> Cost:
+    settings = checked(OPTIONS | call.options, call.form.form, call.hyper)
+    return cost_of(call.form, SHRINKAGE, settings["max_iter"])
 
 
 def _require_form(form: CompiledBilinear) -> None:
@@ -260,4 +267,5 @@ VBMF = Method(
     takes=lambda site: isinstance(site, CurvedCellSite),
     suits=lambda site: False,
     takes_form=lambda form: _unsupported_reason(form) is None,
+    cost=_cost,
 )

@@ -1,9 +1,11 @@
 """Variational Gaussian on bilinear models: options, point estimates, fit."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
@@ -14,6 +16,7 @@ from pymc_ep.engines.bilinear.variational_gaussian import State, VariationalGaus
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import estimate_names
 from pymc_ep.forms.bilinear.compiled import CompiledBilinear
+from pymc_ep.forms.bilinear.cost import VARIATIONAL, cost_of
 from pymc_ep.forms.bilinear.form import Bilinear
 from pymc_ep.forms.bilinear.methods.solution import (
     BOUND,
@@ -53,9 +56,7 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
         For options out of range or in contradiction, such as points with a learned scale.
     """
     form, theta = call.form, call.theta
-    settings = checked(OPTIONS | call.options, form.form, call.hyper)
-    if settings["covariance"] not in _COVARIANCES:
-        raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")
+    settings = _settings(call)
     estimated, points = _points(form.form, settings["estimate"], form.n_factors)
     settings["estimate"] = estimated
     if call.hyper == "optimize" and (scales := form.scales_of(estimated)):
@@ -91,6 +92,19 @@ def solve(call: Call[CompiledBilinear]) -> Solution:
     what = _WITH_POINTS.format(", ".join(estimated)) if estimated else BOUND
     all_points = bool(np.concatenate(points).all())
     return bilinear_solution(form, found, settings, what, points=all_points, learned=call.hyper == "optimize")
+
+
+def _settings(call: Call[CompiledBilinear]) -> dict[str, Any]:
+    """Return the options; raise ValueError for those out of range."""
+    settings = checked(OPTIONS | call.options, call.form.form, call.hyper)
+    if settings["covariance"] not in _COVARIANCES:
+        raise ValueError(f"covariance={settings['covariance']!r} must be one of {', '.join(map(repr, _COVARIANCES))}.")
+    return settings
+
+
+def _cost(call: Call[CompiledBilinear]) -> Cost:
+    settings = _settings(call)
+    return cost_of(call.form, VARIATIONAL, settings["max_iter"], full=settings["covariance"] == "full")
 
 
 def _with_prior_warnings(status: Status, form: CompiledBilinear, first: BilinearPrior, state: State) -> Status:
@@ -146,4 +160,5 @@ VG = Method(
     OPTIONS,
     ("optimize", "fixed"),
     takes=lambda site: isinstance(site, CellSite),
+    cost=_cost,
 )

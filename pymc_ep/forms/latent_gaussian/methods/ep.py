@@ -1,18 +1,21 @@
 """Expectation propagation for latent Gaussian models: options, treatment of hyperparameters, solution."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.options import check_whole
 from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
-from pymc_ep.forms.latent_gaussian.cost import foresee
+from pymc_ep.forms.latent_gaussian.cost import cost_of
 from pymc_ep.forms.latent_gaussian.form import LatentGaussian
+from pymc_ep.forms.latent_gaussian.methods.boundary import boundary_warning
 from pymc_ep.forms.latent_gaussian.methods.solution import (
     conditional_solution,
     integral_solution,
@@ -68,15 +71,23 @@ def solve(call: Call[CompiledLatentGaussian]) -> Solution:
     """Fit a latent Gaussian form by expectation propagation."""
     settings = checked(OPTIONS | call.options)
     call.form.solve_in(settings["solver"])
-    foresee(call.form, call.hyper)
     fit = fitted(call, settings)
     if fit.integral is not None:
         solution = integral_solution(call.form, fit.evidence, fit.integral, fit.settings)
     else:
         solution = mode_solution(call.form, fit.evidence, fit.found, fit.settings)
+    if boundary := boundary_warning(call.form, fit.found.at.theta):
+        warnings.warn(f"The fit is of another model than is written: {boundary}.", stacklevel=3)
+        solution = replace(solution, status=f"{solution.status}; {boundary}")
     if not (warning := error_warning(fit.evidence, fit.found.at)):
         return solution
     return replace(solution, converged=False, status=f"{solution.status}; {warning}")
+
+
+def cost(call: Call[CompiledLatentGaussian]) -> Cost:
+    """Return the cost of a fit."""
+    call.form.solve_in(checked(OPTIONS | call.options)["solver"])
+    return cost_of(call.form, call.hyper)
 
 
 def fitted(call: Call[SiteFunctions], settings: dict[str, Any], *, spread: bool = True) -> Fitted:
@@ -165,4 +176,5 @@ EP = Method(
     evidence_op=evidence_op,
     condition=condition,
     choose_hyper=choose_hyper,
+    cost=cost,
 )

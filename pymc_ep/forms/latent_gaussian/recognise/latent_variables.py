@@ -147,6 +147,11 @@ def no_latent_message(model: Model, relevant: Sequence[TensorVariable]) -> str:
         else:
             reason = f"{rv.name!r} enters a scale or a non-Gaussian variable"
         reasons.append(reason)
+    if not reasons:
+        return (
+            "The observed variables depend on no free random variable, so there is nothing to integrate out; give them "
+            "a mean or a predictor with Gaussian latent variables."
+        )
     # A message of a few lines.
     most = 6
     reasons[most:] = [f"and {len(reasons) - most} more"] * (len(reasons) > most)

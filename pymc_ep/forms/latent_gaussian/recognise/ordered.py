@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import scipy.special
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import sub
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_ep.graphs.predictor import (
@@ -31,6 +32,8 @@ _NOISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "ordered probit": ("ordered_probit", scipy.special.ndtr),
 }
 """Registered site and distribution function F of the noise, by link."""
+_ROUNDING = 1e-6
+"""Relative difference from F that counts as rounding."""
 
 
 @lru_cache
@@ -76,15 +79,14 @@ def ordered_site(name: str, cutpoints: int) -> Site:
 def find_ordered(name: str, parameters: Sequence[TensorVariable], affine: AffineTest) -> Found | None:
     """Return the predictor of ordered categories from `parameters`, the probabilities of a Categorical; else None.
 
-    The nearest affine dominator of the probabilities must be cutpoints minus predictor, or the negative, along its last
-    axis. The part that depends on noise must be the same in all columns.
+    An affine dominator of the probabilities must be cutpoints minus predictor, or the negative, along its last axis:
+    the first one that is written so, else the nearest. The part that depends on noise must be the same in all columns.
     """
     (probabilities,) = parameters
     require_latent(name, parameters, affine)
-    for current in dominators(parameters, affine.noise):
-        if current.ndim == probabilities.ndim and affine(current):
-            return _match_ordered(probabilities, current, affine)
-    return None
+    found = [one for one in dominators(parameters, affine.noise) if one.ndim == probabilities.ndim and affine(one)]
+    written = [one for one in found if _written_apart(one, affine) is not None]
+    return _match_ordered(probabilities, (written or found)[0], affine) if found else None
 
 
 def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affine: AffineTest) -> Found | None:
@@ -104,7 +106,7 @@ def _match_ordered(probabilities: TensorVariable, current: TensorVariable, affin
         for link, (site, distribution) in _NOISE.items():
             scale = _scale(distribution, ascending, found[..., :-1])
             if scale is not None:
-                return _found(site, link, sign * scale * current, shape[-1], affine)
+                return _found(site, link, current, sign * scale, shape[-1], affine)
     return None
 
 
@@ -114,14 +116,16 @@ def _scale(distribution: Callable, argument: np.ndarray, found: np.ndarray) -> f
         return None
     inverse = scipy.special.logit if distribution is scipy.special.expit else scipy.special.ndtri
     ratio = float(np.median(inverse(found) / argument))
-    return ratio if ratio > 0 and np.allclose(distribution(ratio * argument), found, rtol=1e-6, atol=1e-9) else None
+    # Without a scale the rest is rounding of the probabilities.
+    ratio = 1.0 if abs(ratio - 1.0) < _ROUNDING else ratio
+    return (
+        ratio if ratio > 0 and np.allclose(distribution(ratio * argument), found, rtol=_ROUNDING, atol=1e-9) else None
+    )
 
 
-def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine: AffineTest) -> Found:
-    """Split thresholds = cutpoints - predictor; the cutpoints are the thresholds at zero noise."""
-    cutpoints = at_zero_noise(thresholds, affine)
-    predictor = (cutpoints - thresholds)[..., 0]
-    spread = thresholds - thresholds[..., 0][..., None]
+def _found(site: str, link: str, current: TensorVariable, factor: float, count: int, affine: AffineTest) -> Found:
+    """Split thresholds = factor * current into cutpoints and predictor."""
+    spread = factor * (current - current[..., 0][..., None])
     rng = np.random.default_rng(1)
     noise = list(affine.noise)
     function = affine.compile(spread, noise)
@@ -131,5 +135,23 @@ def _found(site: str, link: str, thresholds: TensorVariable, count: int, affine:
             "The cutpoints of ordered categories depend on the latent variables, as well as the predictor. Leave those "
             "of the cutpoints out of latent=[...], so that they become hyperparameters."
         )
-    columns = [cutpoints[..., k] for k in range(count)]
-    return Found(ordered_site(site, count), {}, predictor, link, columns)
+    at_zero = at_zero_noise(current, affine)
+    predictor, cutpoints = _written_apart(current, affine) or ((at_zero - current)[..., 0], at_zero)
+    columns = [factor * cutpoints[..., k] for k in range(count)]
+    return Found(ordered_site(site, count), {}, factor * predictor, link, columns)
+
+
+def _written_apart(current: TensorVariable, affine: AffineTest) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return the predictor and the cutpoints of a difference of the two, with the signs of the latter; else None.
+
+    Offsets and prior means then stay in the predictor, to which the sites of the result belong. The graph alone tells:
+    elsewhere they count as parts of the cutpoints, which are the same in all densities.
+    """
+    if current.owner is None or getattr(current.owner.op, "scalar_op", None) != sub:
+        return None
+    for (cutpoints, predictor), sign in zip(permutations(current.owner.inputs), (1.0, -1.0)):
+        one_for_all = predictor.type.shape[-1] == 1
+        if one_for_all and not value_depends_on(cutpoints, list(affine.noise)):
+            cutpoints = sign * (cutpoints + pt.zeros(current.shape[:-1])[..., None])
+            return sign * predictor[..., 0], at_zero_noise(cutpoints, affine)
+    return None

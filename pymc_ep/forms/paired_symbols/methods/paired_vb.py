@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.loop import Run, run
@@ -16,6 +17,7 @@ from pymc_ep.engines.paired_symbols.symmetric import SymmetricBayes
 from pymc_ep.engines.paired_symbols.values import GammaFactor, PairCounts, Points, Popularity, Rows
 from pymc_ep.engines.paired_symbols.variational_bayes import VariationalBayes
 from pymc_ep.forms.paired_symbols.compiled import CompiledPairedSymbols
+from pymc_ep.forms.paired_symbols.cost import cost_of
 from pymc_ep.forms.paired_symbols.form import PairedSymbolsForm
 from pymc_ep.forms.paired_symbols.methods.observed_pairs import observed_pairs
 from pymc_ep.forms.paired_symbols.posterior import PairedSymbolsPosterior
@@ -82,6 +84,10 @@ def solve(call: Call) -> Solution:
             call.checkpoint.identify("set of pairs in files", parts.digest.tobytes().hex())
         engine = VariationalBayes(parts, points=(points[0], points[1]), **engine_options)
         return _fitted(call, settings, engine, first, parts)
+
+
+def _cost(call: Call[CompiledPairedSymbols]) -> Cost:
+    return cost_of(call.form, _checked(OPTIONS | call.options)["max_iter"])
 
 
 def _require_whole(form: CompiledPairedSymbols, partitions: Any, client: Any) -> None:
@@ -318,5 +324,6 @@ PAIRED_VB = Method(
     OPTIONS,
     ("optimize", "fixed"),
     # Pairs in files are known by what they are.
+    cost=_cost,
     changeable=("max_iter", "partitions"),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.solution import Solution
 from pymc_ep.engines.base import Status
@@ -28,9 +29,8 @@ from pymc_ep.forms.preferences.methods.search import Found, Task, searched
 from pymc_ep.forms.preferences.methods.solution import Fitted, rebuild, solution
 from pymc_ep.forms.preferences.methods.spread import neglected, neglected_remark
 from pymc_ep.forms.preferences.posterior_mixture import Design
-from pymc_ep.numerics.memory import require_memory
 
-__all__ = ["OPTIONS", "PREFERENCE_EP", "TREATMENTS", "choose_hyper", "rebuild", "solve"]
+__all__ = ["OPTIONS", "PREFERENCE_EP", "TREATMENTS", "choose_hyper", "cost", "rebuild", "solve"]
 
 TREATMENTS = ("optimize", "fixed", "integrate")
 """Treatments of hyperparameters."""
@@ -52,6 +52,10 @@ _MATRICES = 3
 """Number of matrices of all items that are held at a time: K, its Cholesky factor for draws, and a curvature."""
 _USER_MATRICES = 6
 """Number of matrices of the items of a user: factors, whitened ones and losses, with copies for users in iteration."""
+_PASSES, _UPDATES = 40, 20
+"""Evaluations of the evidence in a search, and updates of the factors of a user in each, as they are on average."""
+_PAIR_SECONDS, _PER_SECOND = 5e-7, 1e10
+"""Time of the update of one factor, s, and multiplications a second, on one core of a server of 2023."""
 
 
 def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECTATION) -> Solution:
@@ -60,7 +64,8 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     Raises
     ------
     InvalidDataError
-        For comparisons of unknown users or items, and of an item with itself.
+        For comparisons of unknown users or items, and of an item with itself, and for kernels that are not positive
+        definite.
     UnsupportedModelError
         For ``learn="em"`` where the prior of a parameter of the utilities is not flat.
     ValueError
@@ -72,13 +77,15 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
         raise ValueError(f"hyper='integrate' {reason}; use hyper='optimize', or pm.sample.")
     every, digest = form.compared(), form.fingerprint()["comparisons"]
     compared = _capped(form, every, settings)
-    _require_memory(form, compared)
+    # At the start, and where a search may have moved it.
+    form.prior(call.theta)[1].require_definite()
     where = settings.pop("partitions"), settings.pop("client")
     problem = HyperDensity(form) if integrates else form
     task = Task(call, problem, settings, approximation, compared, where)
     found = Found(_first_factors(call, compared, digest), call.theta)
     if call.hyper != "fixed" and call.theta.size:
         found = searched(task, found.users)
+        form.prior(found.theta)[1].require_definite()
     with task.divided(np.ones(len(compared.order))) as (parts, evidence):
         last = evidence.at(problem, found.theta, parts.place(found.users)).bare._replace(loop=found.loop)
         users, status, integral, remark = parts.collect(last.users), found.status, None, ""
@@ -131,17 +138,23 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _require_memory(form: CompiledPreferences, compared: ComparedUsers) -> None:
-    """Raise where the matrices of all items, or of those of one user, exceed the free memory of this machine."""
-    counts, name = np.diff(compared.comparisons.item_ends), form.form.utilities
+def cost(call: Call[CompiledPreferences]) -> Cost:
+    """Return the cost of a fit."""
+    form, settings = call.form, _checked(OPTIONS | call.options)
+    compared = _capped(form, form.compared(), settings)
+    counts, pairs = np.diff(compared.comparisons.item_ends), len(compared.order)
     most = int(np.argmax(counts))
     user, n, n_items = compared.users[most], int(counts[most]), form.n_items
     # Kernels of low rank form none of all items.
     of_all = _MATRICES if len(form.form.prior.kernel) == 1 else 0
-    require_memory(
+    passes = 1 if call.hyper == "fixed" or not call.theta.size else _PASSES
+    multiplications = _UPDATES * (counts.astype(float) ** 3).sum() + (of_all > 0) * float(n_items) ** 3
+    return Cost(
         8 * (of_all * n_items**2 + _USER_MATRICES * n**2),
-        f"The {n_items} items of {name!r} and the {n} that user {user} compared need",
+        passes * (_UPDATES * _PAIR_SECONDS * pairs + multiplications / _PER_SECOND),
+        f"The {n_items} items of {form.form.utilities!r} and the {n} that user {user} compared need",
         f"{of_all} matrices of {n_items} x {n_items} and {_USER_MATRICES} of {n} x {n}",
+        f"some {passes} passes over {pairs} comparisons",
         "Leave out items that few compare, or give max_pairs=, a largest number of comparisons of a user.",
     )
 
@@ -162,5 +175,5 @@ def _earlier_design(call: Call[CompiledPreferences]) -> Design | None:
     return Design.of_state(start)
 
 
-PREFERENCE_EP = Method("ep", Preferences, solve, rebuild, OPTIONS, TREATMENTS, choose_hyper=choose_hyper)
+PREFERENCE_EP = Method("ep", Preferences, solve, rebuild, OPTIONS, TREATMENTS, choose_hyper=choose_hyper, cost=cost)
 """Gaussian posterior of each user's utilities, by expectation propagation."""

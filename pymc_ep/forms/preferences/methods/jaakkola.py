@@ -6,7 +6,7 @@ from pymc_ep.engines.preferences.approximations import BOUND
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 from pymc_ep.forms.preferences.form import Preferences
-from pymc_ep.forms.preferences.methods.ep import OPTIONS, TREATMENTS, choose_hyper, rebuild, solve
+from pymc_ep.forms.preferences.methods.ep import OPTIONS, TREATMENTS, choose_hyper, cost, rebuild, solve
 from pymc_ep.sites.base import Site
 
 __all__ = ["PREFERENCE_JAAKKOLA", "solve_bound"]
@@ -42,5 +42,6 @@ PREFERENCE_JAAKKOLA = Method(
     TREATMENTS,
     takes=_bounded,
     choose_hyper=choose_hyper,
+    cost=cost,
 )
 """Gaussian posterior of each user's utilities, by the best Gaussians below the logistic."""

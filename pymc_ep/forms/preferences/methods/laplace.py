@@ -5,7 +5,7 @@ from functools import partial
 from pymc_ep.contracts.method import Method
 from pymc_ep.engines.preferences.approximations import MODE
 from pymc_ep.forms.preferences.form import Preferences
-from pymc_ep.forms.preferences.methods.ep import OPTIONS, TREATMENTS, choose_hyper, rebuild, solve
+from pymc_ep.forms.preferences.methods.ep import OPTIONS, TREATMENTS, choose_hyper, cost, rebuild, solve
 
 __all__ = ["PREFERENCE_LAPLACE"]
 
@@ -17,5 +17,6 @@ PREFERENCE_LAPLACE = Method(
     OPTIONS,
     TREATMENTS,
     choose_hyper=choose_hyper,
+    cost=cost,
 )
 """Gaussian posterior of each user's utilities, at their mode with the curvature there."""

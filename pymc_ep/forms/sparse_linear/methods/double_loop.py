@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call
 from pymc_ep.engines.base import Report, Status
 from pymc_ep.engines.checkpoint import Record
@@ -19,9 +20,10 @@ from pymc_ep.engines.loop import run
 from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
+from pymc_ep.forms.sparse_linear.cost import cost_of_factors, cost_of_products
 from pymc_ep.forms.sparse_linear.posterior_average import averaged_evidence, averaged_status, translations_of
 
-__all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "find_mode", "solve_by_bounds"]
+__all__ = ["MODE_OPTIONS", "OPTIONS", "BoundFit", "cost_of_bounds", "cost_of_mode", "find_mode", "solve_by_bounds"]
 
 OPTIONS = {
     "variance": "auto",
@@ -58,6 +60,8 @@ _MODE_TOL = 1e-8
 to the smoothing."""
 _AFFORDABLE = 2e10
 """Largest cost of a factorisation, floating-point operations, for which ``variance="auto"`` is exact: some seconds."""
+_LOOPS, _INNER_STEPS = 30, 8
+"""Outer loops, and steps of the inner loop in each, as they are on average."""
 _LEAST = dict.fromkeys(("n_samples", "lanczos_steps", "outer", "inner_max_iter", "cg_max_iter", "translations"), 1)
 _LEAST["seed"] = 0
 """Options that are whole numbers, and their least values."""
@@ -113,10 +117,7 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
         If a bound is not finite, or the precision is singular, as when a scale ran to zero.
     """
     form, theta = call.form, call.theta
-    given = OPTIONS | call.options
-    if given["tol"] is None:
-        del given["tol"]
-    settings = _checked(given)
+    settings = _loop_settings(call)
     learn = call.hyper == "optimize" and theta.size > 0
     if learn and settings["variance"] == "lanczos":
         raise ValueError(
@@ -139,6 +140,32 @@ def solve_by_bounds(call: Call[CompiledSparseLinear]) -> BoundFit:
             notes += f", with a relative standard error of {fit.state.error:.2g}; raise n_samples to lower it"
         fit = fit._replace(scalars=fit.scalars | {"variance_error": fit.state.error})
     return fit._replace(status=fit.status._replace(sentence=fit.status.sentence + notes))
+
+
+def _loop_settings(call: Call[CompiledSparseLinear]) -> dict[str, Any]:
+    given = OPTIONS | call.options
+    if given["tol"] is None:
+        del given["tol"]
+    return _checked(given)
+
+
+def cost_of_bounds(call: Call[CompiledSparseLinear]) -> Cost:
+    """Return the cost of `solve_by_bounds`; translated grids are fitted one after the other."""
+    settings = _loop_settings(call)
+    draws = settings["n_samples"] if settings["variance"] != "lanczos" else settings["lanczos_steps"]
+    return _cost(call.form, settings, settings["translations"], draws)
+
+
+def cost_of_mode(call: Call[CompiledSparseLinear]) -> Cost:
+    """Return the cost of `find_mode`."""
+    return _cost(call.form, _checked(MODE_OPTIONS | call.options) | {"variance": "auto"}, 1, 0)
+
+
+def _cost(form: CompiledSparseLinear, settings: dict[str, Any], grids: int, draws: int) -> Cost:
+    loops = grids * min(settings["outer"], _LOOPS)
+    if _is_exact(form, settings["variance"]):
+        return cost_of_factors(form, loops, _INNER_STEPS, "outer loops")
+    return cost_of_products(form, loops, draws + _INNER_STEPS, draws)
 
 
 def find_mode(call: Call[CompiledSparseLinear]) -> BoundFit:
@@ -266,13 +293,17 @@ def _is_multimodal(form: CompiledSparseLinear) -> bool:
 
 def _solver(form: CompiledSparseLinear, settings: dict[str, Any], *, truncate: bool) -> PrecisionSolver:
     """Return the exact solver if requested or affordable, else the iterative one; see there for `truncate`."""
-    wanted = settings["variance"]
-    if wanted == "exact" or (wanted == "auto" and _affordable(form)):
+    if _is_exact(form, settings["variance"]):
         return Exact(form.linear)
-    if wanted == "auto":
+    if settings["variance"] == "auto":
         settings["variance"] = "perturb-and-map"
     names = ("variance", "n_samples", "lanczos_steps", "seed", "cg_tol", "cg_max_iter")
     return Iterative(form.linear, truncate=truncate, **{name: settings[name] for name in names if name in settings})
+
+
+def _is_exact(form: CompiledSparseLinear, wanted: str) -> bool:
+    """Return whether precisions are factored."""
+    return wanted == "exact" or (wanted == "auto" and _affordable(form))
 
 
 def _affordable(form: CompiledSparseLinear) -> bool:

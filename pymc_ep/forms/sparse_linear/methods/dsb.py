@@ -10,7 +10,14 @@ from pymc_ep.contracts.solution import Solution
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
 from pymc_ep.forms.sparse_linear.form import SparseLinear
-from pymc_ep.forms.sparse_linear.methods.double_loop import MODE_OPTIONS, OPTIONS, find_mode, solve_by_bounds
+from pymc_ep.forms.sparse_linear.methods.double_loop import (
+    MODE_OPTIONS,
+    OPTIONS,
+    cost_of_bounds,
+    cost_of_mode,
+    find_mode,
+    solve_by_bounds,
+)
 from pymc_ep.forms.sparse_linear.methods.solution import bound_solution, mode_of_density, rebuild_bounds
 from pymc_ep.sites.base import Site
 
@@ -45,6 +52,7 @@ DSB = Method(
     OPTIONS,
     ("optimize", "fixed"),
     takes=_is_bounded,
+    cost=cost_of_bounds,
     changeable=_CHANGEABLE,
 )
 MAP = Method(
@@ -55,5 +63,6 @@ MAP = Method(
     MODE_OPTIONS,
     ("optimize", "fixed"),
     takes=_is_bounded,
+    cost=cost_of_mode,
     changeable=_CHANGEABLE,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.method import Call, Method
 from pymc_ep.contracts.posterior import AffinePosterior
 from pymc_ep.contracts.solution import Solution
@@ -14,6 +15,7 @@ from pymc_ep.engines.double_loop.bounded_sites import FactorSites
 from pymc_ep.engines.double_loop.tree_start import first_hyperparameters
 from pymc_ep.engines.double_loop.tree_states import has_trees, require_two_states, state_warnings
 from pymc_ep.engines.options import check_whole
+from pymc_ep.forms.latent_gaussian.cost import fits_of
 from pymc_ep.forms.latent_gaussian.methods import ep as latent
 from pymc_ep.forms.latent_gaussian.methods.solution import (
     AT_VALUES,
@@ -29,6 +31,7 @@ from pymc_ep.forms.latent_gaussian.methods.solution import (
 from pymc_ep.forms.latent_gaussian.posterior import LatentPosterior
 from pymc_ep.forms.latent_gaussian.posterior_mixture import PosteriorMixture
 from pymc_ep.forms.sparse_linear.compiled import CompiledSparseLinear
+from pymc_ep.forms.sparse_linear.cost import cost_of_factors
 from pymc_ep.forms.sparse_linear.form import SparseLinear
 from pymc_ep.forms.sparse_linear.posterior_average import (
     averaged_evidence,
@@ -46,6 +49,8 @@ __all__ = ["EP", "OPTIONS", "condition", "evidence_op", "solve"]
 
 OPTIONS = latent.OPTIONS | {"translations": 1}
 """Options and their defaults."""
+_SWEEPS, _NUMBERS = 12, 190
+"""Sweeps of a fit, as they are on average, and doubles that are held at a time for each site, beside factors."""
 
 
 def solve(call: Call[CompiledSparseLinear]) -> Solution:
@@ -113,6 +118,22 @@ def _averaged_solution(
     )
 
 
+def cost(call: Call[CompiledSparseLinear]) -> Cost:
+    """Return the cost of a fit, and of one fit for each translated grid.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where a map has no entries.
+    InvalidDataError
+        If a factor does not fit into memory.
+    """
+    settings = _checked(call.options)
+    call.form.solve_in(settings["solver"])
+    fits = fits_of(call.form, call.hyper) + settings["translations"] - 1
+    return cost_of_factors(call.form, _SWEEPS * fits, 1, f"sweeps, in {fits} fits", _NUMBERS)
+
+
 def choose_hyper(form: CompiledSparseLinear, options: dict[str, Any], *, chains: bool) -> tuple[str, Status]:
     """Integrate over hyperparameters if possible; with trees and averages over grids, maximise over them."""
     if options.get("translations", 1) > 1 or has_trees(form):
@@ -161,4 +182,5 @@ EP = Method(
     # With missing data the cavities of mixtures are wide, and EP stalls; the double loop does not.
     suits=lambda site: site is None or not site.coupled,
     choose_hyper=choose_hyper,
+    cost=cost,
 )

@@ -1,0 +1,51 @@
+"""Cost of a fit, estimated from its sizes before anything large is formed."""
+
+from typing import NamedTuple
+
+__all__ = ["Cost", "in_words"]
+
+
+class Cost(NamedTuple):
+    """An estimate, of memory within a factor of two, of time of three or so on one core.
+
+    Attributes
+    ----------
+    memory : int
+        Largest memory at a time beyond that of the model and its data, B.
+    seconds : float
+    what : str
+        What needs the memory, up to the number of bytes: "A fit of 300 observations needs".
+    arrays : str
+        What takes most of the memory.
+    steps : str
+        What takes the time: "some 20 fits of 8 sweeps each".
+    cure : str
+        A sentence on what else takes less memory.
+    quicker : str
+        One on what else takes less time; by default `cure`.
+    """
+
+    memory: int
+    seconds: float
+    what: str
+    arrays: str
+    steps: str
+    cure: str
+    quicker: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Memory and time, in words."""
+        return f"about {_in_bytes(self.memory)} of memory and {in_words(self.seconds)}"
+
+
+def _in_bytes(size: float) -> str:
+    return f"{size / 1e9:.2g} GB" if size >= 1e8 else f"{max(1, round(size / 1e6))} MB"
+
+
+def in_words(seconds: float) -> str:
+    """Return a time in hours, minutes or seconds."""
+    for unit, length in (("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(1, round(seconds))} s"
