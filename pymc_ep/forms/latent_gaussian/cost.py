@@ -48,7 +48,7 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     seconds = _FIT_SECONDS * fits + _SITE_SECONDS * sweeps * n * by_quadrature
     if form.start.size and hyper == "integrate":
         sweeps += _DRAW * most_draws(form)
-        if by_quadrature and form.blocks is None and not why_no_correction(form, 1.0):
+        if by_quadrature and form.blocks is None and not why_no_correction(form, 1.0, n):
             seconds += _PAIR_SECONDS * fits * float(n) ** 2
     cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
     return Cost(

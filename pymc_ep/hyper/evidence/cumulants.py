@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _LARGEST = 10_000
-"""Most predictors for which all pairs are formed, in a second or two."""
+"""Most predictors for which all pairs are formed, in 3 to 5 s."""
 _MOST_OF_ONE_SITE = 1.0
 """Largest share of one site, in nats: the shares are a series in the cumulants, whose higher terms then are larger."""
 _NEGLIGIBLE = 0.01
