@@ -1,5 +1,6 @@
 """What all tests share: no windows, which are slow, and the folder with data that the package does not bring."""
 
+import gc
 import os
 import signal
 import time
@@ -12,10 +13,15 @@ import pytest
 os.environ["MPLBACKEND"] = "Agg"
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# Imports and collection make no garbage to speak of.
+gc.disable()
 # What PyTensor compiles to C runs for milliseconds here: optimising it was half of what gcc took of the tests' time.
+# Where each variable of a graph was made, which PyTensor says beside its own errors, took a 30th of it.
 flags = os.environ.get("PYTENSOR_FLAGS", "")
-if "gcc__cxxflags" not in flags:
-    os.environ["PYTENSOR_FLAGS"] = f"{flags},gcc__cxxflags=-O1".lstrip(",")
+for flag in ("gcc__cxxflags=-O1", "traceback__limit=0"):
+    if flag.partition("=")[0] not in flags:
+        flags = f"{flags},{flag}".lstrip(",")
+os.environ["PYTENSOR_FLAGS"] = flags
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -26,6 +32,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
             item.add_marker("slow")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave out of later collections of garbage what tests and their imports hold, and make full ones seldom."""
+    keep_objects()
+    gc.enable()
+    gc.set_threshold(*gc.get_threshold()[:2], 100)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave out of later collections what a file of tests leaves in the caches of PyTensor, Numba and JAX."""
+    if nextitem is None or nextitem.path != item.path:
+        keep_objects()
+
+
+def keep_objects() -> None:
+    """Keep for good the objects that there are, which every collection of garbage would look at: seconds at the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,15 @@
-"""Small models, fresh and again: processor seconds of a default fit beside NUTS by nutpie, and beside another checkout.
+"""Small models, fresh and again: a default fit beside NUTS by nutpie, Laplace by pymc-extras, and another checkout.
 
-    python -m docs.benchmarks.small_models [--before CHECKOUT] [--repetitions 3]
+    python -m docs.benchmarks small_models [--models NAME ...] [--before CHECKOUT] [--repetitions 3]
 
 Each model runs in a process of its own, with one thread for linear algebra and with PyTensor's and Numba's caches as
 they are. A fresh model is built from new data of the same kind, as simulations, bootstraps and cross-validation do, and
 compiles its own functions; again is a second fit of one model. NUTS draws until it has 4,000 effective draws of every
-variable, by extrapolation from 4 chains of 1,000. Needs nutpie; writes docs/benchmarks/small_models.md. Ten minutes.
+variable, by extrapolation from 4 chains of 1,000. Laplace is a Gaussian at the joint mode of all variables,
+hyperparameters included, of a fresh model, with 4,000 draws.
+
+Fits again are then measured with two threads, and beside a process that does nothing but compute: on two cores, one is
+left. Needs nutpie and pymc-extras; writes docs/benchmarks/small_models.md. Half an hour.
 """
 
 import argparse
@@ -16,7 +20,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +30,8 @@ import pymc as pm
 
 import pymc_ep as pmep
 from docs.benchmarks._common import header, markdown_table, write_page
-from docs.benchmarks.peers import coal, eight_schools, seeds
+from docs.benchmarks.peers import DRAWS, coal, eight_schools, laplace, seeds
+from pymc_ep.compat import group
 
 ROOT = Path(__file__).parents[2]
 EFFECTIVE = 4_000
@@ -140,19 +146,48 @@ def nuts(build: Callable[[int], pm.Model]) -> dict[str, list[float]]:
     return {"cold": (compiling + warm).tolist(), "warm": warm.tolist()}
 
 
-def worker(name: str, repetitions: int, *, with_nuts: bool) -> None:
+def joint_laplace(build: Callable[[int], pm.Model], repetitions: int) -> dict[str, list[float]]:
+    """Return medians of processor and wall seconds of Laplace's approximation; nothing where it is not finite."""
+    spent = []
+    for seed in range(repetitions + 1):
+        model, drawn = build(seed), []
+        try:
+            spent.append(seconds(lambda model=model, drawn=drawn: drawn.append(laplace(model, seed=0))))
+        except Exception as error:  # pymc-extras promises no class
+            print(f"fit_laplace: {error}", file=sys.stderr)
+            return {}
+        if not all(bool(np.isfinite(values).all()) for values in group(drawn[0], "posterior").data_vars.values()):
+            return {}
+    return {"laplace": np.median(spent[1:], axis=0).tolist()}
+
+
+def worker(name: str, repetitions: int, *, with_peers: bool) -> None:
     """Measure one model in this process, and print the result as a line of JSON."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    found = fits(MODELS[name], repetitions)
-    print(json.dumps(found | (nuts(MODELS[name]) if with_nuts else {})))
+    build = MODELS[name]
+    found = fits(build, repetitions)
+    print(json.dumps(found | (nuts(build) | joint_laplace(build, repetitions) if with_peers else {})))
 
 
-def measured(name: str, repetitions: int, checkout: Path, *, with_nuts: bool) -> dict[str, list[float]]:
-    """Run `worker` in a process of its own, with the package of a checkout."""
-    environment = os.environ | {"PYTHONPATH": str(checkout), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep one core busy meanwhile."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measured(
+    name: str, repetitions: int, checkout: Path = ROOT, *, threads: int = 1, with_peers: bool = False
+) -> dict[str, list[float]]:
+    """Run `worker` in a process of its own, with the package of a checkout and so many threads for linear algebra."""
+    limits = {f"{library}_NUM_THREADS": str(threads) for library in ("OPENBLAS", "OMP")}
+    environment = os.environ | {"PYTHONPATH": str(checkout)} | limits
     call = f"import runpy, sys; sys.argv = {['', '--worker', name, '--repetitions', str(repetitions)]!r}"
-    call += " + ['--with-nuts']" if with_nuts else ""
+    call += " + ['--with-peers']" if with_peers else ""
     call += f"; runpy.run_path({__file__!r}, run_name='__main__')"
     # With -c the current folder comes before all others on the path.
     command = [sys.executable, "-c", call]
@@ -160,46 +195,75 @@ def measured(name: str, repetitions: int, checkout: Path, *, with_nuts: bool) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    """Measure all and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, help="another checkout, measured in turn with this one")
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--worker", choices=MODELS, help=argparse.SUPPRESS)
-    parser.add_argument("--with-nuts", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        return worker(options.worker, options.repetitions, with_nuts=options.with_nuts)
+def beside_peers(names: list[str], repetitions: int, checkout: Path | None) -> list[str]:
+    """Return a paragraph and a table of fits beside NUTS, Laplace and, where one is given, another checkout."""
     load, rows, all_found, all_before = os.getloadavg()[0], [], [], []
-    for name in MODELS:
-        found = measured(name, options.repetitions, ROOT, with_nuts=True)
-        before = measured(name, options.repetitions, options.before, with_nuts=False) if options.before else None
+    for name in names:
+        found = measured(name, repetitions, with_peers=True)
         all_found.append(found)
         cells = [f"{found[what][0]:.2f}" for what in ("fresh", "again", "cold", "warm")]
         cells += [f"{found['cold'][0] / found['fresh'][0]:.1f}", f"{found['warm'][0] / found['again'][0]:.1f}"]
-        if before:
+        cells.append(f"{found['laplace'][0]:.2f}" if "laplace" in found else "-")
+        if checkout:
+            before = measured(name, repetitions, checkout)
             all_before.append(before)
             cells += [f"{before[what][0]:.2f}" for what in ("fresh", "again")]
         rows.append([name, *cells])
         print(*rows[-1], sep=" | ", flush=True)
     head = ["model", "fresh, s", "again, s", "NUTS cold, s", "NUTS warm, s", "cold / fresh", "warm / again"]
-    head += ["before: fresh, s", "before: again, s"] if options.before else []
+    head += ["Laplace fresh, s"] + (["before: fresh, s", "before: again, s"] if checkout else [])
 
     def ratio(ours: str, theirs: list[dict[str, list[float]]], other: str) -> float:
         return float(np.median([one[other][0] / own[ours][0] for one, own in zip(theirs, all_found)]))
 
     text = (
-        f"Processor seconds, medians of {options.repetitions}; load average {load:.1f} to {os.getloadavg()[0]:.1f}. "
+        f"Processor seconds, medians of {repetitions}; load average {load:.1f} to {os.getloadavg()[0]:.1f}. "
         f"Median ratios: a fresh fit {ratio('fresh', all_found, 'cold'):.1f} times as fast as NUTS with its "
-        f"compilation, a fit again {ratio('again', all_found, 'warm'):.1f} times as fast as NUTS without.\n"
+        f"compilation, a fit again {ratio('again', all_found, 'warm'):.1f} times as fast as NUTS without. Laplace is "
+        f"a Gaussian at the joint mode of all variables with {4 * DRAWS} draws; a dash where it is not finite.\n"
     )
-    if options.before:
+    if checkout:
         text += (
             f"\nBeside the checkout before, in the same run: fresh {ratio('fresh', all_before, 'fresh'):.2f} times, "
             f"again {ratio('again', all_before, 'again'):.2f} times as fast (medians).\n"
         )
-    title = header("Small models, fresh and again", "docs/benchmarks/small_models.py", "nutpie")
-    print(write_page("small_models", [title, text, markdown_table(head, rows)]))
+    return [text, markdown_table(head, rows)]
+
+
+def on_busy_cores(names: list[str], repetitions: int) -> list[str]:
+    """Return a paragraph and a table of fits again, with one and two threads, alone and beside a busy process."""
+    rows = []
+    for name in names:
+        cells = []
+        for company in (nullcontext, busy_process):
+            for threads in (1, 2):
+                with company():
+                    processor, wall = measured(name, repetitions, threads=threads)["again"]
+                cells += [f"{processor:.2f} / {wall:.2f}"]
+        rows.append([name, *cells])
+        print(*rows[-1], sep=" | ", flush=True)
+    head = ["model", "one thread, s", "two threads, s", "one, busy core, s", "two, busy core, s"]
+    text = (
+        f"Fits again with one and two threads for linear algebra, alone and beside a process that keeps one core "
+        f"busy: processor / wall seconds, medians of {repetitions}.\n"
+    )
+    return [text, markdown_table(head, rows)]
+
+
+def main() -> None:
+    """Measure all and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--before", type=Path, help="another checkout, measured in turn with this one")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--worker", choices=list(MODELS), help=argparse.SUPPRESS)
+    parser.add_argument("--with-peers", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return worker(options.worker, options.repetitions, with_peers=options.with_peers)
+    title = header("Small models, fresh and again", "docs/benchmarks/small_models.py", "nutpie", "pymc-extras")
+    parts = beside_peers(options.models, options.repetitions, options.before)
+    print(write_page("small_models", [title, *parts, *on_busy_cores(options.models, options.repetitions)]))
     return None
 
 

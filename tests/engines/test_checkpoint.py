@@ -4,9 +4,11 @@ import errno
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -55,11 +57,18 @@ def interrupted(path, monkeypatch, at=3, **options):
             fitted(path, **options)
 
 
-@pytest.fixture
-def left(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
     """The file of a fit that was interrupted."""
-    interrupted(path := tmp_path / "fit.npz", monkeypatch)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        interrupted(path := tmp_path_factory.mktemp("interrupted") / "fit.npz", monkeypatch)
     return path
+
+
+@pytest.fixture
+def left(original, tmp_path):
+    """A copy of it, which a test may spoil."""
+    return Path(shutil.copy(original, tmp_path))
 
 
 def test_it_is_written_at_the_start_and_removed_at_the_end(tmp_path, monkeypatch):

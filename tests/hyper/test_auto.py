@@ -1,5 +1,7 @@
 """The default treatment of hyperparameters: eight schools against quadrature, and when there is another."""
 
+from functools import cache
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -26,6 +28,7 @@ def schools(centred):
     return model
 
 
+@cache
 def exact():
     """Moments and quantiles by a grid of log tau; given tau all is Gaussian."""
     logs = np.linspace(-10.0, 9.0, 4001)

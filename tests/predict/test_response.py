@@ -9,7 +9,7 @@ from scipy.special import expit
 import pymc_ep as pmep
 
 M, V = np.array([-0.6, 0.3, 1.4]), np.array([0.3, 0.9, 0.05])
-Z = np.linspace(-10, 10, 200_001)
+Z = np.linspace(-10, 10, 20_001)
 MASS = stats.norm.pdf(Z) * (Z[1] - Z[0])
 TRIALS = np.array([3, 10, 40])
 

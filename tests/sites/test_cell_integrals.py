@@ -18,7 +18,7 @@ def observations(name):
     return COUNTS if "truncated" in name else np.append(COUNTS, 0.0)
 
 
-def on_a_grid(density, mean, sd, points=100_001):
+def on_a_grid(density, mean, sd, points=20_001):
     """log of the integral of e^density N(f; mean, sd^2), by the trapezoidal rule where the integrand is not negligible.
 
     It is largest between the mean and where the likelihood is, which is nowhere beyond the largest observation.

@@ -127,8 +127,8 @@ def test_two_scales_are_those_of_a_fine_grid_of_fits(method):
     """Quadrature of the evidences of fits at given hyperparameters, on a wide and fine grid."""
     model = model_of(answers(), length=True, compare=pmep.PairwiseLogit)
     idata = pmep.fit(method, model=model, **QUIET)
-    grid = np.linspace(*np.log([5e-4, 12.0]), 25), np.linspace(*np.log([0.1, 4.5]), 13)
-    density, sigmas, lengths = np.empty((25, 13)), *map(np.exp, grid)
+    grid = np.linspace(*np.log([5e-4, 12.0]), 19), np.linspace(*np.log([0.1, 4.5]), 9)
+    density, sigmas, lengths = np.empty((19, 9)), *map(np.exp, grid)
     for i, sigma in enumerate(sigmas):
         for j, length in enumerate(lengths):
             at = pmep.fit(method, model=model, hyper="fixed", start={"sigma": sigma, "length": length}, **QUIET)
@@ -248,11 +248,11 @@ def test_what_cannot_be_integrated_is_refused_with_the_reason():
 
 
 def test_more_than_three_scales_are_at_their_mode_and_the_status_says_so():
-    users, winners, losers = answers(100)
+    users, winners, losers = answers(20)
     with pm.Model() as model:
         own = [pm.HalfNormal(name, 1.0) for name in ("first", "second", "third", "fourth")]
         kernel = pm.math.stack(own[:3]) * np.eye(3)
-        f = pmep.PreferenceUtility("f", kernel=kernel, sigma=0.5 + own[3], n_users=100)
+        f = pmep.PreferenceUtility("f", kernel=kernel, sigma=0.5 + own[3], n_users=20)
         pmep.PairwiseProbit("prefers", f, users=users, winners=winners, losers=losers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'f' is less certain", UserWarning)
