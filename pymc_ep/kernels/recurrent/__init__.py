@@ -1,0 +1,30 @@
+"""The collaborative recurrent network: log probabilities of sequences and their gradient, in NumPy and JAX."""
+
+from pymc_ep.kernels.recurrent.body import (
+    CELLS,
+    Gradient,
+    Weights,
+    Window,
+    Windowed,
+    log_softmax,
+    window_gradient,
+)
+from pymc_ep.kernels.recurrent.op import initial_states, sequence_logp
+from pymc_ep.kernels.recurrent.sequences import Scores, Sequences, log_probabilities, longest_first, window_of
+
+__all__ = [
+    "CELLS",
+    "Gradient",
+    "Scores",
+    "Sequences",
+    "Weights",
+    "Window",
+    "Windowed",
+    "initial_states",
+    "log_probabilities",
+    "log_softmax",
+    "longest_first",
+    "sequence_logp",
+    "window_gradient",
+    "window_of",
+]
