@@ -7,6 +7,7 @@ the table at its end: no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,8 @@ class State(NamedTuple):
         Users that have passed in this epoch.
     best, best_shared : Weights, ndarray
         Those of the best epoch.
-    best_nats : float
-        Nats a held-out event of it.
+    first_nats, best_nats : float
+        Nats a held-out event before all epochs, and of the best one.
     best_epoch, epoch, group : int
         Epochs are those that are over, groups those of the present one.
     total : float
@@ -50,6 +51,7 @@ class State(NamedTuple):
     visited: tuple[Visited, ...]
     best: Weights
     best_shared: np.ndarray
+    first_nats: float
     best_nats: float
     best_epoch: int
     epoch: int
@@ -105,7 +107,7 @@ class Training:
         if jax:
             from pymc_ep.engines.recurrent.update_jax import updated_jax
 
-            self._update = updated_jax
+            self._update = partial(updated_jax, batch=batch)
 
     def groups(self, problem: Problem) -> int:
         """Return the number of groups of users, which an epoch has iterations."""
@@ -119,7 +121,7 @@ class Training:
         if nats is None:
             nats = float(np.log(len(learned.weights.outputs)))
         trace = np.zeros((0, 2))
-        state = State(learned, shared, (), learned.weights, shared, nats, 0, 0, 0, 0.0, trace)
+        state = State(learned, shared, (), learned.weights, shared, nats, nats, 0, 0, 0, 0.0, trace)
         return self.unpacked(problem, state) if self.jax else state
 
     def step(self, problem: Problem, state: State) -> State:
@@ -136,7 +138,7 @@ class Training:
             if self.dropout:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
-            shares = self._shares(problem, window, users, shared=len(local.weights.recurrent) == 1)
+            shares = self._shares(problem, window, users, shared=len(state.learned.weights.recurrent) == 1)
             found = self._update(local, window, h, kept, priors, shares, self.settings)
             if not found.finite:
                 return state._replace(failed_user=int(users[0]), failed_event=at)
@@ -146,11 +148,13 @@ class Training:
 
     def objective(self, state: State) -> float:
         """Return the nats a held-out event, or without any a training event, after the last epoch."""
-        return float(state.trace[-1, 0]) if len(state.trace) else state.best_nats
+        return float(state.trace[-1, 0]) if len(state.trace) else state.first_nats
 
     def change(self, state: State) -> float:
         """Return by how much the last epoch changed the objective."""
-        return float(abs(state.trace[-1, 0] - state.trace[-2, 0])) if len(state.trace) > 1 else np.inf
+        if not len(state.trace):
+            return np.inf
+        return float(abs(np.diff(state.trace[-2:, 0], prepend=state.first_nats)[-1]))
 
     def finished(self, state: State) -> Status | None:
         """Return how training ended, or None while it goes on."""
@@ -205,6 +209,7 @@ class Training:
         every = np.array([len(window.items) / problem.n_trained])
         own = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
         of_items = np.bincount(window.items, minlength=len(problem.item_counts)) / problem.item_counts
+        own, of_items, every = (part.astype(problem.priors[0].mean.dtype) for part in (own, of_items, every))
         return Shares(every if shared else own, of_items, every)
 
     def _epoch_over(self, problem: Problem, state: State) -> State:

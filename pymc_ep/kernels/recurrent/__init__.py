@@ -10,7 +10,14 @@ from pymc_ep.kernels.recurrent.body import (
     window_gradient,
 )
 from pymc_ep.kernels.recurrent.op import initial_states, sequence_logp
-from pymc_ep.kernels.recurrent.sequences import Scores, Sequences, log_probabilities, longest_first, window_of
+from pymc_ep.kernels.recurrent.sequences import (
+    Scores,
+    Sequences,
+    log_probabilities,
+    longest_first,
+    next_log_probabilities,
+    window_of,
+)
 
 __all__ = [
     "CELLS",
@@ -24,6 +31,7 @@ __all__ = [
     "log_probabilities",
     "log_softmax",
     "longest_first",
+    "next_log_probabilities",
     "sequence_logp",
     "window_gradient",
     "window_of",

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from pymc_ep.kernels.recurrent.body import Weights, Window, forward, log_softmax, window_gradient
 
-__all__ = ["Scores", "Sequences", "log_probabilities", "longest_first", "sum_gradient", "window_of"]
+__all__ = ["Scores", "Sequences", "log_probabilities", "longest_first", "next_log_probabilities", "sum_gradient", "window_of"]
 
 _EVENTS = 2**15
 """Largest number of events of a group of users, beyond the first one, in passes over whole sequences: with 32 units and
@@ -114,6 +115,12 @@ def log_probabilities(
             values[places[asked]] = log_softmax(weights.outputs, tape.states[asked], window.items[asked])[0]
         last[users] = h
     return Scores(values[wanted], last)
+
+
+def next_log_probabilities(weights: Weights, states: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of all items, (k, I), in states, (k, D)."""
+    logits = states @ weights.outputs.T
+    return logits - logsumexp(logits, axis=1, keepdims=True)
 
 
 def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cotangents: np.ndarray) -> Weights:
