@@ -186,9 +186,7 @@ class CollaborativeRNN(Discrete):
         return super().__new__(cls, name, *weights, observed=stored, **kwargs)
 
     @classmethod
-    def dist(
-        cls, recurrent: Any, inputs: Any, outputs: Any, *, users: Any, initial: Any = 0.1, **kwargs: Any
-    ) -> Any:
+    def dist(cls, recurrent: Any, inputs: Any, outputs: Any, *, users: Any, initial: Any = 0.1, **kwargs: Any) -> Any:
         """Return a variable of this distribution outside of any model.
 
         Parameters
@@ -267,9 +265,7 @@ def _about_shared(
     return pm.Normal.dist(pm.Flat(f"{name}_recurrent_mean", shape=shape, dims=dims), spread)
 
 
-def _weights(
-    model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str | None]
-) -> Any:
+def _weights(model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str | None]) -> Any:
     """Return weights: a new variable of the model with this prior, or the variable that is given in its place."""
     if prior is None:
         prior = pm.Flat.dist()

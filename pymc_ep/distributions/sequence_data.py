@@ -65,8 +65,8 @@ def _whole(name: str, user: int, sequence: Any) -> np.ndarray:
     if items.ndim != 1 or (items.size and items.dtype.kind not in "iuf"):
         held = f"the shape {items.shape}" if items.ndim != 1 else f"the type {items.dtype}"
         raise InvalidDataError(
-            f"The sequence of user {user} in {name!r} has {held}; give one array of whole numbers, the positions of the "
-            f"items in their order, for each user. from_events makes these from labels."
+            f"The sequence of user {user} in {name!r} has {held}; give one array of whole numbers, the positions of "
+            f"the items in their order, for each user. from_events makes these from labels."
         )
     doubles = items.astype(np.float64)
     bad = ~(doubles == np.floor(doubles)) | (np.abs(doubles) > MOST)

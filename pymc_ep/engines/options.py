@@ -9,7 +9,15 @@ import numpy as np
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.sites.base import Site
 
-__all__ = ["NamedSite", "check_flag", "check_least", "check_positive", "check_whole", "require_bounds", "require_parallel"]
+__all__ = [
+    "NamedSite",
+    "check_flag",
+    "check_least",
+    "check_positive",
+    "check_whole",
+    "require_bounds",
+    "require_parallel",
+]
 
 
 class NamedSite(Protocol):

@@ -76,6 +76,9 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
         found.append([np.take_along_axis(part, order, axis=1) for part in (best, values)])
     items, values = (np.concatenate(parts) for parts in zip(*found))
     return xr.Dataset(
-        {item: ((dim, "rank"), row_labels(model, item, n_items)[items]), "probability": ((dim, "rank"), np.exp(values))},
+        {
+            item: ((dim, "rank"), row_labels(model, item, n_items)[items]),
+            "probability": ((dim, "rank"), np.exp(values)),
+        },
         coords={dim: labels, "rank": 1 + np.arange(n)},
     )

@@ -1,9 +1,9 @@
-"""Training of a recurrent network: stochastic steps on windows of users' sequences, until held-out events get no likelier.
+"""Training of a recurrent network: stochastic steps on windows of sequences, until held-out events get no likelier.
 
-An iteration of the loop is the pass of one group of users: their sequences in windows of some length, the states carried
-from window to window, and a step of the weights after each. An epoch is a pass of all users. Within it the recurrent
-matrices of a user are needed once, so that those of the users that have passed are set aside in the state and put into
-the table at its end: no step writes into the arrays of an earlier state.
+An iteration of the loop is the pass of one group of users: their sequences in windows of some length, the states
+carried from window to window, and a step of the weights after each. An epoch is a pass of all users. Within it the
+recurrent matrices of a user are needed once, so that those of the users that have passed are set aside in the state and
+put into the table at its end: no step writes into the arrays of an earlier state.
 """
 
 from collections.abc import Callable
@@ -129,7 +129,9 @@ class Training:
         order = self._rng(state.epoch).permutation(np.flatnonzero(problem.lengths))
         begin = state.group * self.users_per_batch
         users = longest_first(problem.lengths, order[begin : begin + self.users_per_batch])
-        local, h = _rows_of(state.learned, users), initial_states(len(users), state.learned.weights, problem.initial)
+        shared = len(state.learned.weights.recurrent) == 1
+        local = state.learned.rows(slice(None) if shared else users)
+        h = initial_states(len(users), state.learned.weights, problem.initial)
         priors = self._priors(problem, state, users)
         total, rng = state.total, self._rng(state.epoch, state.group)
         for at in range(0, int(problem.lengths[users[0]]), self.batch):
@@ -138,7 +140,7 @@ class Training:
             if self.dropout:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
-            shares = self._shares(problem, window, users, shared=len(state.learned.weights.recurrent) == 1)
+            shares = self._shares(problem, window, users, shared=shared)
             found = self._update(local, window, h, kept, priors, shares, self.settings)
             if not found.finite:
                 return state._replace(failed_user=int(users[0]), failed_event=at)
@@ -246,17 +248,8 @@ class Training:
         return nats if np.isfinite(nats) else np.inf
 
     def _sentence(self, state: State, why: str) -> str:
-        return f"{state.epoch} epochs; the best is epoch {state.best_epoch} at {state.best_nats:.4g} nats an event; {why}"
-
-
-def _rows_of(learned: Learned, users: np.ndarray) -> Learned:
-    """Return copies, with the recurrent matrices of some users; those that all share whole."""
-    rows = slice(None) if len(learned.weights.recurrent) == 1 else users
-    recurrent, inputs, outputs = learned.weights
-    places = rows, slice(None), slice(None)
-    moments = (one.rows(here) for one, here in zip(learned.moments, places))
-    weights = Weights(recurrent[rows], inputs, outputs)
-    return converted(lambda array: array.copy(), Learned(weights, tuple(moments)))
+        best = f"the best is epoch {state.best_epoch} at {state.best_nats:.4g} nats an event"
+        return f"{state.epoch} epochs; {best}; {why}"
 
 
 def _passed(state: State, users: np.ndarray, local: Learned) -> State:

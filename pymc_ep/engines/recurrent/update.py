@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.engines.recurrent.rules import RULES, stepped
-from pymc_ep.engines.recurrent.values import Learned, Moments, Prior
+from pymc_ep.engines.recurrent.values import Learned, Prior, Rows
 from pymc_ep.kernels.recurrent import Weights, Window, window_gradient
 from pymc_ep.numerics.backend.namespace import Array
 
@@ -82,7 +82,7 @@ def updated(
     last = first.copy()
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
-    places = own, gradient.items, slice(None)
+    places: tuple[Rows, Rows, Rows] = own, gradient.items, slice(None)
     scaled = []
     for g, table, prior, here, share in zip(
         (gradient.recurrent, gradient.inputs, gradient.outputs), tables, priors, places, shares
@@ -95,14 +95,9 @@ def updated(
     shrink = min(1.0, settings.clip / norm) if norm > 0 else 1.0
     rule, rate = RULES[settings.optimizer], settings.learning_rate
     for g, table, moments, here in zip(scaled, tables, learned.moments, places):
-        after, changed = stepped(rule, rate, table[here], shrink * g, _part(moments, here))
+        after, changed = stepped(rule, rate, table[here], shrink * g, moments.rows(here))
         table[here] = after
         for old, new in zip(moments, changed):
             if len(old):
                 old[here] = new
     return Updated(total, last, learned, True)
-
-
-def _part(moments: Moments, here: slice | np.ndarray) -> Moments:
-    first, second, count = (part[here] if len(part) else part for part in moments)
-    return Moments(first, second, count)

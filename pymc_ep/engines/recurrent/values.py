@@ -8,7 +8,10 @@ import numpy as np
 from pymc_ep.kernels.recurrent import Sequences, Weights
 from pymc_ep.numerics.backend.namespace import Array
 
-__all__ = ["Learned", "Moments", "Prior", "Problem", "Visited", "converted", "first_learned"]
+__all__ = ["Learned", "Moments", "Prior", "Problem", "Rows", "Visited", "converted", "first_learned"]
+
+Rows = np.ndarray | slice
+"""Some rows of a table."""
 
 
 class Prior(NamedTuple):
@@ -28,7 +31,7 @@ class Prior(NamedTuple):
         total = self.precision + precision
         return Prior(self.precision * self.mean / np.where(total > 0, total, 1.0), total)
 
-    def rows(self, which: np.ndarray) -> "Prior":
+    def rows(self, which: Rows) -> "Prior":
         """Return the prior of some rows."""
         mean, precision = (part if len(part) == 1 else part[which] for part in self)
         return Prior(mean, precision)
@@ -96,8 +99,8 @@ class Moments(NamedTuple):
         count = np.zeros(len(weights), dtype=np.int64)
         return cls(np.zeros_like(weights if with_first else weights[:0]), np.zeros_like(weights), count)
 
-    def rows(self, which: np.ndarray) -> "Moments":
-        """Return copies of the moments of some rows."""
+    def rows(self, which: Rows) -> "Moments":
+        """Return the moments of some rows."""
         return Moments(self.first[which] if len(self.first) else self.first, self.second[which], self.count[which])
 
 
@@ -106,6 +109,12 @@ class Learned(NamedTuple):
 
     weights: Weights
     moments: tuple[Moments, Moments, Moments]
+
+    def rows(self, users: Rows) -> "Learned":
+        """Return copies, with the recurrent matrices of some users."""
+        (recurrent, inputs, outputs), (own, *others) = self
+        weights = Weights(recurrent[users], inputs, outputs)
+        return converted(lambda array: array.copy(), Learned(weights, (own.rows(users), others[0], others[1])))
 
 
 class Visited(NamedTuple):

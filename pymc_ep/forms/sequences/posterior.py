@@ -74,7 +74,7 @@ class SequencesPosterior:
         return JointDraws(values, {self.form.form.sequences.name: _repeated(own, size)})
 
     def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
-        """Return log probabilities of events from those at `begins` on, see `log_probabilities`, and the last states."""
+        """Return log probabilities of events from those at `begins` on, and the last states of all users."""
         first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
         return log_probabilities(self.weights, sequences, first, begins)
 

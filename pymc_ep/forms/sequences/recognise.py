@@ -48,8 +48,8 @@ def recognise_sequences(
     rv = found[0]
     if others := [one.name for one in (*model.observed_RVs, *model.potentials) if one is not rv]:
         raise UnsupportedModelError(
-            f"{rv.name!r} is a CollaborativeRNN, and beside one of these a model can have no other observed variable or "
-            f"potential ({others[0]!r}). Fit them in models of their own, or use pm.find_MAP."
+            f"{rv.name!r} is a CollaborativeRNN, and beside one of these a model can have no other observed variable "
+            f"or potential ({others[0]!r}). Fit them in models of their own, or use pm.find_MAP."
         )
     form = _build(model, rv)
     named = form.latent_names if latent is None else [latent] if isinstance(latent, str) else list(latent)

@@ -36,8 +36,8 @@ __all__ = [
 CELLS = {"tanh": ("candidate",), "gru": ("candidate", "update", "reset")}
 """Gates of each cell."""
 BLOCK = 2**19
-"""Largest number of logits of a block of events, 4 MiB, unless a single event has more: of the sizes from 2**17 to 2**23
-the fastest for 10,000 items in either precision."""
+"""Largest number of logits of a block of events, 4 MiB, unless a single event has more: of 2**17 to 2**23 the fastest
+for 10,000 items in either precision."""
 
 
 class Weights(NamedTuple):
@@ -203,10 +203,8 @@ def log_softmax(
     Without `cotangents`, (n,), these gradients are left out, as empty arrays.
     """
     n, step = len(items), max(1, BLOCK // len(outputs))
-    values = np.empty(n, dtype=states.dtype)
-    wanted = cotangents is not None
-    of_states, of_outputs = np.zeros((n * wanted, states.shape[1]), states.dtype), np.zeros_like(outputs[: wanted or 0])
-    if wanted:
+    values, of_states, of_outputs = np.empty(n, dtype=states.dtype), states[:0], outputs[:0]
+    if cotangents is not None:
         of_states, of_outputs = outputs[items] * cotangents[:, None], np.zeros_like(outputs)
     for begin in range(0, n, step):
         here = slice(begin, begin + step)
@@ -218,12 +216,12 @@ def log_softmax(
         weights = np.exp(logits, out=logits)
         total = weights.sum(axis=1)
         values[here] -= np.log(total)
-        if wanted:
+        if cotangents is not None:
             # Weights are divided by their sums after the products, which are far smaller.
             share = (cotangents[here] / total)[:, None]
             of_states[here] -= share * (weights @ outputs)
             of_outputs -= weights.T @ (share * h)
-    if wanted:
+    if cotangents is not None:
         rows, sums = summed_rows(items, states * cotangents[:, None])
         of_outputs[rows] += sums
     return values, of_states, of_outputs

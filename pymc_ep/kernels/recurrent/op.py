@@ -63,7 +63,7 @@ class SequenceLogp(Op):
 
 
 class SequenceGradient(Op):
-    """Gradient of a weighted sum of the outputs of `SequenceLogp` in the weights, given its inputs and these weights."""
+    """Gradient, in the network's weights, of a sum of the outputs of `SequenceLogp`; inputs are its own and factors."""
 
     __props__ = ()
 

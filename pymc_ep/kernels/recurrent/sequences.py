@@ -8,7 +8,15 @@ from scipy.special import logsumexp
 
 from pymc_ep.kernels.recurrent.body import Weights, Window, forward, log_softmax, window_gradient
 
-__all__ = ["Scores", "Sequences", "log_probabilities", "longest_first", "next_log_probabilities", "sum_gradient", "window_of"]
+__all__ = [
+    "Scores",
+    "Sequences",
+    "log_probabilities",
+    "longest_first",
+    "next_log_probabilities",
+    "sum_gradient",
+    "window_of",
+]
 
 _EVENTS = 2**15
 """Largest number of events of a group of users, beyond the first one, in passes over whole sequences: with 32 units and

@@ -22,7 +22,7 @@ from pymc_ep.kernels.recurrent import Sequences, Weights
 
 __all__ = ["ML", "OPTIONS", "rebuild", "solve"]
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "epochs": 25,
     "batch": 128,
     "users_per_batch": 32,
@@ -37,6 +37,7 @@ OPTIONS = {
     "seed": 0,
 }
 """Options and their defaults."""
+_OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "dropout", "seed")
 _DTYPES = ("float64", "float32")
 _LEAST = 3
 """Smallest number of events of a user of which some are held out."""
@@ -63,8 +64,7 @@ def solve(call: Call[CompiledSequences]) -> Solution:
         Settings(settings["optimizer"], float(settings["learning_rate"]), float(settings["clip"])),
         held_out=bool(problem.held_out.any()),
         jax=form.backend == "jax",
-        **{name: settings[name] for name in ("batch", "users_per_batch", "epochs", "patience", "seed")},
-        **{name: float(settings[name]) for name in ("ridge", "dropout")},
+        **{name: settings[name] for name in _OF_ENGINE},
     )
     weights, shared = _first(form, settings) if call.start is None else _from_start(form, settings, call)
     start = first_learned(weights, with_first=RULES[settings["optimizer"]].first > 0), shared
@@ -93,7 +93,7 @@ def _check(options: Mapping[str, Any]) -> None:
 def _require_body(form: CompiledSequences) -> None:
     if form.backend not in ("auto", "numpy", "jax"):
         raise UnsupportedModelError(
-            f"compile_kwargs= asks for {form.backend}, and training of {form.form.sequences.name!r} has bodies in NumPy "
+            f"compile_kwargs= asks for {form.backend}; training of {form.form.sequences.name!r} has bodies in NumPy "
             f"and JAX alone; leave it out, or ask for {{'mode': 'JAX'}}."
         )
 
@@ -139,7 +139,9 @@ def _from_start(
     start: Mapping[str, np.ndarray] = call.start or {}
     weights, shared = _first(form, settings)
     found = {}
-    for one, (what, table) in zip((*form.form.weights, form.form.shared), [*weights._asdict().items(), ("shared", shared)]):
+    for one, (what, table) in zip(
+        (*form.form.weights, form.form.shared), [*weights._asdict().items(), ("shared", shared)]
+    ):
         held = start.get(what)
         rows = None
         if one is not None and held is not None and what != "shared" and not (what == "recurrent" and form.pooled):
@@ -152,8 +154,8 @@ def _from_start(
             name = what if one is None else one.name
             raise ValueError(
                 f"start= holds {'nothing' if held is None else f'an array of shape {held.shape}'} as {name!r}, and the "
-                f"network needs {table.shape}; give cell=, hidden= and pooled= of that fit, or fit without start=. Users "
-                f"and items may be others where both models have coordinates of them."
+                f"network needs {table.shape}; give cell=, hidden= and pooled= of that fit, or fit without start=. "
+                f"Users and items may be others where both models have coordinates of them."
             )
         found[what] = held.astype(settings["dtype"])
     return Weights(found["recurrent"], found["inputs"], found["outputs"]), found["shared"]

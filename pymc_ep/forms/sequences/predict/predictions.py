@@ -94,7 +94,9 @@ class SequencePredictions:
         coords = {f"{name}_{what}": (dim, own) for what, own in zip(("user", "item"), labels.values())}
         coords[f"{name}_item_seen"] = (dim, seen)
         return xr.Dataset(
-            {name: ((dim,), values)}, coords=coords, attrs={"log_predictive_is": "log p(item | the user's items before)"}
+            {name: ((dim,), values)},
+            coords=coords,
+            attrs={"log_predictive_is": "log p(item | the user's items before)"},
         )
 
     @staticmethod
