@@ -3,6 +3,7 @@
 from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
+from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
 from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
 from pymc_ep.distributions.collaborative_rnn import CollaborativeRNN
@@ -56,6 +57,7 @@ __all__ = [
     "explain",
     "fit",
     "fold_in",
+    "from_events",
     "log_predictive",
     "loo",
     "loo_pit",

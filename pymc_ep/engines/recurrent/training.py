@@ -172,6 +172,8 @@ class Training:
             return Status(True, self._sentence(state, "without held-out events to judge by")) if over else None
         if state.epoch - state.best_epoch < self.patience:
             return None
+        if not state.best_epoch:
+            return Status(False, self._sentence(state, "no epoch has a lower loss than the start: lower learning_rate"))
         return Status(True, self._sentence(state, f"none of the {self.patience} after it has a lower loss"))
 
     def exhausted(self, state: State, iterations: int) -> str:
@@ -180,7 +182,7 @@ class Training:
 
     def result(self, problem: Problem, state: State) -> tuple[Weights, np.ndarray]:
         """Return weights and shared matrices: those of the best epoch, or the present ones where there is none yet."""
-        if state.best_epoch and problem.held_out.any():
+        if state.epoch and self.held_out:
             return state.best, state.best_shared
         return converted(np.asarray, _merged(state).weights), state.shared
 
@@ -242,7 +244,8 @@ class Training:
         if not problem.held_out.any():
             return None
         first = initial_states(len(problem.lengths), weights, problem.initial)
-        values = log_probabilities(weights, problem.sequences, first, problem.lengths).values
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = log_probabilities(weights, problem.sequences, first, problem.lengths).values
         # A loss that is not finite is worse than all others, and training goes on or says where it ends.
         nats = -float(values.mean(dtype=np.float64))
         return nats if np.isfinite(nats) else np.inf

@@ -78,7 +78,9 @@ def updated(
     tables = list(learned.weights)
     n_users, n_events = int(window.counts[0]), len(window.items)
     own = slice(None) if len(tables[0]) == 1 else slice(n_users)
-    found = window_gradient(Weights(tables[0][own], *tables[1:]), window, first[:n_users], kept)
+    # What is not finite is seen below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = window_gradient(Weights(tables[0][own], *tables[1:]), window, first[:n_users], kept)
     last = first.copy()
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
@@ -89,7 +91,8 @@ def updated(
     ):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
         scaled.append((g + of_prior) / n_events)
-    norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
     if not np.isfinite(total) or not np.isfinite(norm):
         return Updated(total, last, learned, False)
     shrink = min(1.0, settings.clip / norm) if norm > 0 else 1.0

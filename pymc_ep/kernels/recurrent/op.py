@@ -86,7 +86,7 @@ class SequenceGradient(Op):
         """Return the gradient."""
         *parameters, cotangents = rest
         weights, sequences, order, first = _arranged(users, items, *parameters)
-        return sum_gradient(weights, sequences, first, cotangents[order])
+        return sum_gradient(weights, sequences, first, np.asarray(cotangents)[order])
 
 
 def _arranged(
