@@ -105,7 +105,7 @@ class CollaborativeRNN(Discrete):
     lengths : array_like of int, (users,), optional
         Number of events of each user to draw, where nothing is observed.
     user, item : str
-        Dims of users and items, where the model has coordinates of these names.
+        Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
         Positions of the items of each user, in their order; what `pymc_ep.from_events` returned; or rows of user and
         item. All are stored as such rows.
@@ -166,18 +166,20 @@ class CollaborativeRNN(Discrete):
             n_users = _agreed(model, name, "users", user, n_users, found=None if lengths is None else len(lengths))
             users = np.repeat(np.arange(n_users), 1 if lengths is None else lengths)
         gates = CELLS[cell]
-        dims = {side: side if side in model.coords else None for side in (user, item)}
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
-        own = _shared((gate, unit, earlier), pooled, dims[user]), (dims[item], gate, unit), (dims[item], unit)
+        numbered = {side: range(n) for side, n in ((user, n_users), (item, n_items)) if side not in model.coords}
+        model.add_coords(numbered)
+        of_all = gate, unit, earlier
+        dims = of_all if pooled else (user, *of_all), (item, gate, unit), (item, unit)
         shape = (len(gates), hidden, hidden)
         shapes = shape if pooled else (n_users, *shape), (n_items, *shape[:2]), (n_items, hidden)
         if spread is not None:
-            recurrent = _about_shared(name, spread, pooled, recurrent, shape, own[0][1:])
+            recurrent = _about_shared(name, spread, pooled, recurrent, shape, of_all)
         weights = [
             _weights(model, f"{name}_{what}", prior, size, its_dims)
             for what, prior, size, its_dims in zip(
-                ("recurrent", "input", "output"), (recurrent, inputs, outputs), shapes, own
+                ("recurrent", "input", "output"), (recurrent, inputs, outputs), shapes, dims
             )
         ]
         kwargs |= {"users": users, "initial": initial}
@@ -249,12 +251,8 @@ def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, 
     return int(n)
 
 
-def _shared(dims: tuple[str, ...], pooled: bool, user: str | None) -> tuple[str | None, ...]:
-    return dims if pooled else (user, *dims)
-
-
 def _about_shared(
-    name: str, spread: Any, pooled: bool, recurrent: Any, shape: tuple[int, ...], dims: Sequence[str | None]
+    name: str, spread: Any, pooled: bool, recurrent: Any, shape: tuple[int, ...], dims: Sequence[str]
 ) -> Any:
     """Add matrices that all users share to the model, and return the prior of each user's about these."""
     if pooled or recurrent is not None:
@@ -265,7 +263,7 @@ def _about_shared(
     return pm.Normal.dist(pm.Flat(f"{name}_recurrent_mean", shape=shape, dims=dims), spread)
 
 
-def _weights(model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str | None]) -> Any:
+def _weights(model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str]) -> Any:
     """Return weights: a new variable of the model with this prior, or the variable that is given in its place."""
     if prior is None:
         prior = pm.Flat.dist()

@@ -183,6 +183,6 @@ def test_a_start_that_no_epoch_betters_is_kept():
     problem = problem_of([rng.integers(0, n_items, 60) for _ in range(8)], n_items, tail=30)
     weights = weights_of(8, n_items, 4)
     weights = weights._replace(outputs=0.0 * weights.outputs)
-    engine, found = trained(problem, weights, epochs=6, rate=0.1)
+    engine, found = trained(problem, weights, epochs=6, rate=1.0)
     assert "no epoch has a lower loss than the start" in found.status.sentence and not found.status.converged
     np.testing.assert_array_equal(engine.result(problem, found.state)[0].outputs, weights.outputs)

@@ -184,7 +184,9 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
     with pm.Model() as model:
         R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
         W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
-        pmep.CollaborativeRNN("y", n_items=4, hidden=3, cell="tanh", recurrent=R, inputs=W, outputs=V, observed=[[0, 1], [3]])
+        pmep.CollaborativeRNN(
+            "y", n_items=4, hidden=3, cell="tanh", recurrent=R, inputs=W, outputs=V, observed=[[0, 1], [3]]
+        )
     rng = np.random.default_rng(5)
     point = {name: rng.normal(size=value.shape) for name, value in model.initial_point().items()}
     gradient = model.compile_dlogp(mode="FAST_COMPILE")(point)
