@@ -84,7 +84,7 @@ def test_real_check_ins_are_what_their_sources_say(data_folder):
 
 
 def test_unknown_check_ins_name_the_known_ones():
-    with pytest.raises(ValueError, match="neither 'foursquare-nyc' nor 'brightkite'.* Did you mean 'brightkite'"):
+    with pytest.raises(ValueError, match=r"neither 'foursquare-nyc' nor 'brightkite'.* Did you mean 'brightkite'"):
         load_checkins("brightkit")
 
 

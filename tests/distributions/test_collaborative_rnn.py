@@ -120,8 +120,9 @@ def test_unknown_numbers_and_wrong_shapes():
         pmep.CollaborativeRNN("y", hidden=2, observed=[[0, 1]])
     with pm.Model(), pytest.raises(pmep.InvalidDataError, match="unknown number of users; give n_users="):
         pmep.CollaborativeRNN("y", n_items=3, hidden=2)
-    with pm.Model(), pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
+    with pm.Model():
         outputs = pm.Normal("v", 0, 1, shape=(3, 2))
-        pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
+        with pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
+            pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
     with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2 dimensions"):
         pmep.CollaborativeRNN.dist(np.zeros((2, 2)), np.zeros((3, 1, 2)), np.zeros((3, 2)), users=[0])

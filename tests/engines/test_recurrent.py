@@ -78,7 +78,7 @@ def test_windows_of_an_epoch_take_the_whole_prior_once(shared):
 
 
 def test_full_batches_climb_to_the_mode_of_the_density():
-    """All users in one window, small steps: the mode that L-BFGS finds from there with numerical gradients is no higher."""
+    """All users in one window, small steps: L-BFGS with numerical gradients goes no higher from there."""
     problem = problem_of(random_sequences(1, 3, 3), 3, precision=2.0)
     weights = weights_of(3, 3, 2, gates=1)
 

@@ -138,7 +138,7 @@ def test_users_together_are_users_alone(cell, pooled):
 
 
 def test_an_item_does_not_predict_itself():
-    """The state of an event is that before it: no event changes its own log probability, or an earlier one, by input."""
+    """The state of an event is that before it: as an input it changes only what is later in its sequence."""
     weights, first = weights_of("gru", False), first_states()
     before = log_probabilities(weights, data(), first).values
     for k in (2, 7, 12):

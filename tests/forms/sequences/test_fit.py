@@ -1,5 +1,7 @@
 """Fits of sequences: what is learned, predicted, saved, gone on with, and refused."""
 
+from itertools import pairwise
+
 import arviz as az
 import numpy as np
 import pandas as pd
@@ -122,8 +124,8 @@ def test_what_pymc_does_with_the_result(model, idata):
     np.testing.assert_allclose(model.compile_logp()(mode_point(model, mode)), own.sum(), rtol=1e-10)
     drawn = pm.sample_posterior_predictive(idata, model=model, random_seed=2, progressbar=False)
     rows = group(drawn, "posterior_predictive")["visits"].to_numpy().reshape(N_USERS, 50, 2)
-    steps = {(int(u), int(a), int(b)) for own in rows for (u, a), (_, b) in zip(own[20:], own[21:])}
-    known = {(u, int(a), int(b)) for u, own in enumerate(WALKS) for a, b in zip(own, own[1:])}
+    steps = {(int(u), int(a), int(b)) for own in rows for (u, a), (_, b) in pairwise(own[20:])}
+    known = {(u, int(a), int(b)) for u, own in enumerate(WALKS) for a, b in pairwise(own)}
     assert len(steps & known) > 0.7 * len(steps)
 
 
@@ -161,11 +163,13 @@ def test_jax_gives_the_curve_of_numpy():
     pytest.importorskip("jax")
     curves = []
     for compile_kwargs in (None, {"mode": "JAX"}):
+        # One window, which is compiled once.
+        options = {"batch": 64, "users_per_batch": N_USERS, "compile_kwargs": compile_kwargs}
         with pytest.warns(pmep.ConvergenceWarning):
-            found = fitted(model_of(), epochs=2, compile_kwargs=compile_kwargs, draws=0)
+            found = fitted(model_of(), epochs=3, draws=0, **options)
         curves.append(group(found, "fit")["objective"].values)
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-10)
-    with pytest.raises(pmep.UnsupportedModelError, match="asks for numba.*NumPy and JAX alone"):
+    with pytest.raises(pmep.UnsupportedModelError, match=r"asks for numba.*NumPy and JAX alone"):
         fitted(model_of(), compile_kwargs={"mode": "NUMBA"})
 
 
@@ -187,7 +191,7 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
     for name in before:
         same = {"user": USERS[3:]} if name == "visits_recurrent" else {"item": PLACES}
         np.testing.assert_allclose(after[name].sel(same), before[name].sel(same), atol=1e-10)
-    with pytest.raises(ValueError, match="'visits_recurrent', and the network needs .*give cell=, hidden="):
+    with pytest.raises(ValueError, match=r"'visits_recurrent', and the network needs .*give cell=, hidden="):
         fitted(model_of(cell="tanh"), start=idata)
 
 
@@ -257,7 +261,7 @@ def test_a_model_that_is_more_is_refused():
             pmep.fit()
     with pm.Model():
         pmep.CollaborativeRNN("visits", n_items=8, hidden=2, outputs=pm.Laplace.dist(0, 1), observed=WALKS)
-        with pytest.raises(pmep.UnsupportedModelError, match="'visits_output' has the prior Laplace.* or none"):
+        with pytest.raises(pmep.UnsupportedModelError, match=r"'visits_output' has the prior Laplace.* or none"):
             pmep.fit()
 
 

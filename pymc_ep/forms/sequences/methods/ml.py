@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
     "optimizer": "rmsprop",
     "learning_rate": 0.02,
     "clip": 1.0,
-    "ridge": 0.01,
+    "ridge": 0.3,
     "dropout": 0.0,
     "dtype": "float64",
     "seed": 0,
