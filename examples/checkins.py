@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Where people check in next: a recurrent network with matrices of their own
 #
-# 300 users of Foursquare in New York and the places where they checked in, from April 2012 to February 2013. The
+# 150 users of Foursquare in New York and the places where they checked in, from April 2012 to February 2013. The
 # network predicts each check-in from all those before it, and is scored on each user's later ones, which it has not
-# seen. Get the data from [SEP-GCN](https://github.com/tanloc49/SEP-GCN) and name the folder above theirs in `PYMC_EP_DATA`.
+# seen. Get the data from [SEP-GCN](https://github.com/tanloc49/SEP-GCN) and name the folder above theirs in
+# `PYMC_EP_DATA`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -13,8 +14,8 @@ import pymc as pm
 import pymc_ep as pmep
 
 visits = pmep.datasets.load_checkins("foursquare-nyc")
-# Some users, so that this takes half a minute.
-visits = visits[visits["user"] < 300]
+# Some users, so that this takes ten seconds.
+visits = visits[visits["user"] < 150]
 train, test = (visits[visits["part"] == part] for part in ("train", "test"))
 table = pmep.from_events(train, "user", "place")
 users, places = table.coords["user"], table.coords["place"]

@@ -1,5 +1,7 @@
 """Log probabilities of sequences and their gradients, against plain loops over events and finite differences."""
 
+import tracemalloc
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -93,6 +95,17 @@ def test_log_probabilities_are_those_of_loops(cell, pooled, monkeypatch):
     late = np.concatenate([np.arange(n) >= b for n, b in zip(LENGTHS, begins)])
     np.testing.assert_allclose(log_probabilities(weights, data(), first, begins).values, expected[late], rtol=1e-12)
     np.testing.assert_allclose(log_probabilities(weights, data(), first, LENGTHS).last, found.last, rtol=1e-12)
+
+
+def test_no_array_of_all_events_and_items_is_held():
+    """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
+    rng = np.random.default_rng(0)
+    outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
+    tracemalloc.start()
+    body.log_softmax(outputs, states, items, np.ones(3_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * 8 * body.BLOCK
 
 
 @every_kind

@@ -55,7 +55,7 @@ def model():
 @pytest.fixture(scope="module")
 def idata(model):
     with pytest.warns(pmep.ConvergenceWarning, match="raise epochs"):
-        return fitted(model)
+        return fitted(model, learning_rate=0.02)
 
 
 def by_formula(idata, sequences):
@@ -236,6 +236,16 @@ def test_an_interrupt_returns_what_was_reached(monkeypatch):
         found = fitted(model_of())
     assert group(found, "fit")["n_iter"] == 2  # of three groups each
     assert "posterior_mode" in group_names(found)
+
+
+def test_a_checkpoint_is_that_of_one_network(tmp_path):
+    path = tmp_path / "fit.npz"
+    with pytest.warns(pmep.ConvergenceWarning):
+        fitted(model_of(), epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match="of a fit with another definition of 'visits_recurrent'"):
+        fitted(model_of(cell="tanh"), epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match="of a fit with another learning_rate="):
+        fitted(model_of(), epochs=1, checkpoint=path, learning_rate=0.5)
 
 
 def test_explain_says_what_was_read(model):

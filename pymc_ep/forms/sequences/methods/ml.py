@@ -29,7 +29,7 @@ OPTIONS: dict[str, Any] = {
     "patience": 3,
     "held_out": 0.05,
     "optimizer": "rmsprop",
-    "learning_rate": 0.02,
+    "learning_rate": 0.01,
     "clip": 1.0,
     "ridge": 0.3,
     "dropout": 0.0,
