@@ -103,7 +103,7 @@ class CollaborativeRNN(Discrete):
     n_users : int, optional
         Number of users, where nothing is observed and there are no coordinates `user`.
     lengths : array_like of int, (users,), optional
-        Number of events of each user to draw, where nothing is observed.
+        Number of events of each user to draw, where nothing is observed; one by default.
     user, item : str
         Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
@@ -153,18 +153,10 @@ class CollaborativeRNN(Discrete):
         model = pm.modelcontext(None)
         _require_architecture(name, hidden, cell, initial)
         n_items = _agreed(model, name, "items", item, n_items)
-        rows = None
-        if isinstance(observed, Variable):
-            if observed.ndim != 2:
-                raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
-            n_users, users = _agreed(model, name, "users", user, n_users), observed[:, 0].astype("int64")
-        elif observed is not None:
-            rows = packed_sequences(name, observed, n_items)
-            n_users = _agreed(model, name, "users", user, n_users, found=int(rows[-1, 0]) + 1)
-            users = rows[:, 0]
-        else:
-            n_users = _agreed(model, name, "users", user, n_users, found=None if lengths is None else len(lengths))
-            users = np.repeat(np.arange(n_users), 1 if lengths is None else lengths)
+        observed, users, found = _rows(name, observed, lengths, n_items)
+        n_users = _agreed(model, name, "users", user, n_users, found)
+        if users is None:
+            users = np.arange(n_users)
         gates = CELLS[cell]
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
@@ -182,10 +174,7 @@ class CollaborativeRNN(Discrete):
                 ("recurrent", "input", "output"), (recurrent, inputs, outputs), shapes, dims
             )
         ]
-        kwargs |= {"users": users, "initial": initial}
-        # Doubles, since PyMC stores integers in 32 bits.
-        stored = observed if rows is None else rows.astype(np.float64)
-        return super().__new__(cls, name, *weights, observed=stored, **kwargs)
+        return super().__new__(cls, name, *weights, users=users, initial=initial, observed=observed, **kwargs)
 
     @classmethod
     def dist(cls, recurrent: Any, inputs: Any, outputs: Any, *, users: Any, initial: Any = 0.1, **kwargs: Any) -> Any:
@@ -232,6 +221,21 @@ def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> No
         raise ValueError(f"hidden={hidden!r} of {name!r} must be a whole number of at least 1.")
     if not isinstance(initial, int | float | np.number) or not np.isfinite(initial):
         raise ValueError(f"initial={initial!r} of {name!r} must be a finite number, the entries of all first states.")
+
+
+def _rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
+    """Return rows as they are stored, the users of these or of those to draw, and the number of users, where known."""
+    if isinstance(observed, Variable):
+        if observed.ndim != 2:
+            raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
+        return observed, observed[:, 0].astype("int64"), None
+    if observed is not None:
+        rows = packed_sequences(name, observed, n_items)
+        # Doubles, since PyMC stores integers in 32 bits.
+        return rows.astype(np.float64), rows[:, 0], int(rows[-1, 0]) + 1
+    if lengths is not None:
+        return None, np.repeat(np.arange(len(lengths)), lengths), len(lengths)
+    return None, None, None
 
 
 def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, found: int | None = None) -> int:

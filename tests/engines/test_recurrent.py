@@ -90,7 +90,7 @@ def test_full_batches_climb_to_the_mode_of_the_density():
 
     options = {"batch": 50, "users_per_batch": 3}
     found = None
-    for rate in (0.05, 0.01, 0.001, 1e-4):
+    for rate in (0.05, 0.005, 5e-4):
         engine, found = trained(problem, weights, rate=rate, epochs=400, **options)
         weights, _ = engine.result(problem, found.state)
     at = np.concatenate([np.ravel(table) for table in weights])
@@ -121,7 +121,7 @@ def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, toleran
     jax.config.update("jax_enable_x64", True)
     problem = problem_of(random_sequences(), 9, tail=2, precision=0.5, dtype=dtype)
     weights = weights_of(n_matrices, 9, 5, gates=gates, dtype=dtype)
-    options = {"optimizer": optimizer, "batch": 8, "users_per_batch": 5, "dropout": 0.2, "ridge": 0.1}
+    options = {"optimizer": optimizer, "batch": 10, "users_per_batch": 6, "dropout": 0.2, "ridge": 0.1}
     both = [trained(problem, weights, jax=jax, **options) for jax in (False, True)]
     (numpy_engine, numpy_run), (jax_engine, jax_run) = both
     np.testing.assert_allclose(jax_run.state.trace, numpy_run.state.trace, rtol=tolerance)

@@ -11,6 +11,7 @@ from pymc_ep.engines.recurrent.update import Settings, Shares, Updated
 from pymc_ep.engines.recurrent.values import Learned, Moments, Prior
 from pymc_ep.kernels.recurrent import Weights, Window
 from pymc_ep.kernels.recurrent.jax import Grid, grid_gradient, grid_of
+from pymc_ep.kernels.truncated_normal.jax import require_float64
 
 __all__ = ["updated_jax"]
 
@@ -26,6 +27,7 @@ def updated_jax(
     batch: int,
 ) -> Updated:
     """Return weights after a step up the gradient; arguments as in NumPy, and the length of full windows."""
+    require_float64()
     grid = grid_of(window, batch, len(first), kept, learned.weights.outputs.dtype)
     total, last, after, finite = _updated(learned, grid, first, priors, shares, settings)
     return Updated(float(total), last, after, bool(finite))

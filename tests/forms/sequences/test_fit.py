@@ -159,7 +159,7 @@ def test_other_networks(options):
         assert "about visits_recurrent_mean" in pmep.explain(model)
 
 
-def test_jax_gives_the_curve_of_numpy():
+def test_jax_gives_the_curve_of_numpy_and_goes_on_from_its_checkpoint(tmp_path):
     pytest.importorskip("jax")
     curves = []
     for compile_kwargs in (None, {"mode": "JAX"}):
@@ -169,6 +169,10 @@ def test_jax_gives_the_curve_of_numpy():
             found = fitted(model_of(), epochs=3, draws=0, **options)
         curves.append(group(found, "fit")["objective"].values)
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-10)
+    for epochs in (1, 3):
+        with pytest.warns(pmep.ConvergenceWarning):
+            found = fitted(model_of(), epochs=epochs, draws=0, checkpoint=tmp_path / "fit.npz", **options)
+    np.testing.assert_array_equal(group(found, "fit")["objective"].values, curves[1])
     with pytest.raises(pmep.UnsupportedModelError, match=r"asks for numba.*NumPy and JAX alone"):
         fitted(model_of(), compile_kwargs={"mode": "NUMBA"})
 
