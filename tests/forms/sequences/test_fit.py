@@ -242,6 +242,24 @@ def test_an_interrupt_returns_what_was_reached(monkeypatch):
     assert "posterior_mode" in group_names(found)
 
 
+def test_rows_that_are_set_anew():
+    """Rows in any order of users; a result belongs to those it was fitted to."""
+    rows = np.concatenate([np.stack([np.full(50, u), items[:50]], axis=1) for u, items in enumerate(WALKS)])
+    shuffled = rows[np.argsort(np.tile(np.arange(50), N_USERS), kind="stable")]
+    with pm.Model(coords={"user": USERS, "item": PLACES}) as model:
+        pmep.CollaborativeRNN("visits", hidden=8, observed=pm.Data("rows", shuffled))
+    with pytest.warns(pmep.ConvergenceWarning):
+        found, expected = fitted(model, epochs=2), fitted(model_of(), epochs=2)
+    np.testing.assert_array_equal(group(found, "fit")["objective"], group(expected, "fit")["objective"])
+    for bad, message in (([[12, 0]], "the user 12 in row 0, but .* 0 to 11"), ([[0, 8]], "the item 8 at event 0, but")):
+        pm.set_data({"rows": np.array(bad)}, model=model)
+        with pytest.raises(pmep.InvalidDataError, match=message):
+            fitted(model)
+    pm.set_data({"rows": rows[::2]}, model=model)
+    with pytest.raises(ValueError, match="data of the model have changed"):
+        pmep.next_items(found, model, user=100, n=1)
+
+
 def test_a_checkpoint_is_that_of_one_network(tmp_path):
     path = tmp_path / "fit.npz"
     with pytest.warns(pmep.ConvergenceWarning):
