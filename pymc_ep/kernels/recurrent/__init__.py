@@ -2,11 +2,8 @@
 
 from pymc_ep.kernels.recurrent.body import (
     CELLS,
-    Gradient,
     Weights,
     Window,
-    Windowed,
-    log_softmax,
     window_gradient,
 )
 from pymc_ep.kernels.recurrent.op import initial_states, sequence_logp
@@ -21,15 +18,12 @@ from pymc_ep.kernels.recurrent.sequences import (
 
 __all__ = [
     "CELLS",
-    "Gradient",
     "Scores",
     "Sequences",
     "Weights",
     "Window",
-    "Windowed",
     "initial_states",
     "log_probabilities",
-    "log_softmax",
     "longest_first",
     "next_log_probabilities",
     "sequence_logp",
