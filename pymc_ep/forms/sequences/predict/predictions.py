@@ -22,7 +22,7 @@ __all__ = ["SequencePredictions"]
 
 
 class SequencePredictions:
-    """Predictions of a trained network; see `Predictions` in `pymc_ep.forms.registry`, and `pymc_ep.contracts.sequences`."""
+    """Predictions of a trained network; see `pymc_ep.forms.registry` and `pymc_ep.contracts.sequences`."""
 
     @staticmethod
     def rebuild(idata: Container, model: pm.Model) -> SequencesPosterior:
