@@ -3,8 +3,10 @@
 from pymc_ep import datasets as datasets
 from pymc_ep import operators as operators
 from pymc_ep import plots as plots
+from pymc_ep.datasets import from_events
 from pymc_ep.diagnostics import compare_to_mcmc, diagnose, loo, loo_pit
 from pymc_ep.distributions.bilinear import BilinearBernoulli, BilinearPoisson
+from pymc_ep.distributions.collaborative_rnn import CollaborativeRNN
 from pymc_ep.distributions.paired_symbols import PairedSymbols
 from pymc_ep.distributions.pairwise import PairwiseLogit, PairwiseProbit
 from pymc_ep.distributions.preference_utility import PreferenceUtility
@@ -18,13 +20,24 @@ from pymc_ep.forms import register_form, register_method
 from pymc_ep.graphs.families import register_family
 from pymc_ep.marginal import marginalize, recover
 from pymc_ep.operators import apply_operator
-from pymc_ep.predict import fold_in, log_predictive, next_pairs, predict, rank_items, recommend, similar, start_point
+from pymc_ep.predict import (
+    fold_in,
+    log_predictive,
+    next_items,
+    next_pairs,
+    predict,
+    rank_items,
+    recommend,
+    similar,
+    start_point,
+)
 from pymc_ep.sites import register_site, tilted_moments
 
 __all__ = [
     "BilinearBernoulli",
     "BilinearPoisson",
     "ClusterError",
+    "CollaborativeRNN",
     "ConvergenceWarning",
     "InvalidDataError",
     "NumericalError",
@@ -44,10 +57,12 @@ __all__ = [
     "explain",
     "fit",
     "fold_in",
+    "from_events",
     "log_predictive",
     "loo",
     "loo_pit",
     "marginalize",
+    "next_items",
     "next_pairs",
     "operators",
     "plots",

@@ -74,8 +74,8 @@ def fit(
         ``"ep"``; for models with a `SparseField` or `WaveletTree` also ``"dsb"``, the double loop, and ``"map"``, the
         mode of the density; for inner products of rows of two matrices, as of `BilinearPoisson`, ``"vg"`` and, where
         log densities of cells have a largest curvature, ``"vbmf"``. None picks the first that takes all sites of the
-        model; for `PairedSymbols` ``"paired_vb"``; for `PreferenceUtility` also ``"laplace"`` and, of `PairwiseLogit`,
-        ``"jaakkola"``. `pymc_ep.supported` lists all.
+        model; for `PairedSymbols` ``"paired_vb"``; for `CollaborativeRNN` ``"ml"``; for `PreferenceUtility` also
+        ``"laplace"`` and, of `PairwiseLogit`, ``"jaakkola"``. `pymc_ep.supported` lists all.
     model : pymc.Model, optional
         By default that of the ``with`` block.
     latent : sequence of str, optional
@@ -104,15 +104,16 @@ def fit(
     progressbar : bool
         Shown once two seconds have passed.
     start : optional
-        Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` the
-        model may have other rows, which are known by their labels, and other pairs. For `PreferenceUtility` it may have
-        other users, items and comparisons: b and V at new items are predicted by the kernel, see
-        `pymc_ep.forms.preferences.new_items`.
+        Result of an earlier fit of the same model, or a dict of hyperparameter values by name. For `PairedSymbols` and
+        `CollaborativeRNN` the model may have other rows, which are known by their labels, and other data. For
+        `PreferenceUtility` it may have other users, items and comparisons: b and V at new items are predicted by the
+        kernel, see `pymc_ep.forms.preferences.new_items`.
     checkpoint : path, optional
         File from which a fit that was ended, by Ctrl-C, an error or the end of its process, goes on: make the same call
         again, and its result is that of a fit that was not ended. It is written at the start, after each iteration that
         takes longer than a write does, and at the end. A file of another model, other data or other options is refused,
-        except that the limit of iterations, ``max_iter`` or ``outer``, may be another. One process uses it at a time.
+        except that the limit of iterations, ``max_iter``, ``outer`` or ``epochs``, may be another. One process uses it
+        at a time.
     keep_checkpoint : bool
         Whether the file stays when the fit has converged; by default it is removed then. From a file that was kept the
         same call returns at once, with other draws if ``random_seed`` is another.
@@ -144,6 +145,10 @@ def fit(
         sides are the same symbols,
         ``update="bulk"`` or ``"sequential"``, ``dtype="float64"`` or ``"float32"``, ``tol=1e-6`` nats a pair and sweep,
         ``max_iter=200``, ``seed=0``.
+        A recurrent network: ``epochs=25``, ``batch=128``, the length of the windows that gradients go back through,
+        ``users_per_batch=32``, ``patience=3`` epochs, ``held_out=0.05``, a share of each user's events at their end,
+        ``optimizer="rmsprop"`` or ``"adam"``, ``learning_rate=0.01``, ``clip=1.0``, ``ridge=0.3``, ``dropout=0.0``,
+        ``dtype="float64"`` or ``"float32"``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
         ``init="modes"`` or ``"zeros"``, ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.
 

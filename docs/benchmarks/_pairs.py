@@ -47,7 +47,7 @@ def pairs_of(name: str) -> sparse.csr_array:
     elif name == "Gowalla":
         table, columns = datasets.load_gowalla(), ("user", "place")
     elif name == "Foursquare":
-        table, columns = datasets.load_foursquare(), ("user", "place")
+        table, columns = datasets.load_checkins("foursquare-nyc"), ("user", "place")
     else:
         table, columns = datasets.load_lastfm(), ("user", "artist")
     counts = datasets.from_pairs(table.drop_duplicates(list(columns)), *columns).counts

@@ -45,7 +45,7 @@ class Solution:
     draws : callable, optional
         Sampler of the posterior; None where the method has none.
     most_draws : int
-        Default number of draws of a chain.
+        Default number of draws of a chain. 1 says that all draws are the same: by default one chain has one then.
     numbers_per_draw : int
         Numbers in one joint draw, from which the default number of draws follows.
     status : str

@@ -2,8 +2,9 @@
 
 from pymc_ep.datasets.coal import load_coal
 from pymc_ep.datasets.counts import load_gowalla, load_lastfm, load_melbourne_pedestrians
+from pymc_ep.datasets.events import SequenceTable, from_events
 from pymc_ep.datasets.film_pairs import FilmPairs, load_movielens_pairs
-from pymc_ep.datasets.long_tables import load_foursquare, load_movielens, load_nips_coauthors
+from pymc_ep.datasets.long_tables import load_checkins, load_movielens, load_nips_coauthors
 from pymc_ep.datasets.pairs import PairTable, from_pairs, read_inter
 from pymc_ep.datasets.split import split_pairs
 from pymc_ep.datasets.sushi import SushiRankings, load_sushi, pairs_from_rankings
@@ -11,10 +12,12 @@ from pymc_ep.datasets.sushi import SushiRankings, load_sushi, pairs_from_ranking
 __all__ = [
     "FilmPairs",
     "PairTable",
+    "SequenceTable",
     "SushiRankings",
+    "from_events",
     "from_pairs",
+    "load_checkins",
     "load_coal",
-    "load_foursquare",
     "load_gowalla",
     "load_lastfm",
     "load_melbourne_pedestrians",

@@ -10,7 +10,7 @@ import pandas as pd
 from pymc_ep.datasets.files import Collection, require_counts
 from pymc_ep.exceptions import did_you_mean
 
-__all__ = ["film_genres", "load_foursquare", "load_movielens", "load_nips_coauthors"]
+__all__ = ["film_genres", "load_checkins", "load_movielens", "load_nips_coauthors"]
 
 _MOVIELENS = {
     size: Collection(
@@ -20,12 +20,20 @@ _MOVIELENS = {
     )
     for size in ("1m", "100k")
 }
-_FOURSQUARE = Collection(
-    "foursquare-nyc-10core",
-    "https://github.com/tanloc49/SEP-GCN, folder data/nyc, made of the check-ins of Yang et al. (2015), "
-    "IEEE Transactions on Systems, Man, and Cybernetics: Systems 45",
-    "for research, with citation",
-)
+_CHECKINS = {
+    "foursquare-nyc": Collection(
+        "foursquare-nyc-10core",
+        "https://github.com/tanloc49/SEP-GCN, folder data/nyc, made of the check-ins of Yang et al. (2015), "
+        "IEEE Transactions on Systems, Man, and Cybernetics: Systems 45",
+        "for research, with citation",
+    ),
+    "brightkite": Collection(
+        "brightkite-10core",
+        "https://github.com/tanloc49/SEP-GCN, folder data/brightkite, made of the check-ins of Cho, Myers and Leskovec "
+        "(2011), KDD",
+        "for research, with citation",
+    ),
+}
 _NIPS = Collection(
     "nips0-12",
     "https://github.com/gregoryyy/knowceans, file nips-corpus-20111211.zip, made of "
@@ -107,23 +115,28 @@ def _films(size: str, path: str | os.PathLike | None) -> list[list[str]]:
             return [line.rstrip("\n").split(sep) for line in lines]
 
 
-def load_foursquare(path: str | os.PathLike | None = None) -> pd.DataFrame:
-    """Return the check-ins of users of Foursquare at places in New York, in their order.
+def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None = None) -> pd.DataFrame:
+    """Return the check-ins of users of a service at places, in their order.
 
     Parameters
     ----------
+    name : {"foursquare-nyc", "brightkite"}
+        Foursquare in New York, or Brightkite.
     path : path-like, optional
-        Folder of ``train.txt`` and ``test.txt``. By default ``foursquare-nyc-10core`` in the folder that the
-        environment variable ``PYMC_EP_DATA`` names.
+        Folder of ``train.txt`` and ``test.txt``. By default ``foursquare-nyc-10core`` or ``brightkite-10core`` in the
+        folder that the environment variable ``PYMC_EP_DATA`` names.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each of 179,468 check-ins, with the columns ``user`` and ``place``, counted from zero, and ``part``:
-        ``"train"`` or ``"test"``, a user's earlier and later ones. The rows of a user follow each other in time order.
+        A row for each of 179,468 or 841,511 check-ins, with the columns ``user`` and ``place``, counted from zero, and
+        ``part``: ``"train"`` or ``"test"``, a user's earlier and later ones. The rows of a user follow each other in
+        time order. Users and places have at least 10 check-ins.
 
     Raises
     ------
+    ValueError
+        For another name.
     FileNotFoundError
         If the files are missing; the message has their source.
 
@@ -131,11 +144,15 @@ def load_foursquare(path: str | os.PathLike | None = None) -> pd.DataFrame:
     ----------
     .. [1] D. Yang, D. Zhang, V. W. Zheng and Z. Yu (2015), Modeling user activity preference by leveraging user spatial
        temporal characteristics in LBSNs, IEEE Transactions on Systems, Man, and Cybernetics: Systems 45.
-    .. [2] T. L. Nguyen and T. T. Tran (2025), SEP-GCN, ICTIR.
+    .. [2] E. Cho, S. A. Myers and J. Leskovec (2011), Friendship and mobility, KDD.
+    .. [3] T. L. Nguyen and T. T. Tran (2025), SEP-GCN, ICTIR.
     """
+    if name not in _CHECKINS:
+        known = " nor ".join(map(repr, _CHECKINS))
+        raise ValueError(f"name={name!r} is neither {known}.{did_you_mean(name, _CHECKINS)}")
     parts = []
     for part in ("train", "test"):
-        with _FOURSQUARE.open(f"{part}.txt", path) as lines:
+        with _CHECKINS[name].open(f"{part}.txt", path) as lines:
             rows = [np.array(line.split(), dtype=np.int64) for line in lines]
         users = np.repeat([row[0] for row in rows], [len(row) - 1 for row in rows])
         places = np.concatenate([row[1:] for row in rows])

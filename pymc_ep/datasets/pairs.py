@@ -9,7 +9,7 @@ from scipy.sparse import coo_array, csr_array
 
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 
-__all__ = ["PairTable", "from_pairs", "read_inter"]
+__all__ = ["PairTable", "from_pairs", "label_codes", "read_inter", "require_columns", "require_each"]
 
 _INTER_TYPES = {"token": str, "token_seq": str, "float": float, "float_seq": str}
 _WANTED = "with their types, separated by tabs, such as 'user_id:token\\titem_id:token\\trating:float'"
@@ -70,17 +70,17 @@ def from_pairs(
                 f"convert it, such as with pd.DataFrame(...)."
             )
         frame = read_inter(frame)
-    _require_columns(frame, [user, item] if count is None else [user, item, count])
+    require_columns(frame, [user, item] if count is None else [user, item, count])
     if not len(frame):
         raise InvalidDataError(f"The table has no rows, so no pairs of {user!r} and {item!r}; give at least one.")
-    (rows, users), (columns, items) = (_symbols(frame[name], name) for name in (user, item))
+    (rows, users), (columns, items) = (label_codes(frame[name], name) for name in (user, item))
     times = np.ones(len(frame), dtype=np.int64) if count is None else _times(frame[count], count)
     counts = coo_array((times, (rows, columns)), shape=(len(users), len(items))).tocsr()
     counts.eliminate_zeros()
     return PairTable(counts, {user: users, item: items})
 
 
-def _require_columns(frame: pd.DataFrame, names: list[str]) -> None:
+def require_columns(frame: pd.DataFrame, names: list[str]) -> None:
     """Raise unless the names are those of different columns of the table, and strings."""
     known = list(frame.columns)
     for name in names:
@@ -92,7 +92,7 @@ def _require_columns(frame: pd.DataFrame, names: list[str]) -> None:
         if known.count(name) > 1:
             raise InvalidDataError(f"{known.count(name)} columns are named {name!r}; rename all but one.")
         if names.count(name) > 1:
-            raise InvalidDataError(f"The column {name!r} is given twice; user=, item= and count= take different ones.")
+            raise InvalidDataError(f"The column {name!r} is given twice; each argument takes another one.")
         if not isinstance(name, str):
             raise InvalidDataError(
                 f"The column {name!r} has no string for a name, as dims have; rename it, such as with "
@@ -100,7 +100,7 @@ def _require_columns(frame: pd.DataFrame, names: list[str]) -> None:
             )
 
 
-def _require_each(holds: np.ndarray, column: pd.Series, name: str, reason: str) -> None:
+def require_each(holds: np.ndarray, column: pd.Series, name: str, reason: str) -> None:
     """Raise for the first row of a column where something does not hold."""
     if not holds.all():
         k = int(np.argmin(holds))
@@ -109,10 +109,10 @@ def _require_each(holds: np.ndarray, column: pd.Series, name: str, reason: str) 
         raise InvalidDataError(f"The column {name!r} has {shown} in row {k}, counted from zero; {reason}")
 
 
-def _symbols(column: pd.Series, name: str) -> tuple[np.ndarray, np.ndarray]:
+def label_codes(column: pd.Series, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the index of each row's label, (n,), and the sorted labels."""
     cure = f"a label is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}])."
-    _require_each(column.notna().to_numpy(), column, name, cure)
+    require_each(column.notna().to_numpy(), column, name, cure)
     try:
         codes, labels = pd.factorize(column, sort=True)
     except TypeError as error:
@@ -126,7 +126,7 @@ def _symbols(column: pd.Series, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _times(column: pd.Series, name: str) -> np.ndarray:
     """Return a column of counts as integers, (n,)."""
     cure = f"a count is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}]), or give them 0."
-    _require_each(column.notna().to_numpy(), column, name, cure)
+    require_each(column.notna().to_numpy(), column, name, cure)
     numbers = column.infer_objects()
     if numbers.dtype.kind not in "biuf":
         raise InvalidDataError(
@@ -135,9 +135,9 @@ def _times(column: pd.Series, name: str) -> np.ndarray:
         )
     values = numbers.to_numpy(dtype=float)
     cure = "counts are at least 0. Correct or drop that row."
-    _require_each(values >= 0, column, name, cure)
+    require_each(values >= 0, column, name, cure)
     cure = "counts are whole numbers. Round it, or leave count= out, so that each row counts once."
-    _require_each(np.isfinite(values) & (values == np.floor(values)), column, name, cure)
+    require_each(np.isfinite(values) & (values == np.floor(values)), column, name, cure)
     if values.sum() >= 2.0**63:
         raise InvalidDataError(
             f"The counts of the column {name!r} add up to {values.sum():.3g}, which integers of 64 bits cannot hold; "
@@ -180,7 +180,7 @@ def read_inter(path: str | os.PathLike | IO[str]) -> pd.DataFrame:
     for name in (name for name, kind in types.items() if kind is float):
         numbers = pd.to_numeric(table[name], errors="coerce").astype(float)
         cure = "fields of the type float are numbers, or empty where missing. Correct it, or declare the type token."
-        _require_each((numbers.notna() | table[name].isna()).to_numpy(), table[name], name, cure)
+        require_each((numbers.notna() | table[name].isna()).to_numpy(), table[name], name, cure)
         table[name] = numbers
     return table
 

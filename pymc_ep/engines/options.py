@@ -9,7 +9,15 @@ import numpy as np
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 from pymc_ep.sites.base import Site
 
-__all__ = ["NamedSite", "check_flag", "check_positive", "check_whole", "require_bounds", "require_parallel"]
+__all__ = [
+    "NamedSite",
+    "check_flag",
+    "check_least",
+    "check_positive",
+    "check_whole",
+    "require_bounds",
+    "require_parallel",
+]
 
 
 class NamedSite(Protocol):
@@ -34,6 +42,14 @@ def check_positive(name: str, value: object) -> None:
     """Raise unless an option is a positive number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
         raise ValueError(f"{name}={value!r} must be positive.")
+
+
+def check_least(name: str, value: object, least: float = 0.0, below: float = np.inf) -> None:
+    """Raise unless an option is a finite number of at least `least` and less than `below`."""
+    known = isinstance(value, Real) and not isinstance(value, bool)
+    if not known or not least <= float(value) < below:  # type: ignore[arg-type]
+        end = "" if np.isinf(below) else f" and less than {below:g}"
+        raise ValueError(f"{name}={value!r} must be a finite number of at least {least:g}{end}.")
 
 
 def check_flag(name: str, value: object) -> None:

@@ -16,6 +16,7 @@ from pymc_ep.contracts.form import CompiledForm, Form
 from pymc_ep.contracts.method import Method
 from pymc_ep.contracts.posterior import Posterior
 from pymc_ep.contracts.rows import RowPredictions
+from pymc_ep.contracts.sequences import SequencePredictions
 from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.exceptions import UnsupportedModelError, did_you_mean
 
@@ -101,6 +102,8 @@ class FormEntry:
         Rankings and new rows of a form with two matrices, for `pymc_ep.recommend` and its siblings.
     utility_predictions : pymc_ep.contracts.utilities.UtilityPredictions, optional
         Rankings by utilities of items, for `pymc_ep.rank_items` and `pymc_ep.next_pairs`.
+    sequence_predictions : pymc_ep.contracts.sequences.SequencePredictions, optional
+        Probabilities of the items that follow sequences, for `pymc_ep.next_items`.
     extended : callable, optional
         ``extended(compiled form, theta, values, rows)`` returns the hyperparameters, by name, of a model whose rows may
         be others than those of an earlier fit. It gets those of the fit, as `values`; theta, (p,), at which those
@@ -117,6 +120,7 @@ class FormEntry:
     predictions: Predictions[Any, Any] | None = None
     row_predictions: RowPredictions | None = None
     utility_predictions: UtilityPredictions | None = None
+    sequence_predictions: SequencePredictions | None = None
     extended: Callable[[Any, np.ndarray, dict[str, np.ndarray], Rows], dict[str, np.ndarray]] | None = None
 
 
@@ -124,7 +128,7 @@ _FORMS: dict[type, FormEntry] = {}
 """Registered forms by type, in the order of registration."""
 _METHODS: dict[tuple[str, type], Method] = {}
 """Registered methods by name and type of form, in the order of registration."""
-_BUILT_IN = ["bilinear", "latent_gaussian", "paired_symbols", "preferences", "sparse_linear"]
+_BUILT_IN = ["bilinear", "latent_gaussian", "paired_symbols", "preferences", "sequences", "sparse_linear"]
 """Folders of forms still to be imported: at the first look-up or registration, since most of the package is in them."""
 _IMPORTING = RLock()
 

@@ -49,6 +49,6 @@ register_kernel(
     )
 )
 for _backend in ("jax", "numba"):
-    for _package in ("comparisons", "paired_symbols"):
+    for _package in ("comparisons", "paired_symbols", "recurrent"):
         register_bodies(_backend, f"pymc_ep.kernels.{_package}.{_backend}")
 register_bodies("numba", "pymc_ep.kernels.paired_symbols.in_turn_numba")

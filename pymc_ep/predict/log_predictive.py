@@ -35,7 +35,8 @@ def log_predictive(idata: Container, model: pm.Model | None, data: Mapping[str, 
     data : mapping of str to array_like
         New observations by the name of their variable, each of the shape of its predictor. New cells of a bilinear
         model are a mapping of ``rows``, ``cols`` and ``observed``; and of ``offset``, without biases, or parameters of
-        the likelihood, where these are not the same for all cells of the fit.
+        the likelihood, where these are not the same for all cells of the fit. Sequences are continued by a list of one
+        array of items for each user, or a mapping of some users to theirs.
 
     Returns
     -------

@@ -29,6 +29,8 @@ def layout_of(draws: int | None, chains: int, solution: Solution) -> tuple[int, 
         return chains, 0, ""
     if draws is not None:
         return chains, draws, ""
+    if solution.most_draws == 1:
+        return 1, int(solution.numbers_per_draw <= STORED_NUMBERS), ""
     most = min(solution.most_draws, int(STORED_NUMBERS // max(1, chains * solution.numbers_per_draw)))
     if most >= 1000:
         return chains, most, ""

@@ -83,12 +83,19 @@ def pairs():
     pmep.PairedSymbols("views", U, V, pm.Normal("bu", 0, 1, shape=8), 0, observed=views)
 
 
+def sequences():
+    rng = np.random.default_rng(6)
+    own = [rng.integers(0, 5, n) for n in (9, 1, 14, 4, 7, 12)]
+    pmep.CollaborativeRNN("visits", n_items=5, hidden=3, spread=0.5, inputs=pm.Normal.dist(0, 1), observed=own)
+
+
 MODELS = {
     "LatentGaussian": process,
     "SparseLinear": field,
     "Bilinear": counts_of_pairs,
     "Preferences": comparisons,
     "PairedSymbolsForm": pairs,
+    "SequencesForm": sequences,
 }
 """A model of each form; its methods are looked up."""
 FURTHER = {
@@ -101,6 +108,7 @@ FURTHER = {
     "trees": (tree, "dsb", {"translations": 2, "outer": 5}),
     "trees by ep": (tree, "ep", {"translations": 2, "max_iter": 20}),
     "modes": (counts_of_pairs, "vbmf", {"hyper": "fixed", "init": "modes"}),
+    "adam": (sequences, "ml", {"optimizer": "adam", "users_per_batch": 2, "batch": 4, "dropout": 0.2, "epochs": 4}),
     "damped": (process, "ep", {"hyper": "optimize", "damping": 0.7}),
 }
 """States that the default options do not reach."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pymc_ep.datasets import (
+    load_checkins,
     load_coal,
-    load_foursquare,
     load_gowalla,
     load_lastfm,
     load_melbourne_pedestrians,
@@ -53,7 +53,8 @@ def test_files_are_read_plain_or_compressed(tmp_path, monkeypatch):
         load_melbourne_pedestrians,
         load_movielens,
         partial(load_movielens, "100k"),
-        load_foursquare,
+        load_checkins,
+        partial(load_checkins, "brightkite"),
         load_nips_coauthors,
     ],
 )

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from pymc_ep.datasets import from_pairs, load_foursquare, load_movielens, load_nips_coauthors
+from pymc_ep.datasets import from_pairs, load_checkins, load_movielens, load_nips_coauthors
 
 
 @pytest.mark.parametrize("ratings", ["2::11::5::978300760\n1::7::3::978302109\n", "2::11::5\n1::7::3\n"])
@@ -34,10 +34,11 @@ def test_unknown_sizes_name_the_known_ones(size, message):
         load_movielens(size)
 
 
-def test_check_ins_of_a_user_are_in_time_order(tmp_path):
+@pytest.mark.parametrize("name", ["foursquare-nyc", "brightkite"])
+def test_check_ins_of_a_user_are_in_time_order(name, tmp_path):
     (tmp_path / "train.txt").write_text("1 5 3 5\n0 4\n")
     (tmp_path / "test.txt").write_text("0 2 2\n1 0\n")
-    assert load_foursquare(tmp_path).to_dict("list") == {
+    assert load_checkins(name, tmp_path).to_dict("list") == {
         "user": [0, 0, 0, 1, 1, 1, 1],
         "place": [4, 2, 2, 5, 3, 5, 0],
         "part": ["train", "test", "test", "train", "train", "train", "test"],
@@ -71,11 +72,20 @@ def test_real_ratings_are_what_their_sources_say(size, shape, titles, ratings, d
 
 
 def test_real_check_ins_are_what_their_sources_say(data_folder):
-    visits = load_foursquare(data_folder / "foursquare-nyc-10core")
-    assert (len(visits), visits["user"].nunique(), visits["place"].nunique()) == (179_468, 1_083, 9_989)
-    assert visits["part"].value_counts().to_dict() == {"train": 125_119, "test": 54_349}
-    each = visits["user"].value_counts()
-    assert (each.min(), each.median(), each.max()) == (37, 116, 2_599)
+    for name, n_users, n_places, parts, extent in (
+        ("foursquare-nyc", 1_083, 9_989, {"train": 125_119, "test": 54_349}, (37, 116, 2_599)),
+        ("brightkite", 5_766, 14_653, {"train": 586_494, "test": 255_017}, (10, 40, 2_100)),
+    ):
+        visits = load_checkins(name, data_folder / f"{name}-10core")
+        assert (visits["user"].nunique(), visits["place"].nunique()) == (n_users, n_places)
+        assert visits["part"].value_counts().to_dict() == parts
+        each = visits["user"].value_counts()
+        assert (each.min(), each.median(), each.max()) == extent
+
+
+def test_unknown_check_ins_name_the_known_ones():
+    with pytest.raises(ValueError, match=r"neither 'foursquare-nyc' nor 'brightkite'.* Did you mean 'brightkite'"):
+        load_checkins("brightkit")
 
 
 def test_real_coauthors_are_what_their_sources_say(data_folder):

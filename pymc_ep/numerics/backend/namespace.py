@@ -1,12 +1,12 @@
 """Dispatch between NumPy and JAX by the type of an array, so that formulas are written once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["Array", "is_jax", "namespace", "on_host", "to_jax", "while_loop"]
+__all__ = ["Array", "is_jax", "namespace", "on_host", "replaced", "to_jax", "while_loop"]
 
 Array = Any
 """An array of NumPy or of JAX, or a number in its place."""
@@ -50,6 +50,16 @@ def to_jax(array: Array) -> Array:
 def on_host(fields: Fields) -> Fields:
     """Return a NamedTuple with NumPy arrays in place of JAX's, and everything else as it is."""
     return type(fields)(*(np.asarray(field) if is_jax(field) else field for field in fields))
+
+
+def replaced(table: Array, rows: np.ndarray, parts: Sequence[Array]) -> Array:
+    """Return a copy of a table with some rows, (n,), replaced by those of arrays of n rows together."""
+    values = namespace(table).concatenate(parts)
+    if is_jax(table):
+        return table.at[rows].set(values)
+    out = table.copy()
+    out[rows] = values
+    return out
 
 
 def while_loop(cond: Callable[[tuple], Any], body: Callable[[tuple], tuple], state: tuple) -> tuple:

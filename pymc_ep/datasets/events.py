@@ -1,0 +1,83 @@
+"""Sequences of users and their coordinates from long tables of events."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pymc_ep.datasets.pairs import label_codes, require_columns, require_each
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["SequenceTable", "from_events"]
+
+
+class SequenceTable(NamedTuple):
+    """Sequences of items with the labels of users and items.
+
+    Attributes
+    ----------
+    sequences : list of ndarray of int
+        Positions of the items of each user, in the order of time.
+    coords : dict of str to ndarray
+        Labels of the users, (users,), and of the items, (items,), by the names of the table's columns.
+    """
+
+    sequences: list[np.ndarray]
+    coords: dict[str, np.ndarray]
+
+
+def from_events(frame: pd.DataFrame, user: str, item: str, time: str | None = None) -> SequenceTable:
+    """Return the sequences of items and the coordinates of a long table, with one event a row.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    user, item : str
+        Columns of the labels of users and items, which also name the dims. Labels are of any type that can be sorted.
+    time : str, optional
+        Column of times, of any type that can be sorted. Events of the same time stay in the order of the table, and
+        so do all without it.
+
+    Returns
+    -------
+    SequenceTable
+        ``sequences``, which `CollaborativeRNN` observes, and ``coords``. Labels are sorted.
+
+    Raises
+    ------
+    InvalidDataError
+        For an empty table, unknown columns, missing labels, and times that are missing or cannot be sorted.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"user": ["Bo", "Al", "Bo"], "item": ["gym", "bar", "bar"], "time": [9, 3, 4]})
+    >>> sequences, coords = from_events(frame, "user", "item", "time")
+    >>> [items.tolist() for items in sequences]
+    [[0], [0, 1]]
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise InvalidDataError(
+            f"from_events takes a pandas DataFrame, not {type(frame).__name__}; convert it, such as with "
+            f"pd.DataFrame(...)."
+        )
+    require_columns(frame, [user, item] if time is None else [user, item, time])
+    if not len(frame):
+        raise InvalidDataError(f"The table has no rows, so no events of {user!r} and {item!r}; give at least one.")
+    (users, user_labels), (items, item_labels) = (label_codes(frame[name], name) for name in (user, item))
+    order = np.arange(len(frame)) if time is None else _by_time(frame[time], time)
+    order = order[np.argsort(users[order], kind="stable")]
+    ends = np.cumsum(np.bincount(users))[:-1]
+    return SequenceTable(np.split(items[order], ends), {user: user_labels, item: item_labels})
+
+
+def _by_time(column: pd.Series, name: str) -> np.ndarray:
+    """Return the rows in the order of time; those of the same time in theirs."""
+    cure = f"a time is needed in each row. Drop rows without, with frame.dropna(subset=[{name!r}])."
+    require_each(column.notna().to_numpy(), column, name, cure)
+    try:
+        return column.reset_index(drop=True).sort_values(kind="stable").index.to_numpy()
+    except TypeError as error:
+        raise InvalidDataError(
+            f"The times of the column {name!r} cannot be sorted ({error}); make them of one type, such as with "
+            f"pd.to_datetime(frame[{name!r}])."
+        ) from error

@@ -1,0 +1,282 @@
+"""Sequences of items by users, under a recurrent network whose matrices are each user's own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import Discrete
+from pymc.distributions.shape_utils import change_dist_size
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.op import RandomVariable
+
+from pymc_ep.distributions.sequence_data import packed_sequences
+from pymc_ep.exceptions import InvalidDataError, did_you_mean
+from pymc_ep.kernels import register_bodies
+from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, Window, initial_states, sequence_logp
+from pymc_ep.kernels.recurrent.body import forward
+
+__all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
+
+
+class CollaborativeRNNRV(RandomVariable):
+    """Op of `CollaborativeRNN`: draws an item for each row, given those of its user in the rows before."""
+
+    name = "collaborative_rnn"
+    signature = "(u,g,d,d),(i,g,d),(i,d),(),(n)->(n,m)"
+    dtype = "int64"
+    _print_name = ("CollaborativeRNN", "\\operatorname{CollaborativeRNN}")
+
+    def _supp_shape_from_params(self, dist_params: Sequence[Any], param_shapes: Any = None) -> tuple[Any, ...]:
+        users = dist_params[4]
+        length = users.shape[-1] if param_shapes is None else param_shapes[4][-1]
+        return length, pt.constant(2, dtype="int64")
+
+    @classmethod
+    def rng_fn(cls, rng: np.random.Generator, *args: Any) -> np.ndarray:
+        """Draw rows of user and item, (*size, N, 2)."""
+        *parameters, size = args
+        cores = (4, 3, 2, 0, 1)
+        batches = [np.shape(p)[: np.ndim(p) - core] for p, core in zip(parameters, cores)]
+        batch = np.broadcast_shapes(*batches) if size is None else tuple(size)
+        if not batch:
+            return _drawn(rng, *parameters)
+        each = [np.broadcast_to(p, (*batch, *np.shape(p)[np.ndim(p) - c :])) for p, c in zip(parameters, cores)]
+        draws = [_drawn(rng, *(p[index] for p in each)) for index in np.ndindex(*batch)]
+        return np.stack(draws).reshape(*batch, *draws[0].shape)
+
+
+def _drawn(rng: np.random.Generator, recurrent: Any, inputs: Any, outputs: Any, initial: Any, users: Any) -> np.ndarray:
+    """Return rows of user and item, (N, 2): one event of all users after the other."""
+    weights, users = Weights(recurrent, inputs, outputs), np.asarray(users, dtype=np.int64)
+    n_users = int(users.max(initial=-1)) + 1
+    sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users)
+    lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
+    for t in range(int(lengths.max(initial=0))):
+        own = np.flatnonzero(lengths > t)
+        logits = h[own] @ outputs.T
+        weights_of_items = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
+        chosen = (weights_of_items < (rng.random(len(own)) * weights_of_items[:, -1])[:, None]).sum(axis=1)
+        items[sequences.ends[own] + t] = chosen
+        of_users = weights if len(recurrent) == 1 else weights._replace(recurrent=recurrent[own])
+        h[own] = forward(of_users, Window(chosen, np.array([len(own)])), h[own]).last
+    out = np.stack([users, np.empty_like(users)], axis=1)
+    out[order, 1] = items
+    return out
+
+
+collaborative_rnn = CollaborativeRNNRV()
+register_bodies("numba", "pymc_ep.distributions.collaborative_rnn_numba")
+
+
+class CollaborativeRNN(Discrete):
+    r"""Sequences of items by users: each item is predicted from those of its user before it [1]_.
+
+    .. math:: P(y_{t+1} = i \mid y_1, \dots, y_t) \propto \exp(v_i^\top h_t), \qquad
+              h_t = \tanh(W_{y_t} + R_u h_{t-1})
+
+    or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + R_u (r_t h_{t-1}))` with gates
+    :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates are those of user u; rows of
+    W, the inputs, and v, the outputs, are shared by all users. States begin with :math:`h_0`, all entries of which are
+    `initial`, so that a user's first item is predicted alike for all users.
+
+    Parameters
+    ----------
+    name : str
+    n_items : int, optional
+        Number of items; by default that of the coordinates `item`.
+    hidden : int
+        Number of hidden units D.
+    cell : {"gru", "tanh"}
+    pooled : bool
+        Whether all users share the matrices R.
+    recurrent, inputs, outputs : optional
+        Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D): a
+        distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are
+        named ``<name>_recurrent``, ``<name>_input`` and ``<name>_output``. Gates are in the order candidate, update,
+        reset.
+    spread : float, optional
+        Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
+    initial : float
+        Entries of the state before all events.
+    n_users : int, optional
+        Number of users, where nothing is observed and there are no coordinates `user`.
+    lengths : array_like of int, (users,), optional
+        Number of events of each user to draw, where nothing is observed; one by default.
+    user, item : str
+        Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
+    observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
+        Positions of the items of each user, in their order; what `pymc_ep.from_events` returned; or rows of user and
+        item. All are stored as such rows.
+
+    Raises
+    ------
+    InvalidDataError
+        For users without events, numbers that are not whole, items out of range, and numbers of users or items other
+        than those of their coordinates.
+
+    References
+    ----------
+    .. [1] Y. J. Ko, L. Maystre and M. Grossglauser (2016), Collaborative recurrent neural networks for dynamic
+       recommender systems, ACML.
+
+    Examples
+    --------
+    >>> with pm.Model(coords={"item": ["home", "work", "gym"]}) as model:
+    ...     CollaborativeRNN("visits", hidden=4, observed=[[0, 1, 0, 1], [0, 2, 2]])
+    """
+
+    rv_op = collaborative_rnn
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        n_items: int | None = None,
+        hidden: int,
+        cell: str = "gru",
+        pooled: bool = False,
+        recurrent: Any = None,
+        inputs: Any = None,
+        outputs: Any = None,
+        spread: float | None = None,
+        initial: float = 0.1,
+        n_users: int | None = None,
+        lengths: Any = None,
+        user: str = "user",
+        item: str = "item",
+        observed: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Add the weights that are not given, then the sequences, to the model."""
+        model = pm.modelcontext(None)
+        _require_architecture(name, hidden, cell, initial)
+        n_items = _agreed(model, name, "items", item, n_items)
+        observed, users, found = _rows(name, observed, lengths, n_items)
+        n_users = _agreed(model, name, "users", user, n_users, found)
+        if users is None:
+            users = np.arange(n_users)
+        gates = CELLS[cell]
+        unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
+        model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
+        numbered = {side: range(n) for side, n in ((user, n_users), (item, n_items)) if side not in model.coords}
+        model.add_coords(numbered)
+        of_all = gate, unit, earlier
+        dims = of_all if pooled else (user, *of_all), (item, gate, unit), (item, unit)
+        shape = (len(gates), hidden, hidden)
+        shapes = shape if pooled else (n_users, *shape), (n_items, *shape[:2]), (n_items, hidden)
+        if spread is not None:
+            recurrent = _about_shared(name, spread, pooled, recurrent, shape, of_all)
+        weights = [
+            _weights(model, f"{name}_{what}", prior, size, its_dims)
+            for what, prior, size, its_dims in zip(
+                ("recurrent", "input", "output"), (recurrent, inputs, outputs), shapes, dims
+            )
+        ]
+        return super().__new__(cls, name, *weights, users=users, initial=initial, observed=observed, **kwargs)
+
+    @classmethod
+    def dist(cls, recurrent: Any, inputs: Any, outputs: Any, *, users: Any, initial: Any = 0.1, **kwargs: Any) -> Any:
+        """Return a variable of this distribution outside of any model.
+
+        Parameters
+        ----------
+        recurrent : tensor_like, (users, gates, D, D) or (gates, D, D)
+        inputs : tensor_like, (items, gates, D)
+        outputs : tensor_like, (items, D)
+        users : array_like of int, (N,)
+            User of each event, those of a user in their order.
+        initial : float
+        **kwargs
+            For the variable.
+        """
+        recurrent, inputs, outputs = map(pt.as_tensor_variable, (recurrent, inputs, outputs))
+        if recurrent.ndim == 3:
+            recurrent = recurrent[None]
+        ranks = recurrent.ndim, inputs.ndim, outputs.ndim
+        if ranks != (4, 3, 2):
+            raise InvalidDataError(
+                f"CollaborativeRNN takes matrices (users, gates, D, D) or (gates, D, D), inputs (items, gates, D) and "
+                f"outputs (items, D), and got {', '.join(map(str, ranks))} dimensions."
+            )
+        initial, users = pt.as_tensor_variable(initial).astype("float64"), pt.as_tensor_variable(users).astype("int64")
+        return super().dist([recurrent, inputs, outputs, initial, users], **kwargs)
+
+    def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
+        """Return the graph of the initial value: the first item in all events."""
+        users = parameters[4]
+        return pt.broadcast_to(pt.stack([users, pt.zeros_like(users)], axis=-1), rv.shape)
+
+    def logp(value: Any, recurrent: Any, inputs: Any, outputs: Any, initial: Any, users: Any) -> Any:
+        """Return the graph of the log probability of each event, (N,), given those of its user before it."""
+        return sequence_logp(value[:, 0], value[:, 1], recurrent, inputs, outputs, initial)
+
+
+def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> None:
+    if cell not in CELLS:
+        known = " or ".join(map(repr, CELLS))
+        raise ValueError(f"cell={cell!r} of {name!r} must be {known}.{did_you_mean(cell, CELLS)}")
+    if isinstance(hidden, bool) or not isinstance(hidden, int | np.integer) or hidden < 1:
+        raise ValueError(f"hidden={hidden!r} of {name!r} must be a whole number of at least 1.")
+    if not isinstance(initial, int | float | np.number) or not np.isfinite(initial):
+        raise ValueError(f"initial={initial!r} of {name!r} must be a finite number, the entries of all first states.")
+
+
+def _rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
+    """Return rows as they are stored, the users of these or of those to draw, and the number of users, where known."""
+    if isinstance(observed, Variable):
+        if observed.ndim != 2:
+            raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
+        return observed, observed[:, 0].astype("int64"), None
+    if observed is not None:
+        rows = packed_sequences(name, observed, n_items)
+        # Doubles, since PyMC stores integers in 32 bits.
+        return rows.astype(np.float64), rows[:, 0], int(rows[-1, 0]) + 1
+    if lengths is not None:
+        return None, np.repeat(np.arange(len(lengths)), lengths), len(lengths)
+    return None, None, None
+
+
+def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, found: int | None = None) -> int:
+    """Return the number of users or items, on which what is given, coordinates and observations must agree."""
+    labels = model.coords.get(dim)
+    known = {f"n_{what}={given}": given, f"the dim {dim!r}": None if labels is None else len(labels)}
+    known["the observations"] = found
+    numbers = {source: n for source, n in known.items() if n is not None}
+    if not numbers:
+        raise InvalidDataError(f"{name!r} has an unknown number of {what}; give n_{what}=, or coordinates of {dim!r}.")
+    (first, n), *others = numbers.items()
+    for source, other in others:
+        if other != n:
+            raise InvalidDataError(
+                f"{name!r} has {n} {what} by {first}, and {other} by {source}; give both the same number."
+            )
+    return int(n)
+
+
+def _about_shared(
+    name: str, spread: Any, pooled: bool, recurrent: Any, shape: tuple[int, ...], dims: Sequence[str]
+) -> Any:
+    """Add matrices that all users share to the model, and return the prior of each user's about these."""
+    if pooled or recurrent is not None:
+        other = "pooled=True" if pooled else "recurrent="
+        raise ValueError(f"{name!r} has spread={spread!r} and {other}, of which one alone says how users differ.")
+    if isinstance(spread, bool) or not isinstance(spread, int | float | np.number) or not 0 < spread < np.inf:
+        raise ValueError(f"spread={spread!r} of {name!r} must be a positive number.")
+    return pm.Normal.dist(pm.Flat(f"{name}_recurrent_mean", shape=shape, dims=dims), spread)
+
+
+def _weights(model: pm.Model, name: str, prior: Any, shape: tuple[int, ...], dims: Sequence[str]) -> Any:
+    """Return weights: a new variable of the model with this prior, or the variable that is given in its place."""
+    if prior is None:
+        prior = pm.Flat.dist()
+    if not isinstance(prior, Variable):
+        raise InvalidDataError(
+            f"The prior of {name!r} is a {type(prior).__name__}; give a distribution such as pm.Normal.dist(0, 1)."
+        )
+    if prior in model.named_vars.values() or prior.owner is None or not isinstance(prior.owner.op, RandomVariable):
+        if prior.ndim != len(shape) or any(n not in (None, m) for n, m in zip(prior.type.shape, shape)):
+            raise InvalidDataError(f"{prior.name or name!r} has the shape {prior.type.shape}; {name!r} needs {shape}.")
+        return prior
+    return model.register_rv(change_dist_size(prior, shape), name, dims=dims)

@@ -1,0 +1,52 @@
+"""Numba body of the draws of `CollaborativeRNN`: one event after the other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+
+from pymc_ep.distributions.collaborative_rnn import CollaborativeRNNRV
+
+
+@numba_core_rv_funcify.register(CollaborativeRNNRV)
+def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]:
+    """Return the function of generator and parameters that draws the sequences once."""
+
+    @numba_njit
+    def random(rng: Any, recurrent: Any, inputs: Any, outputs: Any, initial: Any, users: Any) -> Any:
+        n, (n_items, n_gates, width) = len(users), inputs.shape
+        n_users = 0
+        for k in range(n):
+            n_users = max(n_users, users[k] + 1)
+        h = np.full((n_users, width), float(initial))
+        out, sums, weights = np.empty((n, 2), dtype=np.int64), np.empty((n_gates, width)), np.empty(n_items)
+        reset = np.empty(width)
+        for k in range(n):
+            u = users[k]
+            matrices, own = recurrent[u if len(recurrent) > 1 else 0], h[u]
+            for i in range(n_items):
+                weights[i] = 0.0
+                for d in range(width):
+                    weights[i] += outputs[i, d] * own[d]
+            weights = np.cumsum(np.exp(weights - weights.max()))
+            item = min(np.searchsorted(weights, rng.random() * weights[-1], side="right"), n_items - 1)
+            out[k, 0], out[k, 1] = u, item
+            # The candidate is last: it takes the state that the reset gate lets through.
+            for step in range(n_gates):
+                gate = n_gates - 1 - step
+                for d in range(width):
+                    total = inputs[item, gate, d]
+                    for e in range(width):
+                        total += matrices[gate, d, e] * (own[e] if gate or n_gates == 1 else reset[e])
+                    sums[gate, d] = 1.0 / (1.0 + np.exp(-total)) if gate else np.tanh(total)
+                if gate == 2:
+                    for d in range(width):
+                        reset[d] = sums[2, d] * own[d]
+            for d in range(width):
+                h[u, d] = sums[0, d] if n_gates == 1 else own[d] + sums[1, d] * (sums[0, d] - own[d])
+        return out
+
+    return random

@@ -1,0 +1,78 @@
+"""Observed sequences of items as they are stored: rows of user and item, (N, 2), those of a user in their order."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pymc_ep.distributions.counts import MOST
+from pymc_ep.exceptions import InvalidDataError
+
+__all__ = ["packed_sequences", "require_items"]
+
+
+def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bool = False) -> np.ndarray:
+    """Return rows of user and item, (N, 2), of sequences of items, one for each user.
+
+    Parameters
+    ----------
+    name : str
+        The observed variable, for messages.
+    observed : iterable of array_like of int, or SequenceTable
+        One array for each user, or what `pymc_ep.from_events` returned.
+    n_items : int, optional
+        Number of items, where it is known.
+    empty : bool
+        Whether a user may have no events.
+
+    Raises
+    ------
+    InvalidDataError
+        For users without events, numbers that are not whole, and items out of range.
+    """
+    sequences = getattr(observed, "sequences", observed)
+    if isinstance(sequences, Mapping | str) or not isinstance(sequences, Iterable):
+        raise InvalidDataError(
+            f"{name!r} takes sequences, one array of items for each user, and got a {type(sequences).__name__}; give a "
+            f"list of arrays, or from_events(frame, user, item, time)."
+        )
+    parts = [_whole(name, user, sequence) for user, sequence in enumerate(sequences)]
+    if not parts:
+        raise InvalidDataError(f"{name!r} has no sequences; observe those of at least one user.")
+    for user, items in enumerate(parts):
+        if not len(items) and not empty:
+            raise InvalidDataError(f"{name!r} has no events of user {user}; leave that user out.")
+        require_items(name, items, n_items, f" of user {user}")
+    users = np.repeat(np.arange(len(parts)), [len(items) for items in parts])
+    return np.stack([users, np.concatenate(parts)], axis=1)
+
+
+def require_items(name: str, items: np.ndarray, n_items: int | None, where: str = "") -> None:
+    """Raise for the first item out of range."""
+    bad = (items < 0) | (items >= (np.inf if n_items is None else n_items))
+    if bad.any():
+        k = int(np.argmax(bad))
+        end = "" if n_items is None else f" to {n_items - 1}, as n_items={n_items} says"
+        raise InvalidDataError(
+            f"{name!r} has the item {items[k]} at event {k}{where}, but items go from 0{end}; correct it, or raise "
+            f"n_items."
+        )
+
+
+def _whole(name: str, user: int, sequence: Any) -> np.ndarray:
+    """Return a user's items as integers; raise unless they are whole numbers in one row."""
+    items = np.asarray(sequence)
+    if items.ndim != 1 or (items.size and items.dtype.kind not in "iuf"):
+        held = f"the shape {items.shape}" if items.ndim != 1 else f"the type {items.dtype}"
+        raise InvalidDataError(
+            f"The sequence of user {user} in {name!r} has {held}; give one array of whole numbers, the positions of "
+            f"the items in their order, for each user. from_events makes these from labels."
+        )
+    doubles = items.astype(np.float64)
+    bad = ~(doubles == np.floor(doubles)) | (np.abs(doubles) > MOST)
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise InvalidDataError(
+            f"{name!r} has the item {items[k]} at event {k} of user {user}, which is no whole number; correct it."
+        )
+    return items.astype(np.int64)

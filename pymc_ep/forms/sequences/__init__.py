@@ -1,0 +1,1 @@
+"""Sequences of items by users, under a recurrent network."""

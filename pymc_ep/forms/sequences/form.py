@@ -1,0 +1,110 @@
+"""The form "sequences of items by users, under a recurrent network" (Ko, Maystre and Grossglauser 2016).
+
+    P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t; R_u, W),
+
+with recurrent matrices R of each user, or of all, inputs W and outputs V: points, with a Gaussian prior or none. The
+means of the matrices may be a variable that users share.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_ep.graphs.hyper_functions import LatentForm
+
+__all__ = ["SequenceGroup", "SequencesForm", "WeightPrior"]
+
+
+class WeightPrior(NamedTuple):
+    """Independent Gaussians of the entries of weights.
+
+    Attributes
+    ----------
+    name : str
+        The random variable.
+    stand_in : TensorVariable
+        Placeholder of its values in all graphs of the form.
+    mean, precision : TensorVariable
+        Constants that broadcast to the shape of the variable. The precision is zero without a prior.
+    """
+
+    name: str
+    stand_in: TensorVariable
+    mean: TensorVariable
+    precision: TensorVariable
+
+
+class SequenceGroup(NamedTuple):
+    """The observed sequences.
+
+    Attributes
+    ----------
+    name : str
+        The observed variable.
+    observed : TensorVariable, (N, 2)
+        Rows of user and item.
+    initial : TensorVariable, ()
+        Entries of the states before all events.
+    site : None
+        Sequences have no univariate site.
+    """
+
+    name: str
+    observed: TensorVariable
+    initial: TensorVariable
+    site: None = None
+
+
+@dataclass(frozen=True)
+class SequencesForm(LatentForm):
+    """Weights of the network and the sequences observed.
+
+    Attributes
+    ----------
+    recurrent, inputs, outputs : WeightPrior
+    shapes : tuple of TensorVariable
+        Shapes of these three, without the users where they share the matrices.
+    sequences : SequenceGroup
+    shared : WeightPrior, optional
+        Matrices about which those of the users lie.
+    deterministics : dict of str to TensorVariable
+        Functions of the weights.
+    ignored : tuple of str
+        Random variables of the model that no observed variable depends on.
+    """
+
+    recurrent: WeightPrior
+    inputs: WeightPrior
+    outputs: WeightPrior
+    shapes: tuple[TensorVariable, ...]
+    sequences: SequenceGroup
+    shared: WeightPrior | None = None
+    deterministics: dict[str, TensorVariable] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> tuple[WeightPrior, WeightPrior, WeightPrior]:
+        """The weights of the network."""
+        return self.recurrent, self.inputs, self.outputs
+
+    @property
+    def stand_ins(self) -> dict[str, TensorVariable]:
+        """Placeholders of all weights, by name."""
+        every = self.weights if self.shared is None else (*self.weights, self.shared)
+        return {one.name: one.stand_in for one in every}
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return tuple(self.stand_ins)
+
+    @property
+    def groups(self) -> tuple[SequenceGroup]:
+        """The observed variables."""
+        return (self.sequences,)
+
+    @property
+    def factors(self) -> tuple[SequenceGroup]:
+        """The factors of the model, which are those of the sequences."""
+        return self.groups

@@ -1,0 +1,93 @@
+"""Points of a trained recurrent network, in the place of a posterior, and what it predicts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pymc_ep.contracts.posterior import JointDraws, Moments
+from pymc_ep.forms.sequences.compiled import CompiledSequences
+from pymc_ep.kernels.recurrent import (
+    Scores,
+    Sequences,
+    Weights,
+    initial_states,
+    log_probabilities,
+    next_log_probabilities,
+)
+
+__all__ = ["SequencesPosterior"]
+
+
+@dataclass(frozen=True, eq=False)
+class SequencesPosterior:
+    """Weights of a `SequencesForm`, all of them points.
+
+    Attributes
+    ----------
+    form : CompiledSequences
+    weights : Weights
+        With one set of recurrent matrices where users share these.
+    shared : ndarray, (G, D, D)
+        Matrices about which those of the users lie; empty without any.
+    """
+
+    form: CompiledSequences
+    weights: Weights
+    shared: np.ndarray
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Hyperparameters, of which there are none."""
+        return np.zeros(0)
+
+    @property
+    def unknowns(self) -> int:
+        """Number of weights."""
+        return sum(table.size for table in self.weights) + self.shared.size
+
+    def hyper_moments(self) -> dict[str, Moments]:
+        """Return the moments of the hyperparameters, of which there are none."""
+        return {}
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the model's variables, by name and in doubles."""
+        form = self.form.form
+        recurrent, inputs, outputs = self.weights
+        tables = [recurrent[0] if self.form.pooled else recurrent, inputs, outputs]
+        out = {one.name: table.astype(float, copy=False) for one, table in zip(form.weights, tables)}
+        return out if form.shared is None else out | {form.shared.name: self.shared.astype(float, copy=False)}
+
+    def draws(
+        self, size: int, rng: np.random.Generator, *, log_likelihood: bool = False, budget: float = 0.0
+    ) -> JointDraws:
+        """Return draws that are all the same, without copies, optionally with the log probabilities of all events."""
+        values = {name: _repeated(value, size) for name, value in self.values().items()}
+        some = {name: value[:1] for name, value in values.items()}
+        found = self.form.evaluate(np.zeros((1, 0)), some)
+        values |= {name: _repeated(value[0], size) for name, value in found.items()}
+        if not log_likelihood:
+            return JointDraws(values, {})
+        sequences, order = self.form.sequences()
+        own = np.empty(len(order))
+        own[order] = self.scores(sequences).values
+        return JointDraws(values, {self.form.form.sequences.name: _repeated(own, size)})
+
+    def scores(self, sequences: Sequences, begins: np.ndarray | None = None) -> Scores:
+        """Return log probabilities of events from those at `begins` on, and the last states of all users."""
+        first = initial_states(len(sequences.lengths), self.weights, self.form.initial)
+        return log_probabilities(self.weights, sequences, first, begins)
+
+    @cached_property
+    def last_states(self) -> np.ndarray:
+        """States of all users after their observed events, (U, D)."""
+        sequences, _ = self.form.sequences()
+        return self.scores(sequences, sequences.lengths).last
+
+    def next_log_probabilities(self, users: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users, (k, I)."""
+        return next_log_probabilities(self.weights, self.last_states[users])
+
+
+def _repeated(value: np.ndarray, size: int) -> np.ndarray:
+    return np.broadcast_to(value, (size, *value.shape))

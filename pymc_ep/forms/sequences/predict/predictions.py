@@ -1,0 +1,139 @@
+"""Predictive probabilities of events that follow the observed sequences."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.distributions.sequence_data import packed_sequences
+from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
+from pymc_ep.forms.sequences.form import SequencesForm
+from pymc_ep.forms.sequences.posterior import SequencesPosterior
+from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
+from pymc_ep.kernels.recurrent import Sequences
+from pymc_ep.results.container import model_dims
+from pymc_ep.results.row_labels import numbered_rows, row_labels
+
+__all__ = ["SequencePredictions"]
+
+
+class SequencePredictions:
+    """Predictions of a trained network; see `pymc_ep.forms.registry` and `pymc_ep.contracts.sequences`."""
+
+    @staticmethod
+    def rebuild(idata: Container, model: pm.Model) -> SequencesPosterior:
+        """Return the points of a fit; raise a ValueError unless it is one of the present model."""
+        return sequences_posterior(idata, model)
+
+    @staticmethod
+    def dims(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, str]:
+        """Return the dims of users and items; users that share their matrices have the dim ``"user"``."""
+        form = posterior.form.form
+        user = "user" if posterior.form.pooled else model_dims(model, form.recurrent.name)[0]
+        return user, model_dims(model, form.outputs.name)[0]
+
+    @staticmethod
+    def sizes(posterior: SequencesPosterior) -> tuple[int, int]:
+        """Return the numbers of users and items."""
+        return len(posterior.last_states), posterior.form.n_items
+
+    @staticmethod
+    def next_log_probabilities(posterior: SequencesPosterior, users: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users, (k, I)."""
+        return posterior.next_log_probabilities(users)
+
+    @staticmethod
+    def log_predictive(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Return the log probability of each event, (n,), that follows those observed of its user.
+
+        Parameters
+        ----------
+        model : pymc.Model
+        posterior : SequencesPosterior
+        data : mapping of str to sequences
+            By the name of the observed variable: a list of arrays of items, one for each user, or a mapping of some
+            users, by label or position, to theirs.
+
+        Raises
+        ------
+        InvalidDataError
+            For items out of range and another number of users.
+
+        Warns
+        -----
+        UserWarning
+            Says how many events have items that were never observed, whose weights are those that they started from.
+        """
+        name = posterior.form.form.sequences.name
+        if list(data) != [name]:
+            raise UnsupportedModelError(f"The model's sequences are {name!r}; continue these, not {', '.join(data)}.")
+        user, item = SequencePredictions.dims(model, posterior)
+        n_users, n_items = SequencePredictions.sizes(posterior)
+        users, items = _continuations(model, name, data[name], user, n_users, n_items)
+        before, _ = posterior.form.sequences()
+        both, order = Sequences.of_rows(
+            np.append(np.repeat(np.arange(n_users), before.lengths), users), np.append(before.items, items), n_users
+        )
+        values = np.empty(len(items))
+        # Events that follow come last, so that they are in the order of their rows.
+        values[order[order >= len(before.items)] - len(before.items)] = posterior.scores(both, before.lengths).values
+        seen = np.isin(items, before.items)
+        if not seen.all():
+            warnings.warn(
+                f"{int((~seen).sum())} of {len(seen)} events of {name!r} have items that were never observed, whose "
+                f"weights are those that they started from; {name + '_item_seen'!r} tells which.",
+                UserWarning,
+                stacklevel=4,
+            )
+        dim = f"{name}_event"
+        labels = {user: row_labels(model, user, n_users)[users], item: row_labels(model, item, n_items)[items]}
+        coords = {f"{name}_{what}": (dim, own) for what, own in zip(("user", "item"), labels.values())}
+        coords[f"{name}_item_seen"] = (dim, seen)
+        return xr.Dataset(
+            {name: ((dim,), values)},
+            coords=coords,
+            attrs={"log_predictive_is": "log p(item | the user's items before)"},
+        )
+
+    @staticmethod
+    def transforms(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
+        """Refuse: items have no order, so that events have no probability integral transform."""
+        raise UnsupportedModelError(
+            f"Items such as those of {posterior.form.form.sequences.name!r} have no order, and so no probability "
+            f"integral transform; compare log_predictive of later events."
+        )
+
+    @staticmethod
+    def no_cumulants(form: SequencesForm) -> str:
+        """Return the reason why tilted distributions have no cumulants here."""
+        return f"the sequences of {form.sequences.name!r} have no univariate sites"
+
+    @staticmethod
+    def remark(form: SequencesForm) -> str:
+        """Return the reason why there are no Gaussian predictions, and the alternatives."""
+        return (
+            f"{form.sequences.name!r} are sequences of items, which have no Gaussian predictions and no sites; use "
+            f"next_items, log_predictive of later events, or the weights in the group 'posterior_mode'."
+        )
+
+
+def _continuations(
+    model: pm.Model, name: str, given: Any, user: str, n_users: int, n_items: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return users and items of the events that follow, (n,) each."""
+    if isinstance(given, Mapping):
+        numbers, _ = numbered_rows(model, user, list(given), n_users, f"{name!r} by {user}")
+        rows = packed_sequences(name, list(given.values()), n_items, empty=True)
+        return numbers[rows[:, 0]], rows[:, 1]
+    rows = packed_sequences(name, given, n_items, empty=True)
+    found = len(getattr(given, "sequences", given))
+    if found != n_users:
+        raise InvalidDataError(
+            f"{name!r} is continued by {found} sequences, and there are {n_users} users; give each user one, which may "
+            f"be empty, or a mapping of some users to theirs."
+        )
+    return rows[:, 0], rows[:, 1]

@@ -1,0 +1,32 @@
+"""The collaborative recurrent network: log probabilities of sequences and their gradient, in NumPy and JAX."""
+
+from pymc_ep.kernels.recurrent.body import (
+    CELLS,
+    Weights,
+    Window,
+    window_gradient,
+)
+from pymc_ep.kernels.recurrent.op import initial_states, sequence_logp
+from pymc_ep.kernels.recurrent.sequences import (
+    Scores,
+    Sequences,
+    log_probabilities,
+    longest_first,
+    next_log_probabilities,
+    window_of,
+)
+
+__all__ = [
+    "CELLS",
+    "Scores",
+    "Sequences",
+    "Weights",
+    "Window",
+    "initial_states",
+    "log_probabilities",
+    "longest_first",
+    "next_log_probabilities",
+    "sequence_logp",
+    "window_gradient",
+    "window_of",
+]

@@ -1,0 +1,128 @@
+"""JAX body of recurrent networks: gradients of windows on a grid of times and users; and the Ops as calls to the host.
+
+A graph has sequences of any lengths, which JAX cannot trace: there the Ops run the NumPy body.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
+from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
+
+__all__ = ["Grid", "grid_gradient", "grid_of"]
+
+_LEAST_EVENTS = 64
+"""Smallest padded number of events; others are doubled from here, so that few shapes are compiled."""
+
+
+class Grid(NamedTuple):
+    """Events of a window at places of a grid of T times and P users, n of them padded to m.
+
+    Attributes
+    ----------
+    items : ndarray of int, (T, P)
+        Zero at places without an event.
+    there : ndarray of bool, (T, P)
+    kept : ndarray, (T, P, D) or ()
+        Dropout; one without.
+    places : ndarray of int, (m,)
+        Places of the events in the ravelled grid.
+    valid : ndarray, (m,)
+        One for each event, zero for padding.
+    """
+
+    items: np.ndarray
+    there: np.ndarray
+    kept: np.ndarray
+    places: np.ndarray
+    valid: np.ndarray
+
+
+def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None, dtype: np.dtype) -> Grid:
+    """Return the grid of a window of at most so many times and users."""
+    n = len(window.items)
+    times = np.repeat(np.arange(len(window.counts)), window.counts)
+    there, items = np.zeros((n_times, n_users), dtype=bool), np.zeros((n_times, n_users), dtype=np.int32)
+    there[times, window.users], items[times, window.users] = True, window.items
+    factors = np.ones((), dtype=dtype)
+    if kept is not None:
+        factors = np.zeros((n_times, n_users, kept.shape[1]), dtype=dtype)
+        factors[times, window.users] = kept
+    m = _LEAST_EVENTS
+    while m < n:
+        m *= 2
+    places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
+    places[:n], valid[:n] = times * n_users + window.users, 1.0
+    return Grid(items, there, factors, places, valid)
+
+
+def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
+    """Return the sum of the log probabilities of a window, the states after it, (P, D), and the gradient of the sum.
+
+    `weights` have the recurrent matrices of the P users, or one set.
+    """
+    (total, last), gradient = jax.value_and_grad(_total, has_aux=True)(weights, grid, first)
+    return total, last, gradient
+
+
+def _total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        item, there = event
+        return jnp.where(there[:, None], _cell(weights, item, h), h), h
+
+    last, states = lax.scan(step, first, (grid.items, grid.there))
+    seen = (states * grid.kept).reshape(-1, first.shape[1])[grid.places]
+    return _log_softmax(weights.outputs, seen, grid.items.ravel()[grid.places], grid.valid), last
+
+
+def _cell(weights: Weights, items: jax.Array, h: jax.Array) -> jax.Array:
+    """Return the states after items, (P,), given those before, (P, D)."""
+    x = weights.inputs[items]
+    if x.shape[1] == 1:
+        return jnp.tanh(x[:, 0] + _products(weights.recurrent, h)[:, 0])
+    gates = jax.nn.sigmoid(x[:, 1:] + _products(weights.recurrent[:, 1:], h))
+    w, r = gates[:, 0], gates[:, 1]
+    return h + w * (jnp.tanh(x[:, 0] + _products(weights.recurrent[:, :1], r * h)[:, 0]) - h)
+
+
+def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
+    shared = len(matrices) == 1
+    return jnp.einsum("gde,ne->ngd" if shared else "ngde,ne->ngd", matrices[0] if shared else matrices, h)
+
+
+def _log_softmax(outputs: jax.Array, states: jax.Array, items: jax.Array, valid: jax.Array) -> jax.Array:
+    """Return the sum of log probabilities, in blocks of events whose logits are computed again for the gradient."""
+    rows = 1
+    while 2 * rows * len(outputs) <= BLOCK and 2 * rows <= len(items):
+        rows *= 2
+
+    @jax.checkpoint
+    def block(part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        h, own, counted = part
+        logits = h @ outputs.T
+        found = jnp.take_along_axis(logits, own[:, None], axis=1)[:, 0]
+        return (counted * (found - jax.nn.logsumexp(logits, axis=1))).sum()
+
+    parts = (states.reshape(-1, rows, states.shape[1]), items.reshape(-1, rows), valid.reshape(-1, rows))
+    return lax.map(block, parts).sum()
+
+
+@jax_funcify.register(SequenceLogp)
+@jax_funcify.register(SequenceGradient)
+def jax_sequences(op: SequenceLogp | SequenceGradient, **kwargs: object) -> Callable[..., Any]:
+    """Return a function that calls back to the host; gradients are graphs of these Ops, and JAX needs none."""
+    gradient = isinstance(op, SequenceGradient)
+
+    def call(*inputs: jax.Array) -> Any:
+        doubles = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
+        shapes: Any = Weights(*(doubles(one.shape) for one in inputs[2:5])) if gradient else doubles(inputs[0].shape)
+        return jax.pure_callback(op.evaluate, shapes, *inputs, vmap_method="sequential")
+
+    return call

@@ -1,0 +1,116 @@
+"""Op of the log probabilities of sequences under the collaborative recurrent network, with its gradient."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType, grad_undefined
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.kernels.recurrent.body import Weights
+from pymc_ep.kernels.recurrent.sequences import Sequences, log_probabilities, sum_gradient
+
+__all__ = ["SequenceGradient", "SequenceLogp", "initial_states", "sequence_logp"]
+
+_INPUTS = (("int64", 1), ("int64", 1), ("float64", 4), ("float64", 3), ("float64", 2), ("float64", 0))
+"""Types and numbers of dimensions: users and items of the events, weights, and the entries of initial states."""
+
+
+class SequenceLogp(Op):
+    """Log probability of each event, (n,), given those of its user before it.
+
+    Inputs are users and items of the events, (n,) each, those of a user in their order; recurrent matrices,
+    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); and the number in all entries of the initial states.
+    """
+
+    __props__ = ()
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Return the node; inputs are cast to their types."""
+        cast = [pt.as_tensor_variable(value).astype(dtype) for value, (dtype, _) in zip(inputs, _INPUTS, strict=True)]
+        return Apply(self, cast, [pt.dvector("log_probabilities")])
+
+    def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
+        """Return the shape of the output; the older stack's first argument, the graph, is not needed."""
+        return [args[-1][0]]
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate on the host."""
+        output_storage[0][0] = self.evaluate(*inputs)
+
+    @staticmethod
+    def evaluate(users: np.ndarray, items: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+        """Return the log probabilities, (n,)."""
+        weights, sequences, order, first = _arranged(users, items, *parameters)
+        out = np.empty(len(users))
+        out[order] = log_probabilities(weights, sequences, first).values
+        return out
+
+    def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """Return the gradient in the weights; there are no second derivatives."""
+        found = SequenceGradient()(*inputs, cotangents[0])
+        why = "the initial state of a recurrent network is a constant"
+        return [DisconnectedType()(), DisconnectedType()(), *found, grad_undefined(self, 5, inputs[5], why)]
+
+    L_op = pullback
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """Return that users and items have no gradient."""
+        return [[False], [False], [True], [True], [True], [True]]
+
+
+class SequenceGradient(Op):
+    """Gradient, in the network's weights, of a sum of the outputs of `SequenceLogp`; inputs are its own and factors."""
+
+    __props__ = ()
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Return the node."""
+        *own, cotangents = map(pt.as_tensor_variable, inputs)
+        return Apply(self, [*own, cotangents.astype("float64")], [own[k].type() for k in (2, 3, 4)])
+
+    def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
+        """Return the shapes of the weights."""
+        return list(args[-1][2:5])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate on the host."""
+        for storage, value in zip(output_storage, self.evaluate(*inputs)):
+            storage[0] = value
+
+    @staticmethod
+    def evaluate(users: np.ndarray, items: np.ndarray, *rest: np.ndarray) -> Weights:
+        """Return the gradient."""
+        *parameters, cotangents = rest
+        weights, sequences, order, first = _arranged(users, items, *parameters)
+        return sum_gradient(weights, sequences, first, np.asarray(cotangents)[order])
+
+
+def _arranged(
+    users: np.ndarray, items: np.ndarray, recurrent: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, initial: Any
+) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
+    """Return weights, sequences, the row of each of their events, and the states before them."""
+    # Inputs may be arrays of JAX.
+    users, items, *arrays = map(np.asarray, (users, items, recurrent, inputs, outputs))
+    weights = Weights(*arrays)
+    n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
+    for what, index, n in (("user", users, n_users), ("item", items, len(weights.outputs))):
+        bad = (index < 0) | (index >= n)
+        if bad.any():
+            k = int(np.argmax(bad))
+            raise InvalidDataError(
+                f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}."
+            )
+    sequences, order = Sequences.of_rows(users, items, n_users)
+    return weights, sequences, order, initial_states(n_users, weights, float(initial))
+
+
+def initial_states(n_users: int, weights: Weights, initial: float) -> np.ndarray:
+    """Return the states of users before all events, (U, D)."""
+    return np.full((n_users, weights.outputs.shape[1]), initial, dtype=weights.outputs.dtype)
+
+
+sequence_logp = SequenceLogp()

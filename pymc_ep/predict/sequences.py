@@ -1,0 +1,84 @@
+"""The items that follow the sequences of users."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_ep.compat import Container
+from pymc_ep.concurrency import one_at_a_time
+from pymc_ep.engines.options import check_whole
+from pymc_ep.exceptions import UnsupportedModelError
+from pymc_ep.forms import compiled_form, entry_of
+from pymc_ep.forms.registry import solved_by
+from pymc_ep.results import fit_method, settings
+from pymc_ep.results.row_labels import numbered_rows, row_labels
+
+__all__ = ["next_items"]
+
+_NUMBERS = 2**22
+"""Largest number of probabilities of a chunk of users, 32 MiB."""
+
+
+@one_at_a_time
+def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, **user: Any) -> xr.Dataset:
+    """Return the items that are most probable as the next one of given users, after all that was observed of them.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of `pymc_ep.fit` of a model with a `CollaborativeRNN`, also one read back from disk.
+    model : pymc.Model, optional
+        The fitted model; by default that of the context.
+    n : int
+        Number of items; as many as there are give the whole distribution.
+    **user
+        The dim of the users with a label or position, or a list of these, as in ``user=7``. Users that share their
+        matrices are always called ``user``.
+
+    Returns
+    -------
+    xarray.Dataset
+        By user and ``rank``, the most probable first: labels of the items, under the name of their dim, and
+        ``probability``.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no sequences.
+    ValueError
+        For unknown users, and more items than there are.
+    """
+    check_whole("n", n)
+    model = pm.modelcontext(model)
+    predictions = None
+    if any(entry.sequence_predictions is not None for entry in solved_by(fit_method(idata))):
+        predictions = entry_of(compiled_form(model, settings(idata)["latent"]).form).sequence_predictions
+    if predictions is None:
+        raise UnsupportedModelError(
+            f"next_items takes fits of models with a CollaborativeRNN, but this is a fit by {fit_method(idata)!r} of "
+            f"another model."
+        )
+    posterior = predictions.rebuild(idata, model)
+    (dim, item), (n_users, n_items) = predictions.dims(model, posterior), predictions.sizes(posterior)
+    if list(user) != [dim]:
+        raise ValueError(f"next_items takes users by {dim}=, and got {', '.join(user) or 'none'}.")
+    if n > n_items:
+        raise ValueError(f"n={n}, but there are {n_items} items; lower n.")
+    users, labels = numbered_rows(model, dim, user[dim], n_users, f"{dim}=")
+    step, found = max(1, _NUMBERS // n_items), []
+    for own in (users[begin : begin + step] for begin in range(0, len(users), step)):
+        log_p = predictions.next_log_probabilities(posterior, own)
+        best = np.argpartition(-log_p, n - 1, axis=1)[:, :n]
+        values = np.take_along_axis(log_p, best, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        found.append([np.take_along_axis(part, order, axis=1) for part in (best, values)])
+    items, values = (np.concatenate(parts) for parts in zip(*found))
+    return xr.Dataset(
+        {
+            item: ((dim, "rank"), row_labels(model, item, n_items)[items]),
+            "probability": ((dim, "rank"), np.exp(values)),
+        },
+        coords={dim: labels, "rank": 1 + np.arange(n)},
+    )

@@ -1,0 +1,128 @@
+"""Sequences as they are given and stored, their draws, and what is refused before anything is fitted."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.distributions.collaborative_rnn import CollaborativeRNNRV
+from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, log_probabilities
+
+
+def stored(model, name="y"):
+    return model.rvs_to_values[model[name]].eval()
+
+
+def test_sequences_are_stored_in_rows_of_user_and_item():
+    frame = pd.DataFrame({"user": [1, 0, 1], "item": ["b", "a", "a"], "time": [2, 1, 1]})
+    expected = [[0, 0], [1, 0], [1, 1]]
+    givens = [[0], [0, 1]], [np.array([0.0]), pd.Series([0, 1])], pmep.from_events(frame, "user", "item", "time")
+    for given in givens:
+        with pm.Model() as model:
+            pmep.CollaborativeRNN("y", n_items=2, hidden=2, observed=given)
+        np.testing.assert_array_equal(stored(model), expected)
+    with pm.Model() as model:
+        rows = pm.Data("rows", np.array(expected))
+        pmep.CollaborativeRNN("y", n_items=2, n_users=2, hidden=2, observed=rows)
+    np.testing.assert_array_equal(stored(model), expected)
+
+
+def test_weights_have_dims_and_priors():
+    with pm.Model(coords={"item": list("abc"), "person": ["x", "y"]}) as model:
+        prior = {"recurrent": pm.Normal.dist(0, 2), "inputs": pm.Normal.dist(1, 3)}
+        pmep.CollaborativeRNN("y", hidden=2, user="person", observed=[[0, 1], [2]], **prior)
+    shapes = {rv.name: tuple(rv.shape.eval()) for rv in model.free_RVs}
+    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2)}
+    assert model.named_vars_to_dims["y_recurrent"] == ("person", "y_gate", "y_unit", "y_earlier_unit")
+    assert model.named_vars_to_dims["y_output"] == ("item", "y_unit")
+    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV", "NormalRV", "FlatRV"]
+    assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
+
+
+@pytest.mark.parametrize(("cell", "mode"), [("gru", None), ("gru", "FAST_COMPILE"), ("tanh", "FAST_COMPILE")])
+def test_draws_have_the_probabilities_of_the_density(cell, mode):
+    """Frequencies of all pairs of two events of two users, in the default mode and in NumPy."""
+    rng, gates, n = np.random.default_rng(0), len(CELLS[cell]), 4000
+    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3))]
+    users = np.repeat([0, 1], [2, 1])
+    rv = pmep.CollaborativeRNN.dist(*weights, users=users, initial=0.4)
+    drawn = pm.draw(rv, n, random_seed=2, mode=mode)
+    assert drawn.shape == (n, 3, 2) and (drawn[:, :, 0] == users).all()
+    for items in np.ndindex(2, 2, 2):
+        data, first = Sequences(np.array(items), np.array([0, 2, 3])), np.full((2, 3), 0.4)
+        p = np.exp(log_probabilities(Weights(*weights), data, first).values.sum())
+        share = (drawn[:, :, 1] == items).all(axis=1).mean()
+        assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / n)
+
+
+def test_draws_of_many_parameters():
+    rng = np.random.default_rng(1)
+    parts = rng.normal(size=(5, 1, 1, 2, 2)), rng.normal(size=(4, 1, 2)), rng.normal(size=(4, 2)), np.array(0.1)
+    drawn = CollaborativeRNNRV.rng_fn(rng, *parts, np.array([0, 0, 1]), None)
+    assert drawn.shape == (5, 3, 2) and drawn[:, :, 1].max() < 4
+
+
+def test_prior_predictive_of_given_lengths():
+    with pm.Model() as model:
+        prior = pm.Normal.dist(0, 1)
+        weights = {"recurrent": prior, "inputs": prior, "outputs": prior}
+        pmep.CollaborativeRNN("y", n_items=5, hidden=2, lengths=[3, 1], cell="tanh", **weights)
+    drawn = pm.draw(model["y"], 20, random_seed=1, mode="FAST_COMPILE")
+    assert drawn.shape == (20, 4, 2) and drawn[0, :, 0].tolist() == [0, 0, 0, 1]
+    assert drawn[:, :, 1].min() >= 0 and drawn[:, :, 1].max() == 4
+
+
+@pytest.mark.parametrize(
+    ("observed", "message"),
+    [
+        ([[0, 1], []], "'y' has no events of user 1; leave that user out"),
+        (
+            [[0, 1], [0, 4]],
+            "the item 4 at event 1 of user 1, but items go from 0 to 3, as n_items=4 says; .*raise n_items",
+        ),
+        ([[0, -1]], "the item -1 at event 1 of user 0"),
+        ([[0, 1.5]], r"the item 1\.5 at event 1 of user 0, which is no whole number"),
+        ([[0, np.nan]], "the item nan at event 1 of user 0"),
+        ([["a"]], "The sequence of user 0 in 'y' has the type <U1; .*from_events makes these from labels"),
+        ([[[0, 1]]], r"has the shape \(1, 2\); give one array"),
+        ([], "'y' has no sequences"),
+        ({0: [1]}, "got a dict; give a list of arrays, or from_events"),
+        (7, "got a int; give a list"),
+    ],
+)
+def test_bad_sequences(observed, message):
+    with pm.Model(), pytest.raises(pmep.InvalidDataError, match=message):
+        pmep.CollaborativeRNN("y", n_items=4, hidden=2, observed=observed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": "lstm"}, "cell='lstm' of 'y' must be 'tanh' or 'gru'"),
+        ({"hidden": 0}, "hidden=0 of 'y' must be a whole number"),
+        ({"n_items": 3}, "3 items by n_items=3, and 4 by the dim 'item'"),
+        ({"n_users": 3}, "3 users by n_users=3, and 2 by the observations"),
+        ({"spread": 0}, "spread=0 of 'y' must be a positive number"),
+        ({"spread": 1.0, "pooled": True}, "spread=1.0 and pooled=True, of which one alone"),
+        ({"initial": np.inf}, "initial=inf of 'y' must be a finite number"),
+        ({"inputs": 3.0}, "The prior of 'y_input' is a float; give a distribution"),
+        ({"outputs": np.zeros(3)}, "The prior of 'y_output' is a ndarray; give a distribution"),
+    ],
+)
+def test_bad_architectures(options, message):
+    with pm.Model(coords={"item": list("abcd")}), pytest.raises(ValueError, match=message):
+        pmep.CollaborativeRNN("y", **{"hidden": 2, "observed": [[0, 1], [2]], **options})
+
+
+def test_unknown_numbers_and_wrong_shapes():
+    with pm.Model(), pytest.raises(pmep.InvalidDataError, match="unknown number of items; give n_items="):
+        pmep.CollaborativeRNN("y", hidden=2, observed=[[0, 1]])
+    with pm.Model(), pytest.raises(pmep.InvalidDataError, match="unknown number of users; give n_users="):
+        pmep.CollaborativeRNN("y", n_items=3, hidden=2)
+    with pm.Model():
+        outputs = pm.Normal("v", 0, 1, shape=(3, 2))
+        with pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
+            pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
+    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2 dimensions"):
+        pmep.CollaborativeRNN.dist(np.zeros((2, 2)), np.zeros((3, 1, 2)), np.zeros((3, 2)), users=[0])

@@ -1,0 +1,216 @@
+"""Log probabilities of sequences and their gradients, against plain loops over events and finite differences."""
+
+import tracemalloc
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.compat import c_mode
+from pymc_ep.exceptions import InvalidDataError
+from pymc_ep.kernels.recurrent import (
+    CELLS,
+    Sequences,
+    Weights,
+    body,
+    log_probabilities,
+    longest_first,
+    sequence_logp,
+    sequences,
+    window_gradient,
+    window_of,
+)
+
+N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
+KINDS = [(cell, pooled) for cell in CELLS for pooled in (False, True)]
+every_kind = pytest.mark.parametrize(("cell", "pooled"), KINDS)
+
+
+def weights_of(cell, pooled, seed=0):
+    rng, gates = np.random.default_rng(seed), len(CELLS[cell])
+    n = 1 if pooled else len(LENGTHS)
+    return Weights(*(rng.normal(size=s) for s in ((n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH))))
+
+
+def data(seed=1):
+    rng = np.random.default_rng(seed)
+    return Sequences(rng.integers(0, N_ITEMS, LENGTHS.sum()), np.append(0, np.cumsum(LENGTHS)))
+
+
+def first_states(seed=2):
+    return 0.3 * np.random.default_rng(seed).normal(size=(len(LENGTHS), WIDTH))
+
+
+def by_loops(weights, sequences, first, kept=None):
+    """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151)."""
+    recurrent, inputs, outputs = weights
+    out = []
+    for u, (begin, end) in enumerate(zip(sequences.ends, sequences.ends[1:])):
+        h, R = first[u], recurrent[0 if len(recurrent) == 1 else u]
+        for k in range(begin, end):
+            y = sequences.items[k]
+            z = outputs @ (h if kept is None else h * kept[k])
+            out.append(z[y] - np.log(np.exp(z).sum()))
+            if len(R) == 1:
+                h = np.tanh(R[0] @ h + inputs[y, 0])
+            else:
+                w, r = (1 / (1 + np.exp(-(R[g] @ h + inputs[y, g]))) for g in (1, 2))
+                h = (1 - w) * h + w * np.tanh(R[0] @ (r * h) + inputs[y, 0])
+    return np.array(out)
+
+
+def differences(function, weights, step=1e-6):
+    """Central differences of a function of weights in all entries."""
+    found = Weights(*map(np.zeros_like, weights))
+    for table, out in zip(weights, found):
+        for index in np.ndindex(*table.shape):
+            ends = []
+            for sign in (1, -1):
+                table[index] += sign * step
+                ends.append(function(weights))
+                table[index] -= sign * step
+            out[index] = (ends[0] - ends[1]) / (2 * step)
+    return found
+
+
+def whole_window():
+    users = longest_first(LENGTHS, np.arange(len(LENGTHS)))
+    return users, *window_of(data(), LENGTHS, users, 0, 100)
+
+
+@every_kind
+def test_log_probabilities_are_those_of_loops(cell, pooled, monkeypatch):
+    weights, first = weights_of(cell, pooled), first_states()
+    expected = by_loops(weights, data(), first)
+    np.testing.assert_allclose(log_probabilities(weights, data(), first).values, expected, rtol=1e-12)
+    monkeypatch.setattr(body, "BLOCK", 3)  # an event at a time
+    monkeypatch.setattr(sequences, "_TIMES", 2)  # states are carried
+    monkeypatch.setattr(sequences, "_EVENTS", 6)  # groups of users
+    found = log_probabilities(weights, data(), first)
+    np.testing.assert_allclose(found.values, expected, rtol=1e-12)
+    begins = LENGTHS // 2
+    late = np.concatenate([np.arange(n) >= b for n, b in zip(LENGTHS, begins)])
+    np.testing.assert_allclose(log_probabilities(weights, data(), first, begins).values, expected[late], rtol=1e-12)
+    np.testing.assert_allclose(log_probabilities(weights, data(), first, LENGTHS).last, found.last, rtol=1e-12)
+
+
+def test_no_array_of_all_events_and_items_is_held():
+    """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
+    rng = np.random.default_rng(0)
+    outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
+    tracemalloc.start()
+    body.log_softmax(outputs, states, items, np.ones(3_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * 8 * body.BLOCK
+
+
+@every_kind
+def test_gradients_of_a_window_are_differences(cell, pooled):
+    users, window, places = whole_window()
+    weights, first, rng = weights_of(cell, pooled), first_states(), np.random.default_rng(3)
+    own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
+    kept, factors = (rng.random((len(places), WIDTH)) < 0.7) / 0.7, rng.normal(size=len(places))
+
+    def total(weights):
+        in_order, factors_in_order = np.empty_like(kept), np.empty_like(factors)
+        in_order[places], factors_in_order[places] = kept, factors
+        unsorted = weights if pooled else weights._replace(recurrent=weights.recurrent[np.argsort(users)])
+        return by_loops(unsorted, data(), first, in_order) @ factors_in_order
+
+    found = window_gradient(own, window, first[users], kept, factors)
+    inputs = np.zeros_like(weights.inputs)
+    inputs[found.gradient.items] = found.gradient.inputs
+    expected = differences(total, Weights(*(table.copy() for table in own)))
+    for table, other in zip((found.gradient.recurrent, inputs, found.gradient.outputs), expected):
+        np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
+
+
+@every_kind
+def test_users_together_are_users_alone(cell, pooled):
+    users, window, places = whole_window()
+    weights, first = weights_of(cell, pooled), first_states()
+    own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
+    together = window_gradient(own, window, first[users])
+    recurrent, inputs, outputs = (np.zeros_like(table) for table in own)
+    for k, u in enumerate(users):
+        alone, its_places = window_of(data(), LENGTHS, np.array([u]), 0, 100)
+        part = weights if pooled else weights._replace(recurrent=weights.recurrent[[u]])
+        found = window_gradient(part, alone, first[[u]])
+        np.testing.assert_allclose(found.values, together.values[np.isin(places, its_places)], rtol=1e-12)
+        np.testing.assert_allclose(found.last[0], together.last[k], rtol=1e-12)
+        recurrent[0 if pooled else k] += found.gradient.recurrent[0]
+        inputs[found.gradient.items] += found.gradient.inputs
+        outputs += found.gradient.outputs
+    np.testing.assert_allclose(together.gradient.recurrent, recurrent, atol=1e-12)
+    np.testing.assert_allclose(together.gradient.inputs, inputs[together.gradient.items], atol=1e-12)
+    np.testing.assert_allclose(together.gradient.outputs, outputs, atol=1e-12)
+
+
+def test_an_item_does_not_predict_itself():
+    """The state of an event is that before it: as an input it changes only what is later in its sequence."""
+    weights, first = weights_of("gru", False), first_states()
+    before = log_probabilities(weights, data(), first).values
+    for k in (2, 7, 12):
+        items = data().items.copy()
+        items[k] = (items[k] + 1) % N_ITEMS
+        after = log_probabilities(weights, data()._replace(items=items), first).values
+        user = np.searchsorted(data().ends, k, side="right") - 1
+        h = np.delete(np.arange(len(items)), k)
+        same = (h < k) | (h >= data().ends[user + 1])
+        np.testing.assert_array_equal(after[h[same]], before[h[same]])
+
+
+@pytest.mark.parametrize("mode", [c_mode(), "NUMBA", "JAX", "FAST_COMPILE"])
+def test_op_in_graphs(mode):
+    """Rows of users in any order; the gradient of a weighted sum; every mode."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    weights, sequences = weights_of("gru", False), data()
+    rng = np.random.default_rng(4)
+    users = rng.permutation(np.repeat(np.arange(len(LENGTHS)), LENGTHS))
+    items, order = np.empty_like(users), np.argsort(users, kind="stable")
+    items[order] = sequences.items
+    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix()]
+    factors = rng.normal(size=len(users))
+    values = sequence_logp(users, items, *graphs, 0.1)
+    function = pytensor.function(graphs, [values, *pt.grad((values * factors).sum(), graphs)], mode=mode)
+    found, *gradient = function(*weights)
+    first = np.full((len(LENGTHS), WIDTH), 0.1)
+    np.testing.assert_allclose(found[order], by_loops(weights, sequences, first), rtol=1e-12)
+    expected = differences(lambda weights: by_loops(weights, sequences, first) @ factors[order], weights)
+    for table, other in zip(gradient, expected):
+        np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
+
+
+def test_op_refuses_what_is_out_of_range():
+    weights = weights_of("tanh", False)
+    for users, items, message in (([0, 4], [0, 1], "user 4 at row 1"), ([0, 1], [7, 1], "item 7 at row 0")):
+        with pytest.raises(InvalidDataError, match=message):
+            pytensor.function([], sequence_logp(np.array(users), np.array(items), *weights, 0.1), mode="FAST_COMPILE")()
+
+
+def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
+    with pm.Model() as model:
+        R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
+        W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
+        pmep.CollaborativeRNN(
+            "y", n_items=4, hidden=3, cell="tanh", recurrent=R, inputs=W, outputs=V, observed=[[0, 1], [3]]
+        )
+    rng = np.random.default_rng(5)
+    point = {name: rng.normal(size=value.shape) for name, value in model.initial_point().items()}
+    gradient = model.compile_dlogp(mode="FAST_COMPILE")(point)
+    logp, step = model.compile_logp(mode="FAST_COMPILE"), 1e-6
+    flat = np.concatenate([np.ravel(point[rv.name]) for rv in model.free_RVs])
+    for k in rng.integers(0, len(flat), 10):
+        ends = []
+        for sign in (1, -1):
+            moved = flat.copy()
+            moved[k] += sign * step
+            parts = np.split(moved, np.cumsum([point[rv.name].size for rv in model.free_RVs])[:-1])
+            shaped = {rv.name: p.reshape(point[rv.name].shape) for rv, p in zip(model.free_RVs, parts)}
+            ends.append(float(logp(shaped)))
+        np.testing.assert_allclose(gradient[k], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-7)
