@@ -119,21 +119,26 @@ class CompiledLatentGaussian(SiteFunctions):
             return design.root_cotangents(np.asarray(array), self._maps.roots)
         return [self._maps.varying_cotangent(array) if self._factored else array]
 
-    def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
-        """Return arrays that functions of rows take as `known`, where they share a covariance that is dear."""
+    def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
+        """Return arrays that functions of rows take as `known`, where they share a covariance that is dear.
+
+        They are those of predictors and some variables, by default of all variables and the noise.
+        """
         if self.solver.prior is FactorPrior:
             return NOTHING
 
         def build() -> tuple[Callable[..., Any], dict[Hashable, int]]:
+            asked = self.form.affine if variables is None else variables
             graphs: dict[Hashable, list[TensorVariable]] = {
                 "predictors": self._predictor_graphs(),
-                self.form.affine: self._moment_graphs(self.form.affine),
-                "noise": self._noise_graphs(),
+                asked: self._moment_graphs(asked),
             }
+            if variables is None:
+                graphs["noise"] = self._noise_graphs()
             sizes = {name: len(own) for name, own in graphs.items()}
             return self._function_of_rows([graph for own in graphs.values() for graph in own]), sizes
 
-        function, sizes = self._for_solver("joint", build)
+        function, sizes = self._for_solver(("joint", variables), build)
         parts = iter(self._of_rows(function, thetas))
         return {name: [next(parts) for _ in range(size)] for name, size in sizes.items()}
 

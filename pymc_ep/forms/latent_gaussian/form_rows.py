@@ -27,20 +27,23 @@ class FormRows:
         self._form = form
         self.thetas = thetas
         self._affine: dict[tuple[AffineVariable, ...] | None, list[dict[str, AffineMoments]]] = {}
+        self._evaluated: EvaluatedRows | None = None
 
-    @cached_property
-    def _known(self) -> EvaluatedRows:
-        return self._form.jointly(self.thetas)
+    def _known(self, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
+        """Return what is evaluated at once: with some variables asked for first, what their moments take."""
+        if self._evaluated is None:
+            self._evaluated = self._form.jointly(self.thetas, variables)
+        return self._evaluated
 
     @cached_property
     def predictors(self) -> list[tuple[np.ndarray, GaussianPrior]]:
         """Prior mean, (n,), and distribution of the predictors about it, for each row."""
-        return self._form.predictor_rows(self.thetas, self._known)
+        return self._form.predictor_rows(self.thetas, self._known())
 
     @cached_property
     def noise(self) -> list[list[NoiseMoments]]:
         """Prior moments of each noise block, for each row."""
-        return self._form.noise_rows(self.thetas, self._known)
+        return self._form.noise_rows(self.thetas, self._known())
 
     @cached_property
     def roots(self) -> list[list[np.ndarray]] | None:
@@ -51,7 +54,7 @@ class FormRows:
         """Return the prior moments of affine variables, by default of all those of the form, for each row."""
         key = None if variables is None else tuple(variables)
         if key not in self._affine:
-            self._affine[key] = self._form.affine_rows(self.thetas, key, self._known)
+            self._affine[key] = self._form.affine_rows(self.thetas, key, self._known(key))
         return self._affine[key]
 
     @property

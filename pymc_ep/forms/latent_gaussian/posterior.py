@@ -199,10 +199,12 @@ class LatentPosterior:
 
     def moments(self, variables: Sequence[AffineVariable] | None = None) -> dict[str, Moments]:
         """Return posterior moments of affine variables, with hyperparameter uncertainty included to first order."""
+        # Asked for first, so that no more is evaluated than these variables take.
+        parts = self.at.affine(variables)
         _, posterior = self.coordinates
         means = {}
         variances = {}
-        for name, part in self.at.affine(variables).items():
+        for name, part in parts.items():
             shape = part.mean.shape
             means[name] = part.mean + (part.cross @ posterior.coordinates).reshape(shape)
             variances[name] = posterior.remaining_variance(part.cross, part.variance).reshape(shape)

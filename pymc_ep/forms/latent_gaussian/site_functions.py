@@ -113,8 +113,11 @@ class SiteFunctions(HyperFunctions, ABC):
     def noise_rows(self, thetas: np.ndarray, known: EvaluatedRows = NOTHING) -> list[list[NoiseMoments]]:
         """Return the prior moments of each noise block for rows of theta, (s, p)."""
 
-    def jointly(self, thetas: np.ndarray) -> EvaluatedRows:
-        """Return arrays that functions of rows take as `known`, for rows of theta, (s, p); empty if they share none."""
+    def jointly(self, thetas: np.ndarray, variables: tuple[AffineVariable, ...] | None = None) -> EvaluatedRows:
+        """Return arrays that functions of rows take as `known`, for rows of theta, (s, p); empty if they share none.
+
+        They are those of predictors and some variables, by default of all variables and the noise.
+        """
         return NOTHING
 
     def predictor_rows(
