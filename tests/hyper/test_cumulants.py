@@ -226,3 +226,20 @@ def test_parts_of_groups_give_the_correction_of_all_pairs(monkeypatch):
     assert abs(by_parts.total) > 0.05
     monkeypatch.setattr(SparseFactorPrior, "apart", lambda prior, posterior: None)
     np.testing.assert_allclose(by_parts.total, correction_at(evidence, at).total, atol=0.01)
+
+
+def test_a_sample_of_many_predictors_stands_for_all(monkeypatch):
+    rng = np.random.default_rng(4)
+    n = 2400
+    first, second = rng.integers(40, size=n), rng.integers(40, size=n)
+    with pm.Model() as model:
+        level = pm.Normal("first", 0.0, 1.0, shape=40)[first] + pm.Normal("second", 0.0, 1.0, shape=40)[second]
+        pm.Poisson("y", pm.math.exp(level - 1.0 + apart(n)), observed=rng.poisson(0.5, size=n))
+    evidence = evidence_of(compiled_form(model), OPTIONS)
+    at = evidence.at(evidence.form.start)
+    sampled = correction_at(evidence, at)
+    assert np.isfinite(sampled.shares).sum() == 1000
+    monkeypatch.setattr("pymc_ep.hyper.evidence.cumulants._ALL", n)
+    whole = correction_at(evidence, at)
+    assert np.isfinite(whole.shares).all() and whole.total > 0.1
+    np.testing.assert_allclose(sampled.total, whole.total, rtol=0.15)

@@ -4,7 +4,6 @@ from pymc_ep.contracts.cost import Cost
 from pymc_ep.contracts.form import CompiledSiteForm
 from pymc_ep.forms.latent_gaussian.compiled import CompiledLatentGaussian
 from pymc_ep.hyper.budget import most_draws, most_fits
-from pymc_ep.hyper.evidence.cumulants import why_no_correction
 
 __all__ = ["cost_of", "fits_of"]
 
@@ -15,8 +14,6 @@ _DESIGN_COPIES, _PRECISION_COPIES = 4, 4
 """Copies of a dense design, and of the precision of its coefficients, held at a time."""
 _OPTIMISED, _SWEEPS = 20, 8
 """Fits of a search for the mode, and sweeps of a fit, as they are on average."""
-_PAIR_SECONDS = 3e-8
-"""Time of the correction of the evidence by one pair of sites, s: all pairs of 10,000 took 3 to 5 s a fit."""
 _DRAW = 8
 """Sweeps that the posterior at one draw of the hyperparameters takes the time of, with its moments and draws."""
 _FIT_SECONDS, _SITE_SECONDS = 5e-3, 3e-6
@@ -48,8 +45,6 @@ def cost_of(form: CompiledLatentGaussian, hyper: str) -> Cost:
     seconds = _FIT_SECONDS * fits + _SITE_SECONDS * sweeps * n * by_quadrature
     if form.start.size and hyper == "integrate":
         sweeps += _DRAW * most_draws(form)
-        if by_quadrature and form.blocks is None and not why_no_correction(form, 1.0, n):
-            seconds += _PAIR_SECONDS * fits * float(n) ** 2
     cure = "Take fewer observations, or a prior of less rank, such as pm.gp.HSGP for a Gaussian process."
     return Cost(
         memory,

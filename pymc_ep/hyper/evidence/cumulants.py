@@ -40,8 +40,11 @@ __all__ = [
     "why_no_correction",
 ]
 
-_LARGEST = 10_000
-"""Most predictors for which all pairs are formed, in 3 to 5 s."""
+_LARGEST = 50_000
+"""Most predictors with a correction: the pairs of a sample with all others are formed in a second or two."""
+_ALL, _SAMPLE = 2000, 1000
+"""Most predictors whose pairs are all formed, and the number of those whose pairs stand for all others beyond. For 4000
+crossed counts and bits the standard error of 500 was 4% of corrections of 0.06 to 0.4 nats."""
 _MOST_OF_ONE_SITE = 1.0
 """Largest share of one site, in nats: the shares are a series in the cumulants, whose higher terms then are larger."""
 _NEGLIGIBLE = 0.01
@@ -64,7 +67,7 @@ class Correction(NamedTuple):
     Attributes
     ----------
     shares : ndarray, (n,)
-        Half of the pair terms of each site, in nats.
+        Half of the pair terms of each site, in nats; NaN for those outside of a sample.
     """
 
     shares: np.ndarray
@@ -72,12 +75,13 @@ class Correction(NamedTuple):
     @property
     def total(self) -> float:
         """Correction in nats."""
-        return float(self.shares.sum())
+        known = np.isfinite(self.shares)
+        return float(self.shares[known].mean() * len(known)) if known.any() else 0.0
 
     @property
     def diverges(self) -> str:
         """The reason why the series diverges; empty where it does not."""
-        largest = float(np.max(np.abs(self.shares), initial=0.0))
+        largest = float(np.abs(self.shares[np.isfinite(self.shares)]).max(initial=0.0))
         if largest <= _MOST_OF_ONE_SITE:
             return ""
         return f"one site alone would move the log evidence by {largest:.2g} nats, so that the series diverges"
@@ -154,6 +158,8 @@ def evidence_correction(
 ) -> Correction:
     """Return the correction of the log evidence, to second order in third and fourth cumulants.
 
+    Of many predictors, a sample has its pairs with all others.
+
     Parameters
     ----------
     skewness, kurtosis, variance : ndarray, (n,)
@@ -165,14 +171,19 @@ def evidence_correction(
     """
     n = len(skewness)
     inverse_sd = _inverse_sd(variance)
-    shares = np.empty(n)
-    size = max(1, _BLOCK // n)
-    # Rows, columns, and the column of the first row.
-    blocks: Iterable[tuple[Any, Any, int]] = ((slice(k, min(k + size, n)), slice(None), k) for k in range(0, n, size))
-    for rows, columns, first in blocks if parts is None else ((part, part, 0) for part in parts):
+    shares = np.full(n, np.nan)
+    # Rows, columns, and the columns of the rows themselves.
+    blocks: Iterable[tuple[np.ndarray, Any, np.ndarray]]
+    if parts is None:
+        # One sample for all hyperparameters, so that its error hardly depends on them.
+        looked = np.arange(n) if n <= _ALL else np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
+        split = np.array_split(looked, -(-len(looked) // max(1, _BLOCK // n)))
+        blocks = ((rows, slice(None), rows) for rows in split)
+    else:
+        blocks = ((part, part, np.arange(len(part))) for part in parts)
+    for rows, columns, own in blocks:
         correlation = covariance_rows(rows, columns) * inverse_sd[rows, None] * inverse_sd[columns]
-        own = np.arange(len(correlation))
-        correlation[own, own + first] = 0.0
+        correlation[np.arange(len(own)), own] = 0.0
         cubes = correlation * correlation * correlation
         third = skewness[rows] * (cubes @ skewness[columns]) / 6.0
         fourth = kurtosis[rows] * ((cubes * correlation) @ kurtosis[columns]) / 24.0
