@@ -1,4 +1,4 @@
-"""Small models, fresh and again: a default fit beside NUTS by nutpie, Laplace by pymc-extras, and another checkout.
+"""Small models, fresh and again: fits beside nutpie, Laplace by pymc-extras, lme4, glmmTMB, and another checkout.
 
     python -m docs.benchmarks small_models [--models NAME ...] [--before CHECKOUT] [--repetitions 3]
 
@@ -6,16 +6,19 @@ Each model runs in a process of its own, with one thread for linear algebra and 
 they are. A fresh model is built from new data of the same kind, as simulations, bootstraps and cross-validation do, and
 compiles its own functions; again is a second fit of one model. NUTS draws until it has 4,000 effective draws of every
 variable, by extrapolation from 4 chains of 1,000. Laplace is a Gaussian at the joint mode of all variables,
-hyperparameters included, of a fresh model, with 4,000 draws.
+hyperparameters included, of a fresh model, with 4,000 draws. lme4 and glmmTMB have the same models without priors: they
+return a mode, as ``hyper="optimize"`` does without draws; loading R is left out.
 
 Fits again are then measured with two threads, and beside a process that does nothing but compute: on two cores, one is
-left. Needs nutpie and pymc-extras; writes docs/benchmarks/small_models.md. Half an hour.
+left. Needs nutpie and pymc-extras, and Rscript with lme4 and glmmTMB for these two; writes
+docs/benchmarks/small_models.md. Half an hour.
 """
 
 import argparse
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -115,16 +118,20 @@ def seconds(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def fits(build: Callable[[int], pm.Model], repetitions: int) -> dict[str, list[float]]:
-    """Return medians of processor and wall seconds of fresh fits and of fits again."""
-    fresh, again = [], []
+    """Return medians of processor and wall seconds of fresh fits, of fits again, and of modes alone."""
+    fresh, again, mode = [], [], []
     for seed in range(repetitions + 1):
         model = build(seed)
-        first, second = (seconds(partial(pmep.fit, model=model, random_seed=0, progressbar=False)) for _ in range(2))
+        fit = partial(pmep.fit, model=model, random_seed=0, progressbar=False)
+        first, second = (seconds(fit) for _ in range(2))
+        third = seconds(partial(fit, hyper="optimize", draws=0))
         # The very first fit of a process also imports and compiles what all models share.
         if seed:
             fresh.append(first)
             again.append(second)
-    return {"fresh": np.median(fresh, axis=0).tolist(), "again": np.median(again, axis=0).tolist()}
+            mode.append(third)
+    found = {"fresh": fresh, "again": again, "mode": mode}
+    return {name: np.median(spent, axis=0).tolist() for name, spent in found.items()}
 
 
 def nuts(build: Callable[[int], pm.Model]) -> dict[str, list[float]]:
@@ -170,6 +177,19 @@ def worker(name: str, repetitions: int, *, with_peers: bool) -> None:
     print(json.dumps(found | (nuts(build) | joint_laplace(build, repetitions) if with_peers else {})))
 
 
+def mixed_models(repetitions: int) -> tuple[dict[str, list[str]], str]:
+    """Return processor seconds of lme4 and glmmTMB by model, as text, and their versions; nothing without R."""
+    if (program := shutil.which("Rscript")) is None:
+        return {}, ""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [program, str(Path(__file__).with_name("mixed_models.R")), str(repetitions)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    *rows, (_, *versions) = (line.split("\t") for line in done.stdout.splitlines())
+    return {name: [f"{float(spent):.3f}" for spent in own] for name, *own in rows}, "lme4 {}, glmmTMB {}".format(
+        *versions
+    )
+
+
 @contextmanager
 def busy_process() -> Iterator[None]:
     """Keep one core busy meanwhile."""
@@ -198,12 +218,14 @@ def measured(
 def beside_peers(names: list[str], repetitions: int, checkout: Path | None) -> list[str]:
     """Return a paragraph and a table of fits beside NUTS, Laplace and, where one is given, another checkout."""
     load, rows, all_found, all_before = os.getloadavg()[0], [], [], []
+    by_r, versions = mixed_models(repetitions)
     for name in names:
         found = measured(name, repetitions, with_peers=True)
         all_found.append(found)
         cells = [f"{found[what][0]:.2f}" for what in ("fresh", "again", "cold", "warm")]
         cells += [f"{found['cold'][0] / found['fresh'][0]:.1f}", f"{found['warm'][0] / found['again'][0]:.1f}"]
         cells.append(f"{found['laplace'][0]:.2f}" if "laplace" in found else "-")
+        cells += [f"{found['mode'][0]:.2f}", *by_r.get(name, ["-", "-"])]
         if checkout:
             before = measured(name, repetitions, checkout)
             all_before.append(before)
@@ -211,7 +233,9 @@ def beside_peers(names: list[str], repetitions: int, checkout: Path | None) -> l
         rows.append([name, *cells])
         print(*rows[-1], sep=" | ", flush=True)
     head = ["model", "fresh, s", "again, s", "NUTS cold, s", "NUTS warm, s", "cold / fresh", "warm / again"]
-    head += ["Laplace fresh, s"] + (["before: fresh, s", "before: again, s"] if checkout else [])
+    head += ["Laplace fresh, s", "mode again, s", "lme4, s", "glmmTMB, s"] + (
+        ["before: fresh, s", "before: again, s"] if checkout else []
+    )
 
     def ratio(ours: str, theirs: list[dict[str, list[float]]], other: str) -> float:
         return float(np.median([one[other][0] / own[ours][0] for one, own in zip(theirs, all_found)]))
@@ -220,7 +244,9 @@ def beside_peers(names: list[str], repetitions: int, checkout: Path | None) -> l
         f"Processor seconds, medians of {repetitions}; load average {load:.1f} to {os.getloadavg()[0]:.1f}. "
         f"Median ratios: a fresh fit {ratio('fresh', all_found, 'cold'):.1f} times as fast as NUTS with its "
         f"compilation, a fit again {ratio('again', all_found, 'warm'):.1f} times as fast as NUTS without. Laplace is "
-        f"a Gaussian at the joint mode of all variables with {4 * DRAWS} draws; a dash where it is not finite.\n"
+        f"a Gaussian at the joint mode of all variables with {4 * DRAWS} draws; a dash where it is not finite. "
+        f"NUTS without compilation takes {ratio('mode', all_found, 'warm'):.1f} times as long as a mode again. "
+        f"{versions}\n"
     )
     if checkout:
         text += (

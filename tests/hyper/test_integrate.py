@@ -10,6 +10,9 @@ from scipy.special import logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.compat import group
+from pymc_ep.forms import compiled_form
+from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
+from pymc_ep.hyper.evidence.evidence import evidence_of
 
 N = 12
 X = np.linspace(0.0, 3.0, N)
@@ -241,3 +244,24 @@ def test_too_many_hyperparameters_are_refused():
         pm.Normal("y", pm.Normal("f", 0.0, 1.0, shape=26), scale, observed=np.zeros(26))
     with pytest.raises(ValueError, match=r"up to 25 hyperparameters, but the model has 26.*hyper='sample'"):
         pmep.fit(model=model, hyper="integrate", draws=0, progressbar=False)
+
+
+def test_a_tail_that_fits_have_told_to_be_empty_stays_empty():
+    """Rare events in groups: the density of their scale falls by ten nats and then flattens, far below the mode."""
+    trials = np.random.default_rng(3).integers(5, 40, 25)
+    with pm.Model() as model:
+        mean, scale = pm.Normal("mean", -3, 2), pm.HalfCauchy("scale", 2.5)
+        effect = pm.Normal("effect", mean, scale, shape=25)
+        pm.Binomial("y", n=trials, logit_p=effect, observed=np.where(np.arange(25) == 4, 2, 0))
+    evidence = evidence_of(compiled_form(model), OPTIONS, density="unconstrained")
+    log_scale = np.linspace(-9.0, 9.0, 181)
+    values = np.array([evidence.at(np.array([one])).value for one in log_scale])
+    weights = np.exp(values - values.max())
+    weights /= weights.sum()
+    mean = weights @ np.exp(log_scale)
+    sd = np.sqrt(weights @ (np.exp(log_scale) - mean) ** 2)
+    found = pmep.fit(model=model, random_seed=1, progressbar=False)
+    draws = found["posterior"]["scale"].to_numpy()
+    assert abs(draws.mean() - mean) < 0.1 * sd
+    assert abs(draws.std() / sd - 1) < 0.1
+    assert draws.max() < 20

@@ -131,8 +131,12 @@ class Emulator:
         """Return posterior standard deviations of the function, (m,)."""
         cross = _covariance(points, self.points, self.kernel)[0]
         half = scipy.linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        prior = 1.0 + self.kernel.values[2] * points.shape[1]
-        return self.scale * np.sqrt(np.maximum(prior - (half**2).sum(axis=0), 0.0))
+        return np.sqrt(np.maximum(self.prior_sd**2 - self.scale**2 * (half**2).sum(axis=0), 0.0))
+
+    @property
+    def prior_sd(self) -> float:
+        """Standard deviation of the function far from all observations."""
+        return self.scale * float(np.sqrt(1.0 + self.kernel.values[2] * self.points.shape[1]))
 
 
 def _covariance(a: np.ndarray, b: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, ...]:

@@ -67,6 +67,9 @@ _MOST_CORRECTED = 2000
 representatives of the draws have one."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken: six for each of at most 1000 draws."""
+_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 3
+"""Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
+such points, and rounds of fits that reduce it."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -197,7 +200,8 @@ class _Integration:
         gradients = np.array([point.gradient for point in points]) @ self.frame.axes.T
         self.emulator = Emulator(self.places, np.array([point.log_z for point in points]), gradients, self.kernel)
         self.kernel = self.emulator.kernel
-        self.failed = self.frame.z(np.array(self.explorer.failed).reshape(-1, self.p))
+        left_out = [point.theta for point in self.explorer.points if point.value < min(kept.value for kept in points)]
+        self.unused = self.frame.z(np.array([*self.explorer.failed, *left_out]).reshape(-1, self.p))
 
     def _target(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return emulated log Z plus log prior, and gradients, at rows of z."""
@@ -207,7 +211,10 @@ class _Integration:
         return value + log_prior, gradient + prior_gradient @ self.frame.axes.T
 
     def _known(self, z: np.ndarray) -> np.ndarray:
-        """Whether log Z is known at rows of z, (m,): the emulator is certain, and the nearest fit converged."""
+        """Whether log Z is known at rows of z, (m,): the emulator is certain, and has learnt from the nearest fit.
+
+        It has not from fits that failed, and from those far below the largest density.
+        """
         return self._known_where(z, self._target(z)[0])
 
     def _known_where(self, z: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -215,8 +222,8 @@ class _Integration:
         # A density above that of the mode is an error of the emulator.
         highest = max(point.value for point in self.explorer.points) + _KNOWN
         known = (self.emulator.sd(z) < _KNOWN) & (value < highest)
-        if len(self.failed) and known.any():
-            known &= cdist(z, self.failed).min(axis=1) > cdist(z, self.places).min(axis=1)
+        if len(self.unused) and known.any():
+            known &= cdist(z, self.unused).min(axis=1) > cdist(z, self.places).min(axis=1)
         return known
 
     def _chain_starts(self) -> np.ndarray:
@@ -276,7 +283,7 @@ class _Integration:
         # A failed fit counts with a ratio of zero.
         effective = float(ratio.sum() ** 2 / (ratio**2).sum() / len(logs)) if fitted.size else 0.0
         self._emulate()
-        cloud = self._cloud(walkers)
+        cloud = self._informed_cloud(walkers)
         weights, corrected, log_factor = cloud.weights, None, 0.0
         if self.corrects:
             corrected = corrected_weights(self._design_points(), made, self.frame.theta(cloud.z), weights)
@@ -315,6 +322,21 @@ class _Integration:
         points = [point for point in map(self.explorer, found.draws[:_MOST_AT_DRAWS]) if point is not None]
         weights, none = np.full(len(points), 1.0 / len(points)), np.zeros((0, self.p))
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
+
+    def _informed_cloud(self, walkers: Walkers) -> Cloud:
+        """Return `_cloud`, with fits wherever much of it is where no fit has told the emulator anything.
+
+        A small scale of the emulator makes it certain of what it does not know, such as a tail beyond all fits.
+        """
+        cloud = self._cloud(walkers)
+        for _ in range(_GUESSES):
+            guessed = np.flatnonzero(self.emulator.sd(cloud.z) > _GUESSED * self.emulator.prior_sd)
+            if cloud.weights[guessed].sum() < _MOST_GUESSED:
+                break
+            self._errors(cloud.z[guessed[np.argsort(-cloud.weights[guessed])[: self.p + 1]]])
+            self._emulate()
+            cloud = self._cloud(walkers)
+        return cloud
 
     def _cloud(self, walkers: Walkers) -> Cloud:
         """Return points that represent emulator times prior, restricted to where log Z is known."""
