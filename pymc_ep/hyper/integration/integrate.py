@@ -67,9 +67,9 @@ _MOST_CORRECTED = 2000
 representatives of the draws have one."""
 _CANDIDATES = 6000
 """Chain positions from which draws are taken: six for each of at most 1000 draws."""
-_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 3
+_GUESSED, _MOST_GUESSED, _GUESSES = 0.9, 1e-3, 6
 """Share of the emulator's prior standard deviation above which it has learnt nothing of a point, the largest mass of
-such points, and rounds of fits that reduce it."""
+points where it guesses, and rounds of fits that reduce it."""
 _IMPORTANCE, _LEAST_EFFECTIVE = 4, 0.1
 """Most dimensions in which importance sampling replaces the chains, and its least relative effective sample size."""
 
@@ -324,16 +324,19 @@ class _Integration:
         return found._replace(points=points, weights=weights, draws=none, evaluations=self.explorer.evaluations)
 
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
-        """Return `_cloud`, with fits wherever much of it is where no fit has told the emulator anything.
+        """Return `_cloud`, with fits where the emulator guesses, as long as some of the mass is there.
 
-        A small scale of the emulator makes it certain of what it does not know, such as a tail beyond all fits.
+        Such is a tail beyond all fits, of which an emulator of a small scale is more certain than it should be: chains do
+        not reach it, and a hyperparameter's mean and standard deviation may depend on it.
         """
         cloud = self._cloud(walkers)
+        limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
         for _ in range(_GUESSES):
-            guessed = np.flatnonzero(self.emulator.sd(cloud.z) > _GUESSED * self.emulator.prior_sd)
-            if cloud.weights[guessed].sum() < _MOST_GUESSED:
+            guessed = np.flatnonzero(self.emulator.sd(cloud.z) > limit)
+            mass = cloud.weights[guessed]
+            if mass.sum() < _MOST_GUESSED:
                 break
-            self._errors(cloud.z[guessed[np.argsort(-cloud.weights[guessed])[: self.p + 1]]])
+            self._errors(cloud.z[np.unique(guessed[self.rng.choice(len(guessed), 2 + self.p, p=mass / mass.sum())])])
             self._emulate()
             cloud = self._cloud(walkers)
         return cloud
