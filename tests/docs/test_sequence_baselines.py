@@ -76,7 +76,7 @@ def test_states_of_markov_models_by_all_paths():
     np.testing.assert_allclose(of_places, np.concatenate([s for _, s, _ in wanted]), rtol=1e-12)
     np.testing.assert_allclose(pairs, sum(p for *_, p in wanted), rtol=1e-12)
     np.testing.assert_allclose(first, sum(s[0] for _, s, _ in wanted), rtol=1e-12)
-    before, joint = baselines._filtered(events, start, transitions, emissions)
+    _, joint = baselines._filtered(events, start, transitions, emissions)
     log_p = np.empty(len(joint))
     log_p[events.places] = np.log(joint.sum(axis=1))
     each = np.split(log_p, np.cumsum([len(items) for items in TASK.before])[:-1])
