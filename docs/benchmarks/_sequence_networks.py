@@ -32,12 +32,13 @@ class Trained(NamedTuple):
     seconds: float
 
 
-def trained(task: Task, architecture: dict[str, Any], options: dict[str, Any]) -> Trained:
-    """Train a network on the events before those of a task."""
+def trained(task: Task, architecture: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
+    """Train a network on the events before those of a task, from first weights or those of another training."""
     with pm.Model() as model:
         pmep.CollaborativeRNN("visits", n_items=task.n_items, observed=task.before, **architecture)
+        before = None if start is None else start.idata
         began = time.process_time()
-        idata = pmep.fit(method="ml", dtype="float32", progressbar=False, **options)
+        idata = pmep.fit(method="ml", dtype="float32", progressbar=False, start=before, **options)
         return Trained(idata, model, time.process_time() - began)
 
 

@@ -35,6 +35,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "C-GRU": {},
     "hierarchical C-GRU": {"spread": SPREAD},
 }
+LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
+"""A training goes on with the validation events."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "ridge=0.1": {"ridge": 0.1},
     "ridge=1": {"ridge": 1.0},
@@ -123,6 +125,15 @@ def of_network(name: str, network: str, seed: int) -> dict[str, Any]:
     return measured(data, predictor) | of_training(data, found)
 
 
+def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
+    """Return the row of a network that learns from the validation events too, once training has ended by them."""
+    data, architecture = data_of(name), {"hidden": HIDDEN} | NETWORKS[network]
+    first = trained(data.test, architecture, BUDGET | {"seed": seed})
+    found = trained(data.test, architecture, LATER | {"seed": seed}, first)
+    row = measured(data, predictor_of(data.test, found))
+    return row | {"best_epoch": int(first.idata["fit"]["best_epoch"]), "seconds": first.seconds + found.seconds}
+
+
 def of_variant(name: str, change: dict[str, Any]) -> dict[str, Any]:
     """Return nats of the validation events under other options; the test is left alone."""
     data = data_of(name)
@@ -181,7 +192,7 @@ def section(store: Store, name: str, seeds: int) -> Iterator[str]:
     yield f"## {DATA[name]}\n"
     yield ", ".join(f"{n:,} {what}" for what, n in counts.items()) + ".\n"
     rows = {method: [store.rows.get(f"{name}: {method}")] for method in (*grids(), "MF")}
-    for method in (*NETWORKS, "SASRec"):
+    for method in (*NETWORKS, "C-GRU, later", "SASRec"):
         rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
     rows = {method: [row for row in found if row] for method, found in rows.items()}
     rows = {method: found for method, found in rows.items() if found}
@@ -300,6 +311,7 @@ def measure(store: Store, name: str, seeds: int, python: str | None) -> None:
     for seed in range(seeds):
         for network in NETWORKS:
             store.get(f"{name}: {network}, seed {seed}", partial(of_network, name, network, seed))
+        store.get(f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed))
         if python:
             store.get(f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed))
     if name == "foursquare-nyc":
