@@ -14,7 +14,7 @@ from scipy.linalg.lapack import dposv
 
 from docs.benchmarks._pairs import Split
 
-__all__ = ["Ranker", "ease", "elsewhere", "exponents", "ials", "popularity", "tempered"]
+__all__ = ["Ranker", "alternating_least_squares", "ease", "elsewhere", "exponents", "ials", "popularity", "tempered"]
 
 SWEEPS = 16
 """Of iALS."""
@@ -106,29 +106,37 @@ def ials(split: Split, factors: int, penalty: float, weight: float, seed: int) -
     They minimise sum over pairs (1 - s)^2 + weight * sum over all cells s^2 + penalties of squared rows. That of a row
     is `penalty` times its number of pairs and `weight` times the number of rows of the other side.
     """
-    rng = np.random.default_rng(seed)
-    counts = [split.learned, sparse.csr_array(split.learned.T)]
-    sides = [0.1 / np.sqrt(factors) * rng.standard_normal((n, factors)) for n in split.learned.shape]
     began = time.perf_counter()
-    for _ in range(SWEEPS):
-        for side in (0, 1):
-            sides[side] = least_squares(counts[side], sides[1 - side], penalty, weight)
-    users, items = sides
+    users, items = alternating_least_squares(split.learned, factors, penalty, weight, seed, SWEEPS)
     return Ranker(lambda who: users[who] @ items.T, time.perf_counter() - began)
 
 
-def least_squares(counts: sparse.csr_array, other: np.ndarray, penalty: float, weight: float) -> np.ndarray:
+def alternating_least_squares(
+    values: sparse.csr_array, factors: int, penalty: float, weight: float, seed: int, sweeps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the factors of `ials` for entries that need not be ones."""
+    rng = np.random.default_rng(seed)
+    both = [values, sparse.csr_array(values.T)]
+    sides = [0.1 / np.sqrt(factors) * rng.standard_normal((n, factors)) for n in values.shape]
+    for _ in range(sweeps):
+        for side in (0, 1):
+            sides[side] = least_squares(both[side], sides[1 - side], penalty, weight)
+    users, items = sides
+    return users, items
+
+
+def least_squares(values: sparse.csr_array, other: np.ndarray, penalty: float, weight: float) -> np.ndarray:
     """Return the rows of one side of iALS, given those of the other."""
     n_factors = other.shape[1]
     gram, diagonal = weight * other.T @ other, np.diag_indices(n_factors)
-    rows = np.zeros((counts.shape[0], n_factors))
-    for i, (begin, end) in enumerate(zip(counts.indptr[:-1], counts.indptr[1:])):
+    rows = np.zeros((values.shape[0], n_factors))
+    for i, (begin, end) in enumerate(zip(values.indptr[:-1], values.indptr[1:])):
         if begin == end:
             continue
-        own = other[counts.indices[begin:end]]
+        own = other[values.indices[begin:end]]
         curvature = gram + own.T @ own
         curvature[diagonal] += penalty * (end - begin + weight * len(other))
-        _, rows[i], failed = dposv(curvature, own.sum(axis=0), lower=True)
+        _, rows[i], failed = dposv(curvature, values.data[begin:end] @ own, lower=True)
         assert not failed
     return rows
 

@@ -1,0 +1,162 @@
+"""Check-ins split as Ko, Maystre and Grossglauser (2016) split them, and how predictions of the later ones are scored.
+
+A method predicts events by a function of their places k among all that it predicts: the log probabilities of all
+items, (k, I). Nats and Recall@20 come of these alone, alike for all methods.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pymc_ep.datasets import load_checkins
+
+__all__ = ["CheckIns", "Predictor", "Scores", "Task", "checkins", "scored", "terciles", "user_mean"]
+
+CORE = 10
+"""Fewest events of a user and of an item."""
+HOMOGENEOUS = 0.95
+"""Users with a larger share of their events at one item are left out."""
+TEST_SHARE, TEST_LENGTHS = 0.025, (3, 500)
+"""Share of a user's events to predict, rounded up, and its bounds."""
+VALIDATION_SHARE = 0.05
+"""Share of a user's training events that choices are made by: the default of ``fit(held_out=)``."""
+TOP = 20
+"""Items that count as recommended."""
+EVERY = {"brightkite": 5}
+"""Users are thinned to every so many, so that a training takes minutes."""
+BLOCK = 2**21
+"""Log probabilities that are held at a time."""
+
+Predictor = Callable[[slice], np.ndarray]
+
+
+class Task(NamedTuple):
+    """Events to predict, of each user those that follow its events before.
+
+    Attributes
+    ----------
+    before, after : list of ndarray of int
+        Items of each user.
+    n_items : int
+    """
+
+    before: list[np.ndarray]
+    after: list[np.ndarray]
+    n_items: int
+
+    @property
+    def users(self) -> np.ndarray:
+        """Users of the events to predict, (n,)."""
+        return np.repeat(np.arange(len(self.after)), list(map(len, self.after)))
+
+    @property
+    def items(self) -> np.ndarray:
+        """Events to predict, (n,), user by user."""
+        return np.concatenate(self.after)
+
+    @property
+    def previous(self) -> np.ndarray:
+        """Item before each of the events to predict, (n,)."""
+        return np.concatenate([np.append(b[-1:], a[:-1])[: len(a)] for b, a in zip(self.before, self.after)])
+
+
+class CheckIns(NamedTuple):
+    """Both tasks of a data set.
+
+    Attributes
+    ----------
+    validation, test : Task
+        Events of the first follow its training events alone; what precedes the test are both.
+    counts : dict of str to int
+        Users, items and events, and those that were left out.
+    """
+
+    validation: Task
+    test: Task
+    counts: dict[str, int]
+
+
+class Scores(NamedTuple):
+    """Of each event to predict, its log probability, and the probability that it is among the `TOP` items.
+
+    The latter is one or zero but where items tie.
+    """
+
+    log_p: np.ndarray
+    recall: np.ndarray
+
+
+def checkins(name: str) -> CheckIns:
+    """Return the check-ins of a data set of `pymc_ep.datasets.load_checkins`."""
+    frame = load_checkins(name)[["user", "place"]]
+    frame = frame[frame["user"] % EVERY.get(name, 1) == 0]
+    found = len(frame)
+    while True:
+        enough = [frame.groupby(side)[side].transform("size") >= CORE for side in ("user", "place")]
+        if (enough[0] & enough[1]).all():
+            break
+        frame = frame[enough[0] & enough[1]]
+    outside = found - len(frame)
+    visits = frame.groupby(["user", "place"]).size()
+    share = visits.groupby("user").max() / visits.groupby("user").sum()
+    homogeneous = share.index[share > HOMOGENEOUS]
+    frame = frame[~frame["user"].isin(homogeneous)]
+    before, after = [], []
+    for places in (own.to_numpy() for _, own in frame.groupby("user")["place"]):
+        n = int(np.clip(np.ceil(TEST_SHARE * len(places)), *TEST_LENGTHS))
+        before.append(places[:-n])
+        after.append(places[-n:])
+    known, codes = np.unique(np.concatenate(before), return_inverse=True)
+    train = np.split(codes, np.cumsum([len(places) for places in before])[:-1])
+    kept = [places[np.isin(places, known)] for places in after]
+    test = Task(train, [np.searchsorted(known, places) for places in kept], len(known))
+    counts = {
+        "users": len(train),
+        "items": len(known),
+        "training events": len(codes),
+        "test events": len(test.items),
+        "test events of other items": len(frame) - len(codes) - len(test.items),
+        "events outside the core": outside,
+        "homogeneous users": len(homogeneous),
+    }
+    return CheckIns(validation_of(train, len(known)), test, counts)
+
+
+def validation_of(train: list[np.ndarray], n_items: int) -> Task:
+    """Return the task of the last events of training sequences, the same that ``fit(held_out=)`` keeps."""
+    n = [int(np.ceil(VALIDATION_SHARE * len(items))) for items in train]
+    return Task([s[: len(s) - k] for s, k in zip(train, n)], [s[len(s) - k :] for s, k in zip(train, n)], n_items)
+
+
+def scored(task: Task, log_p: Predictor) -> Scores:
+    """Return what a method scores for each event to predict."""
+    items = task.items
+    own, recall, step = np.empty(len(items)), np.empty(len(items)), max(1, BLOCK // task.n_items)
+    for begin in range(0, len(items), step):
+        here = slice(begin, begin + step)
+        every = log_p(here)
+        mine = every[np.arange(len(every)), items[here]][:, None]
+        own[here] = mine[:, 0]
+        # Items of equal probability are in random order.
+        recall[here] = np.clip((TOP - (every > mine).sum(axis=1)) / (every == mine).sum(axis=1), 0.0, 1.0)
+    return Scores(own, recall)
+
+
+def user_mean(users: np.ndarray, values: np.ndarray) -> float:
+    """Return the mean over users of the means of each."""
+    n = np.bincount(users)
+    return float((np.bincount(users, values)[n > 0] / n[n > 0]).mean())
+
+
+def terciles(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entropy of each user's items, in nats, and its group: three of as many users, of rising entropy."""
+    entropy = np.empty(len(sequences))
+    for user, items in enumerate(sequences):
+        p = pd.Series(items).value_counts(normalize=True).to_numpy()
+        entropy[user] = (p * np.log(1.0 / p)).sum()
+    groups = np.empty(len(sequences), dtype=np.int64)
+    for group, users in enumerate(np.array_split(np.argsort(entropy, kind="stable"), 3)):
+        groups[users] = group
+    return entropy, groups

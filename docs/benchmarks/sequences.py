@@ -1,0 +1,339 @@
+"""Sequences of check-ins: collaborative recurrent networks beside counts, factors, Markov models and self-attention.
+
+    python -m docs.benchmarks.sequences [--data foursquare-nyc brightkite] [--seeds 3] [--torch PYTHON] [--page]
+
+PYTHON is an interpreter that has torch; without it there are no rows of PyTorch. Finished rows are kept in
+docs/benchmarks/rows/sequences.json; a second call runs what is missing. Writes docs/benchmarks/sequences.md; needs
+foursquare-nyc-10core and brightkite-10core in PYMC_EP_DATA.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pymc_ep as pmep
+from docs.benchmarks import _sequence_baselines as baselines
+from docs.benchmarks._common import header, markdown_table, write_page
+from docs.benchmarks._images import Store
+from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, scored, terciles, user_mean
+from docs.benchmarks._sequence_networks import Trained, in_torch, predictor_of, softmax_of, trained
+
+NAME = "docs/benchmarks/sequences.py"
+DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
+HIDDEN, SPREAD = 32, 0.3
+"""Units of all networks, and the standard deviation of users' matrices of the hierarchical one."""
+ARCHITECTURE = ("pooled", "cell", "spread")
+"""What is said to the network; all else is said to `pymc_ep.fit`."""
+BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
+"""Of all networks; the other options are the defaults."""
+NETWORKS: dict[str, dict[str, Any]] = {
+    "pooled GRU": {"pooled": True},
+    "C-tanh": {"cell": "tanh"},
+    "C-GRU": {},
+    "C-GRU, ridge=1": {"ridge": 1.0},
+    "hierarchical C-GRU": {"spread": SPREAD},
+}
+"""Architectures, and options that differ from the defaults."""
+LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
+"""A training goes on with the validation events."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ridge=0.1": {"ridge": 0.1},
+    "ridge=3": {"ridge": 3.0},
+    "learning_rate=0.003": {"learning_rate": 0.003},
+    "learning_rate=0.02": {"learning_rate": 0.02},
+    "users_per_batch=16": {"users_per_batch": 16},
+    "users_per_batch=64": {"users_per_batch": 64},
+    "batch=32": {"batch": 32},
+    "batch=64": {"batch": 64},
+    "patience=6": {"patience": 6},
+    "dropout=0.2": {"dropout": 0.2},
+    "spread=0.1": {"spread": 0.1},
+    "spread=1": {"spread": 1.0},
+}
+"""Other options of C-GRU, to be judged by the validation events."""
+SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2, "learning_rate": 2e-3} | BUDGET
+"""One setting, near that of its authors."""
+SIZES = (16, 32, 64)
+"""Units of the networks that are timed."""
+TIMED = {"users_per_batch": 32, "batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
+POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
+"""Constants that are added to counts."""
+ENTROPIES = ("low", "middle", "high")
+
+
+@cache
+def data_of(name: str) -> CheckIns:
+    """Return a data set."""
+    return checkins(name)
+
+
+def measured(data: CheckIns, predictor: Predictor) -> dict[str, Any]:
+    """Return the figures of the test events, over all users and in groups of users by entropy."""
+    task, found = data.test, scored(data.test, predictor)
+    users = task.users
+    _, groups = terciles(task.before)
+    row: dict[str, Any] = {"nats": -user_mean(users, found.log_p), "recall": user_mean(users, found.recall)}
+    kept = [groups[users] == group for group in range(3)]
+    return row | {"groups": [-user_mean(users[own], found.log_p[own]) for own in kept]}
+
+
+def grids() -> dict[str, tuple[Callable[..., Predictor], list[dict[str, Any]]]]:
+    """Return the baselines with settings to choose from."""
+    return {
+        "uniform": (baselines.uniform, [{}]),
+        "1-gram": (baselines.unigram, [{"epsilon": e} for e in POWERS]),
+        "2-gram": (baselines.bigram, [{"epsilon": e} for e in POWERS]),
+        "1-gram of the user": (
+            baselines.own_unigram,
+            [{"epsilon": 1.0, "weight": w} for w in (1.0, 3.0, 10.0, 30.0, 100.0)],
+        ),
+        "HMM": (
+            partial(baselines.hidden_markov, iterations=30),
+            [{"n_states": k, "epsilon": e} for k in (16, 64) for e in (1e-3, 1e-2)],
+        ),
+    }
+
+
+def factor_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
+    """Yield settings of the matrix factorisation, each with its best slope."""
+    for penalty in (0.003, 0.01, 0.03):
+        for weight in (0.0, 0.001, 0.003, 0.01):
+            one = {"n_factors": HIDDEN, "penalty": penalty, "weight": weight}
+            yield one | {
+                "slope": baselines.best_slope(data.validation, baselines.factor_scores(data.validation, **one))
+            }
+
+
+def of_baseline(name: str, method: str) -> dict[str, Any]:
+    """Return the row of a baseline, whose settings the validation events choose."""
+    data, began = data_of(name), time.process_time()
+    function, settings = (baselines.factors, factor_settings(data)) if method == "MF" else grids()[method]
+    best, validation = baselines.chosen(data.validation, function, settings)
+    row = measured(data, function(data.test, **best))
+    return row | {"settings": best, "validation": validation, "seconds": time.process_time() - began}
+
+
+def of_network(name: str, network: str, seed: int) -> dict[str, Any]:
+    """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
+    data = data_of(name)
+    found = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
+    predictor = predictor_of(data.test, found)
+    public = pmep.log_predictive(found.idata, found.model, {"visits": data.test.after})["visits"].values
+    np.testing.assert_allclose(scored(data.test, predictor).log_p, public, atol=1e-3)
+    return measured(data, predictor) | of_training(data, found)
+
+
+def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
+    """Return the row of a network that learns from the validation events too, once training has ended by them."""
+    data = data_of(name)
+    first = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
+    found = fitted(data, NETWORKS[network], LATER | {"seed": seed}, first)
+    row = measured(data, predictor_of(data.test, found))
+    return row | {"best_epoch": int(first.idata["fit"]["best_epoch"]), "seconds": first.seconds + found.seconds}
+
+
+def of_variant(name: str, change: dict[str, Any]) -> dict[str, Any]:
+    """Return nats of the validation events under other options; the test is left alone."""
+    data = data_of(name)
+    return of_training(data, fitted(data, change, BUDGET | {"seed": 0}))
+
+
+def fitted(data: CheckIns, change: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
+    """Train a network of an architecture and options that differ from the defaults."""
+    architecture = {key: value for key, value in change.items() if key in ARCHITECTURE}
+    others = {key: value for key, value in change.items() if key not in ARCHITECTURE}
+    return trained(data.test, {"hidden": HIDDEN} | architecture, options | others, start)
+
+
+def of_training(data: CheckIns, found: Trained) -> dict[str, Any]:
+    """Return what a training says of itself, and the validation events: their mean, and that over users of means."""
+    fit = found.idata["fit"]
+    return {
+        "validation": baselines.nats(data.validation, predictor_of(data.validation, found)),
+        "validation_events": float(fit["objective"].min()),
+        "training": float(fit["training_nats"][int(fit["best_epoch"]) - 1]),
+        "best_epoch": int(fit["best_epoch"]),
+        "epochs": int(fit["objective"].size),
+        "seconds": found.seconds,
+    }
+
+
+def of_sasrec(name: str, python: str, seed: int) -> dict[str, Any]:
+    """Return the row of SASRec."""
+    data = data_of(name)
+    tail = np.array(list(map(len, data.validation.after)))
+    found = in_torch(python, data.test, tail, SASREC, seed)
+    return measured(data, softmax_of(found["states"], found["outputs"], found["bias"])) | {
+        "validation_events": float(found["trace"].min()),
+        "best_epoch": 1 + int(found["trace"].argmin()),
+        "epochs": len(found["trace"]),
+        "seconds": float(found["seconds"]),
+        "torch": str(found["version"]),
+    }
+
+
+def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
+    """Return processor seconds of an epoch here and in PyTorch, from the same weights in the same order of users."""
+    task, n = data_of(name).test, int(TIMED["epochs"])
+    options = TIMED | {"held_out": 0, "seed": 0}
+    one, all_of_them = (trained(task, {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
+    nats = all_of_them.idata["fit"]["training_nats"].values.tolist()
+    row: dict[str, Any] = {"here": (all_of_them.seconds - one.seconds) / (n - 1), "nats": nats}
+    row["events"] = int(sum(map(len, task.before)))
+    if python:
+        tail = np.zeros(len(task.before), dtype=np.int64)
+        peer = in_torch(python, task, tail, TIMED | {"kind": "GRU", "hidden": hidden}, 0)
+        row |= {"torch": float(peer["seconds"][1:].mean()), "torch_nats": peer["nats"].tolist()}
+        row["version"] = str(peer["version"])
+    return row
+
+
+def section(store: Store, name: str, seeds: int) -> Iterator[str]:
+    """Yield the tables of a data set."""
+    counts = data_of(name).counts
+    yield f"## {DATA[name]}\n"
+    yield ", ".join(f"{n:,} {what}" for what, n in counts.items()) + ".\n"
+    rows = {method: [store.rows.get(f"{name}: {method}")] for method in (*grids(), "MF")}
+    for method in (*NETWORKS, "C-GRU, later", "SASRec"):
+        rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
+    # Where no epoch lowers the loss on validation events, the weights are the first ones.
+    still = [
+        f"{m}, seed {k}" for m, found in rows.items() for k, r in enumerate(found) if r and r.get("best_epoch") == 0
+    ]
+    rows = {m: [row for row in found if row and row.get("best_epoch") != 0] for m, found in rows.items()}
+    rows = {method: found for method, found in rows.items() if found}
+    bigram = rows["2-gram"][0]["nats"] if "2-gram" in rows else np.nan
+    by_nats = sorted(rows, key=lambda method: -mean(rows[method], "nats"))
+    yield markdown_table(
+        ["method", "seeds", "nats, test", "below 2-gram", "Recall@20", "best epoch", "processor s", "chosen"],
+        (summary(method, rows[method], bigram) for method in by_nats),
+    )
+    if still:
+        yield f"Left out, as training ended without an epoch better than the start: {'; '.join(still)}.\n"
+    entropy, groups = terciles(data_of(name).test.before)
+    yield "### By the entropy of a user's items\n"
+    ranges = [
+        f"{which}, {entropy[groups == g].min():.2f} to {entropy[groups == g].max():.2f}"
+        for g, which in enumerate(ENTROPIES)
+    ]
+    yield "Test nats of three groups of as many users, by the entropy of their training events in nats.\n"
+    yield markdown_table(
+        ["method", *ranges],
+        ([method, *(f"{v:.3f}" for v in np.mean([r["groups"] for r in rows[method]], axis=0))] for method in by_nats),
+    )
+
+
+def mean(rows: Iterable[dict[str, Any]], what: str) -> float:
+    """Return the mean of a figure over seeds."""
+    return float(np.mean([row[what] for row in rows]))
+
+
+def summary(method: str, rows: list[dict[str, Any]], bigram: float) -> list[str]:
+    """Return the cells of a method."""
+    nats = [row["nats"] for row in rows]
+    spread = f" ({np.std(nats, ddof=1):.3f})" if len(rows) > 1 else ""
+    settings = rows[0].get("settings", {})
+    return [
+        method,
+        str(len(rows)) if "best_epoch" in rows[0] else "-",
+        f"{np.mean(nats):.3f}{spread}",
+        f"{bigram - np.mean(nats):+.3f}",
+        f"{mean(rows, 'recall'):.3f}",
+        ", ".join(f"{row['best_epoch']}" for row in rows if "best_epoch" in row) or "-",
+        f"{mean(rows, 'seconds'):.1f}",
+        ", ".join(f"{key} {value:.3g}" for key, value in settings.items()) or "-",
+    ]
+
+
+def times(store: Store, name: str) -> str:
+    """Return the table of seconds."""
+    rows = []
+    for hidden in SIZES:
+        if row := store.rows.get(f"{name}: time, {hidden} units"):
+            per_million = 1e6 / row["events"]
+            cells = [f"{hidden}", f"{row['here']:.2f}", f"{row['here'] * per_million:.1f}"]
+            if "torch" in row:
+                cells += [f"{row['torch']:.2f}", f"{row['here'] / row['torch']:.2f}"]
+                cells += [f"{row['nats'][-1]:.4f}", f"{row['torch_nats'][-1]:.4f}"]
+            else:
+                cells += ["-", "-", f"{row['nats'][-1]:.4f}", "-"]
+            rows.append(cells)
+    head = ["units", "s an epoch", "s a million events", "PyTorch, s an epoch", "ratio", "nats", "PyTorch, nats"]
+    return markdown_table(head, rows)
+
+
+def choices(store: Store, name: str) -> str:
+    """Return the table of other options."""
+    rows = []
+    keys = {"defaults": "C-GRU, seed 0"} | {change: change for change in VARIANTS}
+    keys["ridge=1"] = "C-GRU, ridge=1, seed 0"
+    keys[f"spread={SPREAD}"] = "hierarchical C-GRU, seed 0"
+    for change, key in keys.items():
+        if row := store.rows.get(f"{name}: {key}"):
+            nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation", "training")]
+            lengths = [f"{row['best_epoch']}", f"{row['epochs']}", f"{row['seconds']:.0f}"]
+            rows.append([change, *nats, *lengths])
+    head = ["C-GRU with", "validation, events", "validation, users", "training", "best epoch", "epochs", "processor s"]
+    return markdown_table(head, rows)
+
+
+def page(store: Store, names: Iterable[str], seeds: int) -> Path:
+    """Write the page from the rows that are there."""
+    parts = [header("Sequences", NAME)]
+    for name in names:
+        parts += section(store, name, seeds)
+    first = "foursquare-nyc"
+    timed = (
+        f"Training of C-GRU on {DATA[first]}, in single precision and on one core, without held-out events: the second "
+        f"and third epoch. PyTorch trains the same network from the same weights, in the same order; nats are of a "
+        f"training event in the third epoch.\n"
+    )
+    varied = (
+        "Nats a validation event, over events, which end training, and over users; and nats a training event. Options "
+        "that are not named are the defaults.\n"
+    )
+    parts += ["## Time\n", timed, times(store, first), "## Options\n", varied, choices(store, first), store.measured()]
+    return write_page("sequences", parts)
+
+
+def main() -> None:
+    """Measure what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", choices=list(DATA), default=list(DATA), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--torch", metavar="PYTHON", help="interpreter that has torch")
+    parser.add_argument("--page", action="store_true", help="write the page alone, from the rows that are there")
+    options = parser.parse_args()
+    store = Store("sequences")
+    if not options.page:
+        if not options.torch:
+            print("no --torch PYTHON: rows of SASRec and times of PyTorch are left out")
+        for name in options.data:
+            measure(store, name, options.seeds, options.torch)
+    print(page(store, DATA, options.seeds))
+
+
+def measure(store: Store, name: str, seeds: int, python: str | None) -> None:
+    """Measure all rows of a data set that are missing."""
+    for method in (*grids(), "MF"):
+        store.get(f"{name}: {method}", partial(of_baseline, name, method))
+    for seed in range(seeds):
+        for network in NETWORKS:
+            store.get(f"{name}: {network}, seed {seed}", partial(of_network, name, network, seed))
+        store.get(f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed))
+        if python:
+            store.get(f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed))
+    if name == "foursquare-nyc":
+        for hidden in SIZES:
+            store.get(f"{name}: time, {hidden} units", partial(of_time, name, hidden, python))
+        for change, settings in VARIANTS.items():
+            store.get(f"{name}: {change}", partial(of_variant, name, settings))
+
+
+if __name__ == "__main__":
+    main()
