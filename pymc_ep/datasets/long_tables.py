@@ -131,7 +131,7 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
     pandas.DataFrame
         A row for each of 179,468 or 841,511 check-ins, with the columns ``user`` and ``place``, counted from zero, and
         ``part``: ``"train"`` or ``"test"``, a user's earlier and later ones. The rows of a user follow each other in
-        time order. Users and places have at least 10 check-ins.
+        time order. Users have at least 10 check-ins, places of Brightkite as well, and those of Foursquare at least 5.
 
     Raises
     ------
