@@ -326,8 +326,8 @@ class _Integration:
     def _informed_cloud(self, walkers: Walkers) -> Cloud:
         """Return `_cloud`, with fits where the emulator guesses, as long as some of the mass is there.
 
-        Such is a tail beyond all fits, of which an emulator of a small scale is too certain. Chains do not reach it, and
-        a mean or a standard deviation may depend on it.
+        Such is a tail beyond all fits, of which an emulator of a small scale is too certain. Chains do not reach it,
+        but a mean or a standard deviation may depend on it.
         """
         cloud = self._cloud(walkers)
         limit = min(_WORST, _GUESSED * self.emulator.prior_sd)
