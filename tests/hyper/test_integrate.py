@@ -9,6 +9,7 @@ import scipy.stats
 from scipy.special import logsumexp
 
 import pymc_ep as pmep
+from docs.benchmarks.public.rethinking import ISLAND_DISTANCES
 from pymc_ep.compat import group
 from pymc_ep.forms import compiled_form
 from pymc_ep.forms.latent_gaussian.methods.ep import OPTIONS
@@ -265,3 +266,22 @@ def test_a_tail_that_fits_have_told_to_be_empty_stays_empty():
     assert abs(draws.mean() - mean) < 0.1 * sd
     assert abs(draws.std() / sd - 1) < 0.1
     assert draws.max() < 20
+
+
+def test_a_tail_beyond_all_fits_is_not_guessed():
+    """Tools of ten islands (Kline and Boyd 2010): the scale of their process ends where its emulator knows nothing."""
+    tools = np.array([13, 22, 24, 43, 33, 19, 40, 28, 55, 71])
+    log_population = np.log([1100, 1500, 3600, 4791, 7400, 8000, 9200, 13000, 17500, 275000])
+    with pm.Model() as model:
+        scale, rate = pm.HalfCauchy("scale", 1), pm.HalfCauchy("rate", 1)
+        covariance = scale * pt.exp(-rate * ISLAND_DISTANCES**2) + 0.01 * np.eye(10)
+        effect = pm.MvNormal("effect", np.zeros(10), covariance)
+        log_rate = pm.Normal("a", 0, 10) + pm.Normal("b", 0, 1) * log_population + effect
+        pm.Poisson("y", pt.exp(log_rate), observed=tools)
+    evidence = evidence_of(compiled_form(model), OPTIONS, density="unconstrained")
+    grid = np.stack(np.meshgrid(np.linspace(-8, 6, 21), np.linspace(-8, 6, 21)), axis=-1).reshape(-1, 2)
+    values = np.array([evidence.at(theta).value for theta in grid])
+    weights = np.exp(values - values.max())
+    beyond = weights[grid[:, 0] > 2].sum() / weights.sum()
+    draws = pmep.fit(model=model, random_seed=1, progressbar=False)["posterior"]["scale"].to_numpy()
+    np.testing.assert_allclose((draws > np.exp(2.0)).mean(), beyond, atol=0.003)
