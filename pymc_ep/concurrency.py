@@ -30,6 +30,8 @@ _COMPILATION = RLock()
 _FUNCTIONS: "WeakSet[CompiledFunction]" = WeakSet()
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
 """Lock of each model."""
+_UNDER_WAY: list[str] = []
+"""PyTensor's C compiler before all calls under way, once, and once for each of them; empty where there are none."""
 
 
 class CompiledFunction:
@@ -108,10 +110,32 @@ def one_at_a_time(call: Callable[Arguments, Value]) -> Callable[Arguments, Value
             return call(*args, **kwargs)  # which says what is wrong
         with _COMPILATION:
             lock = _MODELS.setdefault(model, RLock())
-        with lock:
+        with lock, _compiler_kept():
             return call(*args, **kwargs)
 
     return alone
+
+
+@contextmanager
+def _compiler_kept() -> Iterator[None]:
+    """Leave PyTensor's C compiler as it was before all calls under way.
+
+    PyTensor switches it off for a moment while it builds some graphs, in all threads, and `compiling` does too: two
+    threads that do so in turn would leave it off for good.
+    """
+    with _COMPILATION:
+        if not _UNDER_WAY:
+            _UNDER_WAY.append(pytensor.config.cxx)
+        _UNDER_WAY.append(_UNDER_WAY[0])
+    try:
+        yield
+    finally:
+        with _COMPILATION:
+            compiler = _UNDER_WAY.pop()
+            if len(_UNDER_WAY) == 1:
+                _UNDER_WAY.clear()
+            if pytensor.config.cxx != compiler:
+                pytensor.config.cxx = compiler
 
 
 def _free_locks() -> None:

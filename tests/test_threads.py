@@ -34,6 +34,14 @@ VIEWS = sparse.csr_array(RNG.poisson(1.0, (8, 6)))
 
 
 @pytest.fixture(autouse=True)
+def compiler_kept():
+    """What compiles in threads below the public calls, which keep it, may leave PyTensor's C compiler switched off."""
+    compiler = pytensor.config.cxx
+    yield
+    pytensor.config.cxx = compiler
+
+
+@pytest.fixture(autouse=True)
 def frequent_switches():
     """Let threads take turns as often as Python can."""
     before = sys.getswitchinterval()
@@ -154,8 +162,10 @@ def test_fits_of_one_model(kind):
 
 
 def test_none_of_the_counted_fits_raises():
-    """Fewer of the fits that docs/reliability.md counts."""
+    """Fewer of the fits that docs/reliability.md counts; PyTensor's C compiler is there afterwards."""
+    compiler = pytensor.config.cxx
     assert outcomes(8) == {"the same": 8}
+    assert pytensor.config.cxx == compiler
 
 
 def test_first_fits_of_different_models():

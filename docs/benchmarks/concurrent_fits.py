@@ -24,31 +24,38 @@ FITS, THREADS = 32, 8
 UNLOCKED = "--unlocked"
 
 
-def fitted(k: int) -> float:
-    """Return the evidence of the k-th model: their functions of sites are the same ones, their data are not."""
+def model_of(k: int) -> pm.Model:
+    """Build the k-th model: their functions of sites are the same ones, their data are not."""
     counts = np.random.default_rng(k).poisson(2.0, 300)
-    with pm.Model():
+    with pm.Model() as model:
         level, nu = pm.Normal("level", 0.0, 2.0, shape=30), pm.Gamma("nu", 4.0, 1.0)
         if k % 2:
             pm.Poisson("y", pm.math.exp(level[np.arange(300) % 30]), observed=counts)
         else:
             pm.StudentT("y", nu=nu, mu=level[np.arange(300) % 30], sigma=1.0, observed=counts.astype(float))
-        return float(pmep.fit(hyper="fixed", draws=0, progressbar=False)["fit"]["log_evidence"])
+    return model
+
+
+def fitted(model: pm.Model) -> float:
+    """Return the evidence of a model."""
+    return float(pmep.fit(model=model, hyper="fixed", draws=0, progressbar=False)["fit"]["log_evidence"])
 
 
 def outcomes(fits: int = FITS) -> Counter:
     """Return how many fits in threads give the number of a fit in turn, differ from it, and raise."""
 
-    def outcome(k: int) -> float | None:
+    def outcome(model: pm.Model) -> float | None:
         try:
-            return fitted(k)
+            return fitted(model)
         except Exception:
             return None
 
+    # Here, as PyTensor changes flags for all threads while it builds a graph.
+    models = [model_of(k) for k in range(fits)]
     with ThreadPoolExecutor(THREADS) as threads:
-        found = list(threads.map(outcome, range(fits)))
+        found = list(threads.map(outcome, models))
     names = {None: "raised", True: "the same", False: "others"}
-    return Counter(names[None if one is None else one == fitted(k)] for k, one in enumerate(found))
+    return Counter(names[None if one is None else one == fitted(model_of(k))] for k, one in enumerate(found))
 
 
 def main() -> None:
