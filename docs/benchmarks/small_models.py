@@ -190,6 +190,18 @@ def mixed_models(repetitions: int) -> tuple[dict[str, list[str]], str]:
     )
 
 
+def beside_r(names: list[str], all_found: list[dict[str, list[float]]], by_r: dict[str, list[str]]) -> str:
+    """Return the ranges of the ratios to seconds of lme4 and glmmTMB in words; nothing without them."""
+    both = [(found, *map(float, by_r[name])) for name, found in zip(names, all_found) if name in by_r]
+    if not both:
+        return ""
+    modes, fresh = zip(*((own["mode"][0] / lme4, own["fresh"][0] / tmb) for own, lme4, tmb in both))
+    return (
+        f"A mode again takes {min(modes):.1f} to {max(modes):.1f} times the seconds of lme4, a fresh fit "
+        f"{min(fresh):.1f} to {max(fresh):.1f} times those of glmmTMB. "
+    )
+
+
 @contextmanager
 def busy_process() -> Iterator[None]:
     """Keep one core busy meanwhile."""
@@ -246,7 +258,7 @@ def beside_peers(names: list[str], repetitions: int, checkout: Path | None) -> l
         f"compilation, a fit again {ratio('again', all_found, 'warm'):.1f} times as fast as NUTS without. Laplace is "
         f"a Gaussian at the joint mode of all variables with {4 * DRAWS} draws; a dash where it is not finite. "
         f"NUTS without compilation takes {ratio('mode', all_found, 'warm'):.1f} times as long as a mode again. "
-        f"{versions}\n"
+        f"{beside_r(names, all_found, by_r)}{versions}\n"
     )
     if checkout:
         text += (
