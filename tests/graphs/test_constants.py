@@ -41,7 +41,7 @@ def test_data_that_may_change_are_left_alone():
 
 def hilbert_space(inputs):
     with pm.Model() as model:
-        gp = pm.gp.HSGP(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ell", -1, 1)), m=[20], c=1.5)
+        gp = pm.gp.HSGP(cov_func=pm.gp.cov.Matern52(1, ls=pm.LogNormal("ell", -1, 1)), m=[40], c=4.0)
         pm.Poisson("y", pm.math.exp(gp.prior("f", X=inputs(TIME))), observed=COUNTS)
     return model
 
