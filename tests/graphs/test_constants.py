@@ -48,7 +48,8 @@ def hilbert_space(inputs):
 
 def test_a_basis_of_constant_inputs_is_that_of_inputs_that_may_change():
     models = hilbert_space(lambda x: x), hilbert_space(lambda x: pm.Data("inputs", x))
-    fits = [pmep.fit(model=model, draws=0, progressbar=False) for model in models]
+    # Fixed, as an integration takes other fits where one of them differs in its last digit.
+    fits = [pmep.fit(model=model, hyper="fixed", draws=0, progressbar=False) for model in models]
     np.testing.assert_allclose(fits[0]["fit"]["log_evidence"], fits[1]["fit"]["log_evidence"], rtol=1e-9)
     np.testing.assert_allclose(fits[0]["posterior_mean"]["f"], fits[1]["posterior_mean"]["f"], atol=1e-5)
 
