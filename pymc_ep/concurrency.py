@@ -31,7 +31,7 @@ _FUNCTIONS: "WeakSet[CompiledFunction]" = WeakSet()
 _MODELS: WeakKeyDictionary = WeakKeyDictionary()
 """Lock of each model."""
 _UNDER_WAY: list[str] = []
-"""PyTensor's C compiler before all calls under way, once, and once for each of them; empty where there are none."""
+"""PyTensor's C compiler before all calls under way, once for each of these."""
 
 
 class CompiledFunction:
@@ -124,16 +124,12 @@ def _compiler_kept() -> Iterator[None]:
     threads that do so in turn would leave it off for good.
     """
     with _COMPILATION:
-        if not _UNDER_WAY:
-            _UNDER_WAY.append(pytensor.config.cxx)
-        _UNDER_WAY.append(_UNDER_WAY[0])
+        _UNDER_WAY.append(_UNDER_WAY[0] if _UNDER_WAY else pytensor.config.cxx)
     try:
         yield
     finally:
         with _COMPILATION:
             compiler = _UNDER_WAY.pop()
-            if len(_UNDER_WAY) == 1:
-                _UNDER_WAY.clear()
             if pytensor.config.cxx != compiler:
                 pytensor.config.cxx = compiler
 

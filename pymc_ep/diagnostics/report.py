@@ -230,7 +230,7 @@ def _sites(
     mean, variance = cavities(gaussian, 1.0)
     observed = posterior.form.observed()
     slices = group_slices([y.ravel() for y in observed])
-    skewness, kurtosis = all_cumulants(repeats.sites, *problem[2:], mean, variance)
+    skewness, kurtosis = all_cumulants(repeats.sites, problem.observed, problem.parameters, mean, variance)
     information = non_gaussianity(skewness, kurtosis)
     indicators = {
         "skewness": repeats.each(skewness),

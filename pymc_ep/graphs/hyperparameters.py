@@ -27,8 +27,15 @@ __all__ = [
     "initial_values",
     "keeps_gaussian",
     "kind_of",
+    "left_out",
     "relevant_variables",
 ]
+
+
+def left_out(names: Sequence[str], latent: str | Sequence[str] | None) -> list[str]:
+    """Return those of the latent variables of a form that the argument ``latent=`` of a fit leaves out."""
+    named = names if latent is None else [latent] if isinstance(latent, str) else latent
+    return [name for name in names if name not in named]
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:

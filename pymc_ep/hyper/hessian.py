@@ -43,17 +43,19 @@ def curvature(evidence: Evidence, at: EvidenceAt, steps: np.ndarray) -> tuple[np
     """
     p = at.theta.size
     hessian, d_shift, d_precision, clean = np.zeros((p, p)), [], [], True
+    sites = at.sites
     for i in range(p):
         step = np.zeros(p)
         step[i] = steps[i]
         try:
-            low, high = (evidence.at(at.theta + sign * step, at.sites) for sign in (-1.0, 1.0))
+            low, high = (evidence.at(at.theta + sign * step, sites) for sign in (-1.0, 1.0))
         except (NumericalError, InvalidDataError):
-            zeros = np.zeros((p, len(at.sites[0])))
+            zeros = np.zeros((p, len(sites[0])))
             return hessian, zeros, zeros, False
         clean &= low.run.status.converged and high.run.status.converged
         hessian[i] = -(evidence.gradient(high) - evidence.gradient(low)) / (2 * steps[i])
-        d_shift.append((high.sites[0] - low.sites[0]) / (2 * steps[i]))
-        d_precision.append((high.sites[1] - low.sites[1]) / (2 * steps[i]))
+        of_shift, of_precision = ((after - before) / (2 * steps[i]) for before, after in zip(low.sites, high.sites))
+        d_shift.append(of_shift)
+        d_precision.append(of_precision)
     hessian = (hessian + hessian.T) / 2
     return hessian, np.array(d_shift), np.array(d_precision), bool(clean and np.all(np.isfinite(hessian)))

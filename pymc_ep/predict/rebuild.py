@@ -1,7 +1,7 @@
 """Rebuild the posterior of a result."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 import pymc as pm
@@ -12,13 +12,16 @@ from pymc_ep.contracts.form import CompiledForm, CompiledSiteForm
 from pymc_ep.contracts.posterior import SitePosterior
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms import compiled_form, entry_of, get_method
-from pymc_ep.forms.registry import Predictions, solved_by
+from pymc_ep.forms.registry import FormEntry, Predictions, solved_by
 from pymc_ep.graphs.shared_values import exchanged
 from pymc_ep.predict.fitted_data import changed_data
 from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.unchanged import require_unchanged
 
-__all__ = ["own_predictions", "posterior_of", "require_fitted_data", "single_posterior_of"]
+__all__ = ["own_predictions", "posterior_of", "registered", "require_fitted_data", "single_posterior_of"]
+
+Registered = TypeVar("Registered")
+"""Type of what a form registers."""
 
 
 def posterior_of(idata: Container, model: pm.Model, wanted: Sequence[str]) -> SitePosterior:
@@ -110,10 +113,15 @@ def _why_not_gaussian(form: CompiledForm) -> str:
 
 def own_predictions(idata: Container, model: pm.Model) -> Predictions | None:
     """Return the predictions of a form without Gaussian predictors; None for a form that has them."""
-    if all(entry.predictions is None for entry in solved_by(fit_method(idata))):
+    return registered(idata, model, lambda entry: entry.predictions)
+
+
+def registered(idata: Container, model: pm.Model, pick: Callable[[FormEntry], Registered | None]) -> Registered | None:
+    """Return one of the predictions that the form of a fit has registered; None where it has none of the kind."""
+    if all(pick(entry) is None for entry in solved_by(fit_method(idata))):
         # Nothing is compiled for this question alone.
         return None
-    return entry_of(compiled_form(model, settings(idata)["latent"]).form).predictions
+    return pick(entry_of(compiled_form(model, settings(idata)["latent"]).form))
 
 
 def single_posterior_of(idata: Container, model: pm.Model) -> SitePosterior:

@@ -12,8 +12,8 @@ from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.contracts.rows import Ranked, RankedBlock, RowPredictions, Rows, best_first
 from pymc_ep.engines.options import check_flag, check_whole
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms import compiled_form, entry_of
-from pymc_ep.forms.registry import solved_by
+from pymc_ep.forms import compiled_form
+from pymc_ep.predict.rebuild import registered
 from pymc_ep.predict.utilities import fitted_utilities, ranked_users
 from pymc_ep.results import fit_method, settings
 from pymc_ep.results.row_labels import numbered_rows, row_dims, row_labels, side_named
@@ -314,16 +314,14 @@ def _score(fitted: _Fitted, side: int, by: str | None) -> str:
 def _fitted(idata: Container, model: pm.Model | None, caller: str) -> tuple[pm.Model, _Fitted]:
     """Return the model and its fit; raise unless it has two matrices of rows."""
     model = pm.modelcontext(model)
-    method = fit_method(idata)
-    form = None
-    if any(entry.row_predictions is not None for entry in solved_by(method)):
-        form = compiled_form(model, settings(idata)["latent"])
-    predictions = None if form is None else entry_of(form.form).row_predictions
-    if form is None or predictions is None:
+    predictions = registered(idata, model, lambda entry: entry.row_predictions)
+    if predictions is None:
         raise UnsupportedModelError(
             f"{caller} takes fits of models with two matrices of rows, such as those with a BilinearPoisson or "
-            f"PairedSymbols, but this is a fit by {method!r} of another model; see predict and log_predictive."
+            f"PairedSymbols, but this is a fit by {fit_method(idata)!r} of another model; see predict and "
+            f"log_predictive."
         )
+    form = compiled_form(model, settings(idata)["latent"])
     names = predictions.names(form)
     posterior = predictions.rebuild(idata, model)
     return model, _Fitted(predictions, posterior, names, row_dims(model, names), predictions.sizes(form))

@@ -10,9 +10,8 @@ from pymc_ep.compat import Container
 from pymc_ep.concurrency import one_at_a_time
 from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms import compiled_form, entry_of
-from pymc_ep.forms.registry import solved_by
-from pymc_ep.results import fit_method, settings
+from pymc_ep.predict.rebuild import registered
+from pymc_ep.results import fit_method
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 
 __all__ = ["next_items"]
@@ -52,9 +51,7 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
     """
     check_whole("n", n)
     model = pm.modelcontext(model)
-    predictions = None
-    if any(entry.sequence_predictions is not None for entry in solved_by(fit_method(idata))):
-        predictions = entry_of(compiled_form(model, settings(idata)["latent"]).form).sequence_predictions
+    predictions = registered(idata, model, lambda entry: entry.sequence_predictions)
     if predictions is None:
         raise UnsupportedModelError(
             f"next_items takes fits of models with a CollaborativeRNN, but this is a fit by {fit_method(idata)!r} of "

@@ -12,9 +12,8 @@ from pymc_ep.contracts.solution import RandomSeed
 from pymc_ep.contracts.utilities import UtilityPredictions
 from pymc_ep.engines.options import check_whole
 from pymc_ep.exceptions import UnsupportedModelError
-from pymc_ep.forms import compiled_form, entry_of
-from pymc_ep.forms.registry import solved_by
-from pymc_ep.results import fit_method, settings
+from pymc_ep.predict.rebuild import registered
+from pymc_ep.results import fit_method
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 
@@ -54,10 +53,7 @@ class FittedUtilities(NamedTuple):
 
 def fitted_utilities(idata: Container, model: pm.Model) -> FittedUtilities | None:
     """Return a fit of utilities; None for a fit of another model."""
-    if not any(entry.utility_predictions is not None for entry in solved_by(fit_method(idata))):
-        return None
-    form = compiled_form(model, settings(idata)["latent"])
-    predictions = entry_of(form.form).utility_predictions
+    predictions = registered(idata, model, lambda entry: entry.utility_predictions)
     if predictions is None:
         return None
     posterior = predictions.rebuild(idata, model)

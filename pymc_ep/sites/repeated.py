@@ -40,8 +40,8 @@ def repeated(site: Site) -> Site:
 
     Its observation is their average, its parameters are ``count``, k, and ``log_constant``, c, then those of `site`.
     """
-    closed = site.tilted is not None and site.any_power and (site.domain not in _WHOLE or site.takes_averages)
     interpolated = site.domain in _WHOLE and not site.takes_averages
+    closed = site.tilted is not None and site.any_power and not interpolated
 
     def log_t(y: Any, eta: Any, *parameters: Any, **options: Any) -> Any:
         if not interpolated:

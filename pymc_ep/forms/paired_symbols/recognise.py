@@ -22,7 +22,7 @@ from pymc_ep.forms.paired_symbols.form import (
     PairGroup,
     SideOfPairs,
 )
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, left_out, relevant_variables
 from pymc_ep.graphs.queries import depends_on, evaluated, without_casts
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
@@ -60,8 +60,7 @@ def recognise_paired_symbols(
             f"({others[0]!r}). Fit them in models of their own, or use pm.sample."
         )
     form = _build(model, rv)
-    named = form.latent_names if latent is None else [latent] if isinstance(latent, str) else list(latent)
-    if missing := [name for name in form.latent_names if name not in named]:
+    if missing := left_out(form.latent_names, latent):
         raise UnsupportedModelError(
             f"latent= leaves out {missing[0]!r}, but a model of paired symbols is fitted with a posterior of all of "
             f"{', '.join(form.latent_names)}; leave out latent=."

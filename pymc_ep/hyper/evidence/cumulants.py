@@ -133,7 +133,7 @@ def correction_at(evidence: Evidence, at: EvidenceAt) -> Correction:
     """Return the correction of the log evidence at a fit that converged."""
     found = at.run.state.sweep
     mean, variance = np.asarray(found.cavity_mean), np.asarray(found.cavity_variance)
-    skewness, kurtosis = all_cumulants(at.repeats.sites, *at.problem[2:], mean, variance)
+    skewness, kurtosis = all_cumulants(at.repeats.sites, at.problem.observed, at.problem.parameters, mean, variance)
     # A bound, with all correlations equal to one. Many observations of few coefficients need no pairs then.
     most = np.abs(skewness).sum() ** 2 / 12.0 + np.abs(kurtosis).sum() ** 2 / 48.0
     if most < _NEGLIGIBLE:
@@ -223,7 +223,7 @@ def error_warning(evidence: Evidence, at: EvidenceAt) -> str:
     unknown = len(mean) > _FULL or why_no_correction(evidence.form, evidence.engine.power, len(mean))
     if unknown or not at.run.status.converged:
         return ""
-    skewness, kurtosis = all_cumulants(at.repeats.sites, *at.problem[2:], mean, variance)
+    skewness, kurtosis = all_cumulants(at.repeats.sites, at.problem.observed, at.problem.parameters, mean, variance)
     # A bound, with all correlations equal to one: ordinary data of many predictors end here.
     if 0.5 * (np.abs(skewness).sum() ** 2 + np.abs(kurtosis).sum() ** 2 / 3.0) < _WRONG:
         return ""

@@ -253,14 +253,14 @@ def _mixture_state(*parts: np.ndarray) -> dict[str, np.ndarray]:
 
 def _state(evidence: Evidence, at: EvidenceAt) -> dict[str, np.ndarray]:
     """Return the saved state of one fit with hyperparameters fixed."""
-    n = len(at.sites[0])
+    shift, precision = at.sites
     return {
         "theta": at.theta,
-        "shift": at.sites[0],
-        "precision": at.sites[1],
+        "shift": shift,
+        "precision": precision,
         "directions": np.zeros((0, at.theta.size)),
-        "d_shift": np.zeros((0, n)),
-        "d_precision": np.zeros((0, n)),
+        "d_shift": np.zeros((0, len(shift))),
+        "d_precision": np.zeros((0, len(shift))),
         # By these three, data that have changed since the fit are detected.
         "observed": np.concatenate([np.ravel(y) for y in evidence.form.observed()]),
         "prior_mean": np.asarray(at.prior.mean),
