@@ -141,9 +141,7 @@ class Packed:
 
     def __init__(self, sequences: list[np.ndarray]):
         lengths = np.array(list(map(len, sequences)))
-        ends = np.append(0, np.cumsum(lengths))
-        users = longest_first(lengths, np.arange(len(lengths)))
-        every = Sequences(np.concatenate(sequences), ends)
+        users, every = longest_first(lengths, np.arange(len(lengths))), Sequences.of_parts(sequences, 0)
         window, self.places = window_of(every, lengths, users, 0, int(lengths.max()))
         self.items, self.counts, self.begins = window.items, window.counts, window.begins
 

@@ -14,8 +14,9 @@ from scipy.special import log_softmax
 import pymc_ep as pmep
 from docs.benchmarks._sequence_data import Predictor, Task
 from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.kernels.recurrent import Sequences, initial_states, longest_first, window_of
+from pymc_ep.kernels.recurrent import Sequences, initial_states, longest_first, next_log_probabilities, window_of
 from pymc_ep.kernels.recurrent.body import forward
+from pymc_ep.kernels.recurrent.memory import last_log_shares
 
 __all__ = ["Trained", "in_torch", "predictor_of", "trained"]
 
@@ -47,8 +48,7 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
     posterior = sequences_posterior(found.idata, found.model)
     weights = posterior.weights
     both = [np.append(b, a) for b, a in zip(task.before, task.after)]
-    lengths = np.array(list(map(len, both)))
-    sequences = Sequences(np.concatenate(both), np.append(0, np.cumsum(lengths)))
+    lengths, sequences = np.array(list(map(len, both))), Sequences.of_parts(both, task.n_items)
     first = initial_states(len(both), weights, posterior.form.initial)
     states = np.empty((len(sequences.items), first.shape[1]), dtype=first.dtype)
     for begin in range(0, len(both), USERS):
@@ -57,7 +57,15 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
         own = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[users])
         states[places] = forward(own, window, first[users]).states
     after = np.concatenate([np.arange(len(b) + len(a)) >= len(b) for b, a in zip(task.before, task.after)])
-    return softmax_of(states[after], weights.outputs, np.zeros(1, dtype=first.dtype))
+    wanted = states[after]
+    before = [s[:t] for b, s in zip(task.before, both) for t in range(len(b), len(s))]
+    half_lives = posterior.form.half_lives
+
+    def log_p(here: slice) -> np.ndarray:
+        log_shares = last_log_shares(before[here], task.n_items, half_lives)
+        return next_log_probabilities(weights, wanted[here], log_shares)
+
+    return log_p
 
 
 def softmax_of(states: np.ndarray, outputs: np.ndarray, bias: np.ndarray) -> Predictor:

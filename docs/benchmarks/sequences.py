@@ -27,7 +27,7 @@ NAME = "docs/benchmarks/sequences.py"
 DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
 HIDDEN, SPREAD = 32, 0.3
 """Units of all networks, and the standard deviation of users' matrices of the hierarchical one."""
-ARCHITECTURE = ("pooled", "cell", "spread")
+ARCHITECTURE = ("pooled", "cell", "spread", "repeats")
 """What is said to the network; all else is said to `pymc_ep.fit`."""
 BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
 """Of all networks; the other options are the defaults."""

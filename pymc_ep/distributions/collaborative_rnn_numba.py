@@ -16,23 +16,43 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
     """Return the function of generator and parameters that draws the sequences once."""
 
     @numba_njit
-    def random(rng: Any, recurrent: Any, inputs: Any, outputs: Any, initial: Any, users: Any) -> Any:
-        n, (n_items, n_gates, width) = len(users), inputs.shape
+    def random(
+        rng: Any, recurrent: Any, inputs: Any, outputs: Any, memory: Any, initial: Any, half_lives: Any, users: Any
+    ) -> Any:
+        n, n_memories, (n_items, n_gates, width) = len(users), len(memory), inputs.shape
         n_users = 0
         for k in range(n):
             n_users = max(n_users, users[k] + 1)
+        ends, lengths = np.zeros(n_users + 1, dtype=np.int64), np.zeros(n_users, dtype=np.int64)
+        for k in range(n):
+            ends[users[k] + 1] += 1
+        ends, past = np.cumsum(ends), np.empty(n, dtype=np.int64)
         h = np.full((n_users, width), float(initial))
-        out, sums, weights = np.empty((n, 2), dtype=np.int64), np.empty((n_gates, width)), np.empty(n_items)
-        reset = np.empty(width)
+        out, sums = np.empty((n, 2), dtype=np.int64), np.empty((n_gates, width))
+        weights, reset = np.empty(n_items + n_memories), np.empty(width)
         for k in range(n):
             u = users[k]
             matrices, own = recurrent[u if len(recurrent) > 1 else 0], h[u]
-            for i in range(n_items):
-                weights[i] = 0.0
+            for i in range(n_items + n_memories):
+                row = outputs[i] if i < n_items else memory[i - n_items]
+                weights[i] = 0.0 if i < n_items else np.log(n_items)
                 for d in range(width):
-                    weights[i] += outputs[i, d] * own[d]
+                    weights[i] += row[d] * own[d]
             weights = np.cumsum(np.exp(weights - weights.max()))
-            item = min(np.searchsorted(weights, rng.random() * weights[-1], side="right"), n_items - 1)
+            item = min(np.searchsorted(weights, rng.random() * weights[-1], side="right"), n_items + n_memories - 1)
+            t = lengths[u]
+            if item >= n_items:
+                half_life, uniform = half_lives[item - n_items], rng.random()
+                if t == 0:
+                    item = int(uniform * n_items)
+                else:
+                    age = 1.0 + np.floor(uniform * t)
+                    if np.isfinite(half_life):
+                        rate = -np.log(2.0) / half_life
+                        age = np.ceil(np.log1p(uniform * np.expm1(t * rate)) / rate)
+                    item = past[ends[u] + t - int(min(max(age, 1.0), t))]
+            past[ends[u] + t] = item
+            lengths[u] += 1
             out[k, 0], out[k, 1] = u, item
             # The candidate is last: it takes the state that the reset gate lets through.
             for step in range(n_gates):

@@ -33,24 +33,27 @@ def test_weights_have_dims_and_priors():
         prior = {"recurrent": pm.Normal.dist(0, 2), "inputs": pm.Normal.dist(1, 3)}
         pmep.CollaborativeRNN("y", hidden=2, user="person", observed=[[0, 1], [2]], **prior)
     shapes = {rv.name: tuple(rv.shape.eval()) for rv in model.free_RVs}
-    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2)}
+    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2), "y_memory": (2, 2)}
     assert model.named_vars_to_dims["y_recurrent"] == ("person", "y_gate", "y_unit", "y_earlier_unit")
     assert model.named_vars_to_dims["y_output"] == ("item", "y_unit")
-    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV", "NormalRV", "FlatRV"]
+    assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_unit")
+    assert list(model.coords["y_half_life"]) == [5.0, np.inf]
+    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV", "NormalRV", "FlatRV", "FlatRV"]
     assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
 
 
 @pytest.mark.parametrize(("cell", "mode"), [("gru", None), ("gru", "FAST_COMPILE"), ("tanh", "FAST_COMPILE")])
 def test_draws_have_the_probabilities_of_the_density(cell, mode):
-    """Frequencies of all pairs of two events of two users, in the default mode and in NumPy."""
+    """Frequencies of all four events of two users, in the default mode and in NumPy."""
     rng, gates, n = np.random.default_rng(0), len(CELLS[cell]), 4000
-    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3))]
-    users = np.repeat([0, 1], [2, 1])
-    rv = pmep.CollaborativeRNN.dist(*weights, users=users, initial=0.4)
+    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 3))]
+    users, half_lives = np.repeat([0, 1], [3, 1]), (0.8, np.inf)
+    rv = pmep.CollaborativeRNN.dist(*weights, users=users, initial=0.4, half_lives=half_lives)
     drawn = pm.draw(rv, n, random_seed=2, mode=mode)
-    assert drawn.shape == (n, 3, 2) and (drawn[:, :, 0] == users).all()
-    for items in np.ndindex(2, 2, 2):
-        data, first = Sequences(np.array(items), np.array([0, 2, 3])), np.full((2, 3), 0.4)
+    assert drawn.shape == (n, 4, 2) and (drawn[:, :, 0] == users).all()
+    for items in np.ndindex(2, 2, 2, 2):
+        data = Sequences.of_parts(np.split(np.array(items), [3]), 2, half_lives)
+        first = np.full((2, 3), 0.4)
         p = np.exp(log_probabilities(Weights(*weights), data, first).values.sum())
         share = (drawn[:, :, 1] == items).all(axis=1).mean()
         assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / n)
@@ -58,15 +61,15 @@ def test_draws_have_the_probabilities_of_the_density(cell, mode):
 
 def test_draws_of_many_parameters():
     rng = np.random.default_rng(1)
-    parts = rng.normal(size=(5, 1, 1, 2, 2)), rng.normal(size=(4, 1, 2)), rng.normal(size=(4, 2)), np.array(0.1)
-    drawn = CollaborativeRNNRV.rng_fn(rng, *parts, np.array([0, 0, 1]), None)
+    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 2))]
+    drawn = CollaborativeRNNRV.rng_fn(rng, *parts, np.array(0.1), np.array([3.0]), np.array([0, 0, 1]), None)
     assert drawn.shape == (5, 3, 2) and drawn[:, :, 1].max() < 4
 
 
 def test_prior_predictive_of_given_lengths():
     with pm.Model() as model:
         prior = pm.Normal.dist(0, 1)
-        weights = {"recurrent": prior, "inputs": prior, "outputs": prior}
+        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior}
         pmep.CollaborativeRNN("y", n_items=5, hidden=2, lengths=[3, 1], cell="tanh", **weights)
     drawn = pm.draw(model["y"], 20, random_seed=1, mode="FAST_COMPILE")
     assert drawn.shape == (20, 4, 2) and drawn[0, :, 0].tolist() == [0, 0, 0, 1]
@@ -106,6 +109,10 @@ def test_bad_sequences(observed, message):
         ({"spread": 0}, "spread=0 of 'y' must be a positive number"),
         ({"spread": 1.0, "pooled": True}, "spread=1.0 and pooled=True, of which one alone"),
         ({"initial": np.inf}, "initial=inf of 'y' must be a finite number"),
+        ({"repeats": (5, 0)}, r"repeats=\(5, 0\) of 'y' must be True, False or different half-lives"),
+        ({"repeats": (5, 5)}, r"repeats=\(5, 5\) of 'y' must be True, False or different half-lives"),
+        ({"repeats": "often"}, "repeats='often' of 'y' must be True, False or different half-lives"),
+        ({"repeats": False, "memory": pm.Flat.dist()}, "memory= and repeats=False, so no memories"),
         ({"inputs": 3.0}, "The prior of 'y_input' is a float; give a distribution"),
         ({"outputs": np.zeros(3)}, "The prior of 'y_output' is a ndarray; give a distribution"),
     ],
@@ -124,5 +131,5 @@ def test_unknown_numbers_and_wrong_shapes():
         outputs = pm.Normal("v", 0, 1, shape=(3, 2))
         with pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
             pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
-    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2 dimensions"):
+    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2, 2 dimensions"):
         pmep.CollaborativeRNN.dist(np.zeros((2, 2)), np.zeros((3, 1, 2)), np.zeros((3, 2)), users=[0])

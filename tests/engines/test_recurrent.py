@@ -11,7 +11,7 @@ from pymc_ep.engines.recurrent.update import Settings
 from pymc_ep.engines.recurrent.values import Moments, Prior, Problem, first_learned
 from pymc_ep.kernels.recurrent import Sequences, Weights, initial_states, log_probabilities, window_of
 
-INITIAL = 0.1
+INITIAL, HALF_LIVES = 0.1, (2.0, np.inf)
 
 
 def flat(ndim, precision=0.0, dtype="float64"):
@@ -22,14 +22,14 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
     lengths = np.array([len(items) for items in sequences])
     items = np.concatenate(sequences)
     counts = np.maximum(1, np.bincount(items, minlength=n_items))
-    priors = flat(4, precision, dtype), flat(3, precision, dtype), flat(2, precision, dtype)
-    data = Sequences(items, np.append(0, np.cumsum(lengths)))
+    priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2))
+    data = Sequences.of_parts(sequences, n_items, HALF_LIVES)
     return Problem(data, np.maximum(lengths - tail, 1), counts, INITIAL, priors, of_shared)
 
 
 def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0):
     rng = np.random.default_rng(seed)
-    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width)
+    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(HALF_LIVES), width)
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 

@@ -23,37 +23,47 @@ from pymc_ep.kernels.recurrent import (
     window_gradient,
     window_of,
 )
+from pymc_ep.kernels.recurrent.memory import recalled
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
+HALF_LIVES = (1.5, np.inf)
 KINDS = [(cell, pooled) for cell in CELLS for pooled in (False, True)]
 every_kind = pytest.mark.parametrize(("cell", "pooled"), KINDS)
 
 
-def weights_of(cell, pooled, seed=0):
+def weights_of(cell, pooled, seed=0, half_lives=HALF_LIVES):
     rng, gates = np.random.default_rng(seed), len(CELLS[cell])
     n = 1 if pooled else len(LENGTHS)
-    return Weights(*(rng.normal(size=s) for s in ((n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH))))
+    shapes = (n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH), (len(half_lives), WIDTH)
+    return Weights(*(rng.normal(size=shape) for shape in shapes))
 
 
-def data(seed=1):
-    rng = np.random.default_rng(seed)
-    return Sequences(rng.integers(0, N_ITEMS, LENGTHS.sum()), np.append(0, np.cumsum(LENGTHS)))
+def data(seed=1, half_lives=HALF_LIVES, items=None):
+    items = np.random.default_rng(seed).integers(0, N_ITEMS, LENGTHS.sum()) if items is None else items
+    return Sequences.of_parts(np.split(items, np.cumsum(LENGTHS)[:-1]), N_ITEMS, half_lives)
 
 
 def first_states(seed=2):
     return 0.3 * np.random.default_rng(seed).normal(size=(len(LENGTHS), WIDTH))
 
 
-def by_loops(weights, sequences, first, kept=None):
-    """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151)."""
-    recurrent, inputs, outputs = weights
+def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES):
+    """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151).
+
+    Memories are sums over the items before, which count half after a half-life.
+    """
+    recurrent, inputs, outputs, memory = weights
     out = []
     for u, (begin, end) in enumerate(zip(sequences.ends, sequences.ends[1:])):
         h, R = first[u], recurrent[0 if len(recurrent) == 1 else u]
         for k in range(begin, end):
-            y = sequences.items[k]
-            z = outputs @ (h if kept is None else h * kept[k])
-            out.append(z[y] - np.log(np.exp(z).sum()))
+            y, seen = sequences.items[k], h if kept is None else h * kept[k]
+            before, p = sequences.items[begin:k], np.exp(outputs @ seen)
+            for m, half_life in zip(memory, half_lives):
+                counted = 0.5 ** (np.arange(len(before))[::-1] / half_life)
+                held = np.bincount(before, counted, len(p)) if len(before) else np.ones(len(p))
+                p = p + len(p) * np.exp(m @ seen) * held / held.sum()
+            out.append(np.log(p[y] / p.sum()))
             if len(R) == 1:
                 h = np.tanh(R[0] @ h + inputs[y, 0])
             else:
@@ -101,8 +111,10 @@ def test_no_array_of_all_events_and_items_is_held():
     """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
     rng = np.random.default_rng(0)
     outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
+    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 4)))
+    log_shares = np.full((3_000, 1), -2.0)
     tracemalloc.start()
-    body.log_softmax(outputs, states, items, np.ones(3_000))
+    body.log_softmax(weights, states, items, log_shares, np.ones(3_000))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5 * 8 * body.BLOCK
@@ -125,7 +137,8 @@ def test_gradients_of_a_window_are_differences(cell, pooled):
     inputs = np.zeros_like(weights.inputs)
     inputs[found.gradient.items] = found.gradient.inputs
     expected = differences(total, Weights(*(table.copy() for table in own)))
-    for table, other in zip((found.gradient.recurrent, inputs, found.gradient.outputs), expected):
+    tables = found.gradient.recurrent, inputs, found.gradient.outputs, found.gradient.memory
+    for table, other in zip(tables, expected, strict=True):
         np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
 
 
@@ -135,7 +148,7 @@ def test_users_together_are_users_alone(cell, pooled):
     weights, first = weights_of(cell, pooled), first_states()
     own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
     together = window_gradient(own, window, first[users])
-    recurrent, inputs, outputs = (np.zeros_like(table) for table in own)
+    recurrent, inputs, outputs, memory = (np.zeros_like(table) for table in own)
     for k, u in enumerate(users):
         alone, its_places = window_of(data(), LENGTHS, np.array([u]), 0, 100)
         part = weights if pooled else weights._replace(recurrent=weights.recurrent[[u]])
@@ -145,9 +158,11 @@ def test_users_together_are_users_alone(cell, pooled):
         recurrent[0 if pooled else k] += found.gradient.recurrent[0]
         inputs[found.gradient.items] += found.gradient.inputs
         outputs += found.gradient.outputs
+        memory += found.gradient.memory
     np.testing.assert_allclose(together.gradient.recurrent, recurrent, atol=1e-12)
     np.testing.assert_allclose(together.gradient.inputs, inputs[together.gradient.items], atol=1e-12)
     np.testing.assert_allclose(together.gradient.outputs, outputs, atol=1e-12)
+    np.testing.assert_allclose(together.gradient.memory, memory, atol=1e-12)
 
 
 def test_an_item_does_not_predict_itself():
@@ -157,7 +172,7 @@ def test_an_item_does_not_predict_itself():
     for k in (2, 7, 12):
         items = data().items.copy()
         items[k] = (items[k] + 1) % N_ITEMS
-        after = log_probabilities(weights, data()._replace(items=items), first).values
+        after = log_probabilities(weights, data(items=items), first).values
         user = np.searchsorted(data().ends, k, side="right") - 1
         h = np.delete(np.arange(len(items)), k)
         same = (h < k) | (h >= data().ends[user + 1])
@@ -174,9 +189,9 @@ def test_op_in_graphs(mode):
     users = rng.permutation(np.repeat(np.arange(len(LENGTHS)), LENGTHS))
     items, order = np.empty_like(users), np.argsort(users, kind="stable")
     items[order] = sequences.items
-    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix()]
+    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix()]
     factors = rng.normal(size=len(users))
-    values = sequence_logp(users, items, *graphs, 0.1)
+    values = sequence_logp(users, items, *graphs, 0.1, HALF_LIVES)
     function = pytensor.function(graphs, [values, *pt.grad((values * factors).sum(), graphs)], mode=mode)
     found, *gradient = function(*weights)
     first = np.full((len(LENGTHS), WIDTH), 0.1)
@@ -189,17 +204,18 @@ def test_op_in_graphs(mode):
 def test_op_refuses_what_is_out_of_range():
     weights = weights_of("tanh", False)
     for users, items, message in (([0, 4], [0, 1], "user 4 at row 1"), ([0, 1], [7, 1], "item 7 at row 0")):
+        graph = sequence_logp(np.array(users), np.array(items), *weights, 0.1, HALF_LIVES)
+        function = pytensor.function([], graph, mode="FAST_COMPILE")
         with pytest.raises(InvalidDataError, match=message):
-            pytensor.function([], sequence_logp(np.array(users), np.array(items), *weights, 0.1), mode="FAST_COMPILE")()
+            function()
 
 
 def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
     with pm.Model() as model:
         R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
         W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
-        pmep.CollaborativeRNN(
-            "y", n_items=4, hidden=3, cell="tanh", recurrent=R, inputs=W, outputs=V, observed=[[0, 1], [3]]
-        )
+        weights = {"recurrent": R, "inputs": W, "outputs": V, "memory": pm.Normal("M", 0, 1, shape=(2, 3))}
+        pmep.CollaborativeRNN("y", n_items=4, hidden=3, cell="tanh", **weights, observed=[[0, 1, 0], [3]])
     rng = np.random.default_rng(5)
     point = {name: rng.normal(size=value.shape) for name, value in model.initial_point().items()}
     gradient = model.compile_dlogp(mode="FAST_COMPILE")(point)
@@ -214,3 +230,29 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
             shaped = {rv.name: p.reshape(point[rv.name].shape) for rv, p in zip(model.free_RVs, parts)}
             ends.append(float(logp(shaped)))
         np.testing.assert_allclose(gradient[k], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+@every_kind
+def test_without_memories_there_is_the_network_of_the_paper(cell, pooled):
+    weights, first = weights_of(cell, pooled, half_lives=()), first_states()
+    found = log_probabilities(weights, data(half_lives=()), first).values
+    np.testing.assert_allclose(found, by_loops(weights, data(), first), rtol=1e-12)
+
+
+def test_an_item_that_softmax_excludes_comes_from_memory():
+    """Logits beyond what doubles can exponentiate, whose probability is that of the memory alone."""
+    weights = Weights(np.zeros((1, 1, 1, 1)), np.zeros((3, 1, 1)), np.array([[0.0], [0.0], [-1e4]]), np.zeros((1, 1)))
+    sequences, first = Sequences.of_parts([np.array([2, 2])], 3, [np.inf]), np.ones((1, 1))
+    found = log_probabilities(weights, sequences, first).values
+    # Of exp(0) + exp(0) + 3, the memory has 3: a third of it for each item before the first event.
+    np.testing.assert_allclose(found[0], np.log(1 / 5), rtol=1e-12)
+
+
+def test_recalled_events_have_the_shares_of_their_memory():
+    """The quantiles of a memory are spread evenly: each event back has as many as its share."""
+    n = 100_000
+    uniform = (np.arange(n) + 0.5) / n
+    for half_life in (0.7, 4.0, np.inf):
+        ages = recalled(uniform, np.full(n, 6), half_life)
+        counted = 0.5 ** (np.arange(6) / half_life)
+        np.testing.assert_allclose(np.bincount(ages, minlength=7)[1:] / n, counted / counted.sum(), atol=2e-5)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated, updated
-from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Problem, Visited, converted
+from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Priors, Problem, Visited, converted
 from pymc_ep.kernels.recurrent import Weights, Window, initial_states, log_probabilities, longest_first, window_of
 from pymc_ep.numerics.backend.namespace import Array, replaced, to_jax
 
@@ -200,13 +200,14 @@ class Training:
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
 
-    def _priors(self, problem: Problem, state: State, users: np.ndarray) -> tuple[Prior, Prior, Prior]:
-        """Return the priors of the matrices of some users, of inputs and of outputs."""
-        own, inputs, outputs = problem.priors
+    def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
+        """Return the priors of the matrices of some users, and of the other tables."""
+        own, inputs, outputs, memory = problem.priors
         if problem.of_shared is not None:
             own = own._replace(mean=state.shared[None])
-        own, inputs, outputs = (prior.with_ridge(self.ridge) for prior in (own.rows(users), inputs, outputs))
-        return own, inputs, outputs
+        ridge = self.ridge
+        others = inputs.with_ridge(ridge), outputs.with_ridge(ridge), memory.with_ridge(ridge)
+        return own.rows(users).with_ridge(ridge), *others
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
         """Return what a window of some users has of their events, of those of its items, and of all."""
@@ -214,7 +215,7 @@ class Training:
         own = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
         of_items = np.bincount(window.items, minlength=len(problem.item_counts)) / problem.item_counts
         own, of_items, every = (part.astype(problem.priors[0].mean.dtype) for part in (own, of_items, every))
-        return Shares(every if shared else own, of_items, every)
+        return Shares(every if shared else own, of_items, every, every)
 
     def _epoch_over(self, problem: Problem, state: State) -> State:
         """Return the state at the start of the next epoch."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.engines.recurrent.rules import RULES, stepped
-from pymc_ep.engines.recurrent.values import Learned, Prior, Rows
+from pymc_ep.engines.recurrent.values import Learned, Priors, Rows
 from pymc_ep.kernels.recurrent import Weights, Window, window_gradient
 from pymc_ep.numerics.backend.namespace import Array
 
@@ -30,11 +30,15 @@ class Shares(NamedTuple):
     items : ndarray, (I,)
         Of those of each item.
     all : ndarray, (1,)
+        Of those of outputs.
+    memory : ndarray, (1,)
+        Of those of memories.
     """
 
     users: np.ndarray
     items: np.ndarray
     all: np.ndarray
+    memory: np.ndarray
 
 
 class Updated(NamedTuple):
@@ -51,7 +55,7 @@ def updated(
     window: Window,
     first: np.ndarray,
     kept: np.ndarray | None,
-    priors: tuple[Prior, Prior, Prior],
+    priors: Priors,
     shares: Shares,
     settings: Settings,
 ) -> Updated:
@@ -84,11 +88,9 @@ def updated(
     last = first.copy()
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
-    places: tuple[Rows, Rows, Rows] = own, gradient.items, slice(None)
-    scaled = []
-    for g, table, prior, here, share in zip(
-        (gradient.recurrent, gradient.inputs, gradient.outputs), tables, priors, places, shares
-    ):
+    places: tuple[Rows, ...] = own, gradient.items, slice(None), slice(None)
+    gradients, scaled = (gradient.recurrent, gradient.inputs, gradient.outputs, gradient.memory), []
+    for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
         scaled.append((g + of_prior) / n_events)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_ep.engines.recurrent.rules import RULES, stepped
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated
-from pymc_ep.engines.recurrent.values import Learned, Moments, Prior
+from pymc_ep.engines.recurrent.values import Learned, Moments, Priors
 from pymc_ep.kernels.recurrent import Weights, Window
 from pymc_ep.kernels.recurrent.jax import Grid, grid_gradient, grid_of
 from pymc_ep.kernels.truncated_normal.jax import require_float64
@@ -21,7 +21,7 @@ def updated_jax(
     window: Window,
     first: np.ndarray,
     kept: np.ndarray | None,
-    priors: tuple[Prior, Prior, Prior],
+    priors: Priors,
     shares: Shares,
     settings: Settings,
     batch: int,
@@ -38,7 +38,7 @@ def _updated(
     learned: Learned,
     grid: Grid,
     first: jax.Array,
-    priors: tuple[Prior, Prior, Prior],
+    priors: Priors,
     shares: Shares,
     settings: Settings,
 ) -> tuple[jax.Array, jax.Array, Learned, jax.Array]:
@@ -61,7 +61,7 @@ def _updated(
         Moments(*(_where(rows, new, old) if len(old) else old for new, old in zip(after, own)))
         for rows, (_, after), own in zip(moved, found, moments)
     ]
-    return total, last, Learned(tables, (changed[0], changed[1], changed[2])), finite
+    return total, last, Learned(tables, tuple(changed)), finite
 
 
 def _where(rows: jax.Array, after: jax.Array, before: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_ep.kernels.recurrent import Sequences, Weights
 from pymc_ep.numerics.backend.namespace import Array
 
-__all__ = ["Learned", "Moments", "Prior", "Problem", "Rows", "Visited", "converted", "first_learned"]
+__all__ = ["Learned", "Moments", "Prior", "Priors", "Problem", "Rows", "Visited", "converted", "first_learned"]
 
 Rows = np.ndarray | slice
 """Some rows of a table."""
@@ -41,6 +41,10 @@ class Prior(NamedTuple):
         return (self.mean - weights) * (self.precision * share.reshape(-1, *[1] * (weights.ndim - 1)))
 
 
+Priors = tuple[Prior, Prior, Prior, Prior]
+"""Priors of recurrent matrices, inputs, outputs and memories."""
+
+
 class Problem(NamedTuple):
     """Sequences, where their held-out tails begin, and priors.
 
@@ -54,7 +58,7 @@ class Problem(NamedTuple):
     initial : float
         Entries of the states before all events.
     priors : tuple of Prior
-        Of recurrent matrices, inputs and outputs.
+        Of recurrent matrices, inputs, outputs and memories.
     of_shared : Prior, optional
         Prior of the matrices, (G, D, D), about which those of the users lie, with the precision of ``priors[0]``. None
         where these have a mean that is known.
@@ -64,7 +68,7 @@ class Problem(NamedTuple):
     lengths: np.ndarray
     item_counts: np.ndarray
     initial: float
-    priors: tuple[Prior, Prior, Prior]
+    priors: Priors
     of_shared: Prior | None = None
 
     @property
@@ -108,13 +112,13 @@ class Learned(NamedTuple):
     """Weights and the moments of each table of them."""
 
     weights: Weights
-    moments: tuple[Moments, Moments, Moments]
+    moments: tuple[Moments, ...]
 
     def rows(self, users: Rows) -> "Learned":
         """Return copies, with the recurrent matrices of some users."""
-        (recurrent, inputs, outputs), (own, *others) = self
-        weights = Weights(recurrent[users], inputs, outputs)
-        return converted(lambda array: array.copy(), Learned(weights, (own.rows(users), others[0], others[1])))
+        weights, (own, *others) = self
+        some = Learned(weights._replace(recurrent=weights.recurrent[users]), (own.rows(users), *others))
+        return converted(lambda array: array.copy(), some)
 
 
 class Visited(NamedTuple):
@@ -134,8 +138,7 @@ class Visited(NamedTuple):
 
 def first_learned(weights: Weights, *, with_first: bool) -> Learned:
     """Return weights without any update."""
-    recurrent, inputs, outputs = (Moments.zero(table, with_first=with_first) for table in weights)
-    return Learned(weights, (recurrent, inputs, outputs))
+    return Learned(weights, tuple(Moments.zero(table, with_first=with_first) for table in weights))
 
 
 def converted(convert: Callable[[Array], Array], value: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from pymc_ep.compat import numpy_mode
 from pymc_ep.distributions.sequence_data import require_items
 from pymc_ep.engines.checkpoint import digest
-from pymc_ep.engines.recurrent.values import Prior
+from pymc_ep.engines.recurrent.values import Prior, Priors
 from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.forms.sequences.form import SequencesForm, WeightPrior
 from pymc_ep.graphs.bodies import bodies_of
@@ -21,8 +21,8 @@ __all__ = ["CompiledSequences"]
 _WINDOW = 4096
 """Events of a window of all users of a group, to an order of magnitude, for the work of a step."""
 
-_NDIMS = (4, 3, 2, 3)
-"""Axes of the tables of recurrent matrices, inputs and outputs, and of shared matrices."""
+_NDIMS = (4, 3, 2, 2)
+"""Axes of the tables of weights."""
 
 
 class CompiledSequences(DrawFunctions):
@@ -58,8 +58,14 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of recurrent matrices, inputs and outputs, as the variables of the model have them."""
-        return tuple(tuple(map(int, shape)) for shape in self._data()[2:])
+        """Shapes of recurrent matrices, inputs, outputs and memories, as the variables of the model have them."""
+        shapes = tuple(tuple(map(int, shape)) for shape in self._data()[3:])
+        return shapes if self.form.memory is not None else (*shapes, (0, shapes[0][-1]))
+
+    @property
+    def half_lives(self) -> np.ndarray:
+        """Half-lives of the memories, (K,)."""
+        return np.asarray(self._data()[2])
 
     @property
     def pooled(self) -> bool:
@@ -98,21 +104,27 @@ class CompiledSequences(DrawFunctions):
                 f"to {n_users - 1}; correct it."
             )
         require_items(name, items, self.n_items)
-        return Sequences.of_rows(users, items, n_users)
+        return self.arranged(users, items, n_users)
+
+    def arranged(self, users: np.ndarray, items: np.ndarray, n_users: int) -> tuple[Sequences, np.ndarray]:
+        """Return the sequences of rows, (N,) each, with the form's memories, and the row of each event, (N,)."""
+        return Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
 
     def _require_shapes(self) -> None:
         """Raise for weights of shapes that are not those of one network."""
-        recurrent, inputs, outputs = self.shapes
+        recurrent, inputs, outputs, memory = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         known = gates in map(len, CELLS.values()) and recurrent[-2] == width
+        known = known and memory == (len(self.half_lives), width)
         if not known or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
             names = ", ".join(f"{one.name!r} {shape}" for one, shape in zip(self.form.weights, self.shapes))
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
-                f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D) and outputs (items, D)."
+                f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D) and memories "
+                f"(half-lives, D)."
             )
 
-    def priors(self, dtype: str) -> tuple[tuple[Prior, Prior, Prior], Prior | None]:
+    def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
         """Return the priors of the weights, and that of the matrices about which those of the users lie.
 
         Raises
@@ -120,14 +132,19 @@ class CompiledSequences(DrawFunctions):
         InvalidDataError
             For standard deviations that are not positive and means that are not finite.
         """
-        every = [*self.form.weights, *([] if self.form.shared is None else [self.form.shared])]
-        arrays = iter(self._priors())
-        found = [_checked(one, next(arrays), next(arrays), ndim, dtype) for one, ndim in zip(every, _NDIMS)]
-        return (found[0], found[1], found[2]), found[3] if len(found) > 3 else None
+        form, parts = self.form, self._priors()
+        arrays = dict(zip(form.variables, zip(parts[::2], parts[1::2])))
+        found = [_checked(one, *arrays[one], ndim, dtype) for one, ndim in zip(form.weights, _NDIMS)]
+        if form.memory is None:
+            found.append(Prior(*np.zeros((2, 1, 1), dtype=dtype)))
+        shared = None if form.shared is None else _checked(form.shared, *arrays[form.shared], 3, dtype)
+        return (found[0], found[1], found[2], found[3]), shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
         """Return a fingerprint of data and initial states, with which a result is checked to belong to the model."""
-        return {"sequences": digest(self.observed()[0].astype(np.int64)), "initial": np.array(self.initial)}
+        # Half-lives may be infinite, and saved numbers are finite.
+        own = {"initial": np.array(self.initial), "decay": 1.0 / self.half_lives}
+        return {"sequences": digest(self.observed()[0].astype(np.int64))} | own
 
     def describe(self) -> str:
         """Return a description of the form, one line per part."""
@@ -142,6 +159,8 @@ class CompiledSequences(DrawFunctions):
             lines.append(f"latent           {one.name}: {' x '.join(map(str, shape))} values, {prior}{about}")
         if form.shared is not None:
             lines.append(f"latent           {form.shared.name}: {' x '.join(map(str, self.shapes[0][1:]))} values")
+        if form.memory is not None:
+            lines.append(f"repeats          of the user's items, by half-lives of {_listed(self.half_lives)} events")
         sequences, _ = self.sequences()
         lines.append(
             f"observed         {form.sequences.name}: {len(sequences.items)} events of "
@@ -154,12 +173,15 @@ class CompiledSequences(DrawFunctions):
     @cached_property
     def _data(self) -> Callable[..., Any]:
         group = self.form.sequences
-        return self.function([], [group.observed, group.initial, *self.form.shapes])
+        return self.function([], [group.observed, group.initial, group.half_lives, *self.form.shapes])
 
     @cached_property
     def _priors(self) -> Callable[..., Any]:
-        every = [*self.form.weights, *([] if self.form.shared is None else [self.form.shared])]
-        return self.function([], [part for one in every for part in (one.mean, one.precision)])
+        return self.function([], [part for one in self.form.variables for part in (one.mean, one.precision)])
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return " and ".join(f"{number:g}" for number in numbers)
 
 
 def _checked(one: WeightPrior, mean: Any, precision: Any, ndim: int, dtype: str) -> Prior:

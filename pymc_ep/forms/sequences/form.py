@@ -3,7 +3,8 @@
     P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t; R_u, W),
 
 with recurrent matrices R of each user, or of all, inputs W and outputs V: points, with a Gaussian prior or none. The
-means of the matrices may be a variable that users share.
+means of the matrices may be a variable that users share. Beside items, the softmax may choose memories of the user's
+own items, with outputs of their own.
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class SequenceGroup(NamedTuple):
         Rows of user and item.
     initial : TensorVariable, ()
         Entries of the states before all events.
+    half_lives : TensorVariable, (K,)
+        Half-lives of the memories.
     site : None
         Sequences have no univariate site.
     """
@@ -53,6 +56,7 @@ class SequenceGroup(NamedTuple):
     name: str
     observed: TensorVariable
     initial: TensorVariable
+    half_lives: TensorVariable
     site: None = None
 
 
@@ -64,8 +68,10 @@ class SequencesForm(LatentForm):
     ----------
     recurrent, inputs, outputs : WeightPrior
     shapes : tuple of TensorVariable
-        Shapes of these three, without the users where they share the matrices.
+        Shapes of the weights, without the users where they share the matrices.
     sequences : SequenceGroup
+    memory : WeightPrior, optional
+        Outputs of memories.
     shared : WeightPrior, optional
         Matrices about which those of the users lie.
     deterministics : dict of str to TensorVariable
@@ -79,20 +85,26 @@ class SequencesForm(LatentForm):
     outputs: WeightPrior
     shapes: tuple[TensorVariable, ...]
     sequences: SequenceGroup
+    memory: WeightPrior | None = None
     shared: WeightPrior | None = None
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
     @property
-    def weights(self) -> tuple[WeightPrior, WeightPrior, WeightPrior]:
+    def weights(self) -> tuple[WeightPrior, ...]:
         """The weights of the network."""
-        return self.recurrent, self.inputs, self.outputs
+        network = self.recurrent, self.inputs, self.outputs
+        return network if self.memory is None else (*network, self.memory)
+
+    @property
+    def variables(self) -> tuple[WeightPrior, ...]:
+        """All variables that are trained: the weights, and the matrices that users share."""
+        return self.weights if self.shared is None else (*self.weights, self.shared)
 
     @property
     def stand_ins(self) -> dict[str, TensorVariable]:
         """Placeholders of all weights, by name."""
-        every = self.weights if self.shared is None else (*self.weights, self.shared)
-        return {one.name: one.stand_in for one in every}
+        return {one.name: one.stand_in for one in self.variables}
 
     @property
     def latent_names(self) -> tuple[str, ...]:

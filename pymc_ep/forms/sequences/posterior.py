@@ -15,6 +15,7 @@ from pymc_ep.kernels.recurrent import (
     log_probabilities,
     next_log_probabilities,
 )
+from pymc_ep.kernels.recurrent.memory import last_log_shares
 
 __all__ = ["SequencesPosterior"]
 
@@ -53,8 +54,8 @@ class SequencesPosterior:
     def values(self) -> dict[str, np.ndarray]:
         """Return the values of the model's variables, by name and in doubles."""
         form = self.form.form
-        recurrent, inputs, outputs = self.weights
-        tables = [recurrent[0] if self.form.pooled else recurrent, inputs, outputs]
+        recurrent, *others = self.weights
+        tables = [recurrent[0] if self.form.pooled else recurrent, *others]
         out = {one.name: table.astype(float, copy=False) for one, table in zip(form.weights, tables)}
         return out if form.shared is None else out | {form.shared.name: self.shared.astype(float, copy=False)}
 
@@ -86,7 +87,10 @@ class SequencesPosterior:
 
     def next_log_probabilities(self, users: np.ndarray) -> np.ndarray:
         """Return the log probabilities of all items as the next one of some users, (k, I)."""
-        return next_log_probabilities(self.weights, self.last_states[users])
+        sequences, _ = self.form.sequences()
+        parts = [sequences.items[sequences.ends[user] : sequences.ends[user + 1]] for user in users]
+        log_shares = last_log_shares(parts, self.form.n_items, self.form.half_lives)
+        return next_log_probabilities(self.weights, self.last_states[users], log_shares)
 
 
 def _repeated(value: np.ndarray, size: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
 __all__ = ["recognise_sequences"]
 
-_WHATS = ("recurrent matrices", "inputs", "outputs")
+_WHATS = ("recurrent matrices", "inputs", "outputs", "memories")
 """Words for the weights, in their order among the parameters."""
 
 
@@ -61,7 +61,9 @@ def recognise_sequences(
 
 
 def _build(model: Model, rv: TensorVariable) -> SequencesForm:
-    *weights, initial, _ = parameters_of(rv)
+    *weights, initial, half_lives, _ = parameters_of(rv)
+    if half_lives.type.shape == (0,):
+        del weights[-1]
     weights = [_free(model, rv, what, one) for what, one in zip(_WHATS, weights)]
     relevant = relevant_variables(model)
     others = [one for one in relevant if one not in weights]
@@ -82,7 +84,8 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
         inputs=priors[1],
         outputs=priors[2],
         shapes=tuple(pt.stack(infer_shape([one], (), ())[0]) for one in weights),
-        sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial),
+        sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives),
+        memory=priors[3] if len(priors) > 3 else None,
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(one.name for one in model.free_RVs if one not in relevant),

@@ -10,6 +10,11 @@ columns W y are rows of a table of inputs, (I, G, D), and v_i those of a table o
 tells the cell, 1 for tanh and 3 for GRU: candidate, update, reset. The matrices R, (U, G, D, D), are one set for each
 user, or one for all where U is 1.
 
+Beside items, the softmax may choose memories of the user's own events, with logits m_k^T h_t + log I of a table (K, D);
+memory k then yields item i with the share s_k(i) that it has there, see `pymc_ep.kernels.recurrent.memory`:
+
+    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t) s_k(i).
+
 Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
 first ones of those at the time before, and nothing is padded.
 """
@@ -49,11 +54,13 @@ class Weights(NamedTuple):
         U is 1 where users share them.
     inputs : ndarray, (I, G, D)
     outputs : ndarray, (I, D)
+    memory : ndarray, (K, D)
     """
 
     recurrent: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
+    memory: np.ndarray
 
 
 class Window(NamedTuple):
@@ -64,10 +71,13 @@ class Window(NamedTuple):
     items : ndarray of int, (n,)
     counts : ndarray of int, (T,)
         Number of users with an event at each time, which never rises.
+    log_shares : ndarray, (n, K)
+        Logarithms of the shares of the items in the memories of their users.
     """
 
     items: np.ndarray
     counts: np.ndarray
+    log_shares: np.ndarray
 
     @property
     def users(self) -> np.ndarray:
@@ -109,12 +119,14 @@ class Gradient(NamedTuple):
     inputs : ndarray, (k, G, D)
         Rows of these items; those of others are zero.
     outputs : ndarray, (I, D)
+    memory : ndarray, (K, D)
     """
 
     recurrent: np.ndarray
     items: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
+    memory: np.ndarray
 
 
 class Windowed(NamedTuple):
@@ -127,7 +139,7 @@ class Windowed(NamedTuple):
 
 def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
     """Return the states of P users, from those before the window, (P, D); `recurrent` are the users' own, or one."""
-    recurrent, inputs, _ = weights
+    recurrent, inputs = weights.recurrent, weights.inputs
     states = np.empty((len(window.items), first.shape[1]), dtype=first.dtype)
     gates = np.empty((len(window.items), *inputs.shape[1:]), dtype=first.dtype)
     last, h, begin = first.copy(), first, 0
@@ -190,41 +202,57 @@ def window_gradient(
     tape = forward(weights, window, first)
     seen = tape.states if kept is None else tape.states * kept
     ones = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
-    values, of_states, of_outputs = log_softmax(weights.outputs, seen, window.items, ones)
+    values, of_states, (of_outputs, of_memory) = log_softmax(weights, seen, window.items, window.log_shares, ones)
     gradient = _backward(weights, window, tape, of_states if kept is None else of_states * kept)
-    return Windowed(values, tape.last, gradient._replace(outputs=of_outputs))
+    return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory))
 
 
 def log_softmax(
-    outputs: np.ndarray, states: np.ndarray, items: np.ndarray, cotangents: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum in states and outputs.
+    weights: Weights,
+    states: np.ndarray,
+    items: np.ndarray,
+    log_shares: np.ndarray,
+    cotangents: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum.
 
-    Without `cotangents`, (n,), these gradients are left out, as empty arrays.
+    The latter are in the states and in the tables of outputs and memories. Without `cotangents`, (n,), they are left
+    out, as empty arrays.
     """
-    n, step = len(items), max(1, BLOCK // len(outputs))
-    values, of_states, of_outputs = np.empty(n, dtype=states.dtype), states[:0], outputs[:0]
+    n_items = len(weights.outputs)
+    table = np.concatenate([weights.outputs, weights.memory])
+    n, step = len(items), max(1, BLOCK // len(table))
+    # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
+    ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
+    values, of_states, of_table = np.empty(n, dtype=states.dtype), states[:0], table[:0]
     if cotangents is not None:
-        of_states, of_outputs = outputs[items] * cotangents[:, None], np.zeros_like(outputs)
+        of_states, of_table = np.zeros_like(states), np.zeros_like(table)
     for begin in range(0, n, step):
         here = slice(begin, begin + step)
         h, own = states[here], items[here]
-        logits = h @ outputs.T
+        logits = h @ table.T
+        logits[:, n_items:] += np.log(n_items)
         top = logits.max(axis=1)
         logits -= top[:, None]
-        values[here] = logits[np.arange(len(own)), own]
-        weights = np.exp(logits, out=logits)
-        total = weights.sum(axis=1)
+        ways[here, 0] = logits[np.arange(len(own)), own]
+        ways[here, 1:] = logits[:, n_items:] + log_shares[here]
+        exponentials = np.exp(logits, out=logits)
+        total = exponentials.sum(axis=1)
+        values[here] = np.logaddexp.reduce(ways[here], axis=1)
+        ways[here] -= values[here, None]
         values[here] -= np.log(total)
         if cotangents is not None:
             # Weights are divided by their sums after the products, which are far smaller.
             share = (cotangents[here] / total)[:, None]
-            of_states[here] -= share * (weights @ outputs)
-            of_outputs -= weights.T @ (share * h)
+            of_states[here] -= share * (exponentials @ table)
+            of_table -= exponentials.T @ (share * h)
     if cotangents is not None:
-        rows, sums = summed_rows(items, states * cotangents[:, None])
-        of_outputs[rows] += sums
-    return values, of_states, of_outputs
+        taken = np.exp(ways) * cotangents[:, None]
+        of_states += taken[:, :1] * weights.outputs[items] + taken[:, 1:] @ weights.memory
+        rows, sums = summed_rows(items, taken[:, :1] * states)
+        of_table[rows] += sums
+        of_table[n_items:] += taken[:, 1:].T @ states
+    return values, of_states, (of_table[:n_items], of_table[n_items:])
 
 
 def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -261,7 +289,8 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
         g = of_states[begins[t] : begins[t] + counts[t]].copy()
         g[:n] += back
     items, of_inputs = summed_rows(window.items, inner)
-    return Gradient(_outer_sums(recurrent, window, tape, inner), items, of_inputs, weights.outputs[:0])
+    of_recurrent = _outer_sums(recurrent, window, tape, inner)
+    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0])
 
 
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:

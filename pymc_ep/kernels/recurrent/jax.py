@@ -14,7 +14,7 @@ from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
-from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
+from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
 
 __all__ = ["Grid", "grid_gradient", "grid_of"]
 
@@ -36,6 +36,8 @@ class Grid(NamedTuple):
         Places of the events in the ravelled grid.
     valid : ndarray, (m,)
         One for each event, zero for padding.
+    log_shares : ndarray, (m, K)
+        Logarithms of the shares of the events in the memories of their users.
     """
 
     items: np.ndarray
@@ -43,6 +45,7 @@ class Grid(NamedTuple):
     kept: np.ndarray
     places: np.ndarray
     valid: np.ndarray
+    log_shares: np.ndarray
 
 
 def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None, dtype: np.dtype) -> Grid:
@@ -60,7 +63,9 @@ def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None,
         m *= 2
     places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
     places[:n], valid[:n] = times * n_users + window.users, 1.0
-    return Grid(items, there, factors, places, valid)
+    log_shares = np.zeros((m, window.log_shares.shape[1]), dtype=dtype)
+    log_shares[:n] = window.log_shares
+    return Grid(items, there, factors, places, valid, log_shares)
 
 
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
@@ -79,7 +84,7 @@ def _total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, j
 
     last, states = lax.scan(step, first, (grid.items, grid.there))
     seen = (states * grid.kept).reshape(-1, first.shape[1])[grid.places]
-    return _log_softmax(weights.outputs, seen, grid.items.ravel()[grid.places], grid.valid), last
+    return _log_softmax(weights, seen, grid), last
 
 
 def _cell(weights: Weights, items: jax.Array, h: jax.Array) -> jax.Array:
@@ -97,21 +102,23 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
     return jnp.einsum("gde,ne->ngd" if shared else "ngde,ne->ngd", matrices[0] if shared else matrices, h)
 
 
-def _log_softmax(outputs: jax.Array, states: jax.Array, items: jax.Array, valid: jax.Array) -> jax.Array:
+def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
     """Return the sum of log probabilities, in blocks of events whose logits are computed again for the gradient."""
-    rows = 1
-    while 2 * rows * len(outputs) <= BLOCK and 2 * rows <= len(items):
+    items, n_items, rows = grid.items.ravel()[grid.places], len(weights.outputs), 1
+    while 2 * rows * n_items <= BLOCK and 2 * rows <= len(items):
         rows *= 2
 
     @jax.checkpoint
-    def block(part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        h, own, counted = part
-        logits = h @ outputs.T
-        found = jnp.take_along_axis(logits, own[:, None], axis=1)[:, 0]
-        return (counted * (found - jax.nn.logsumexp(logits, axis=1))).sum()
+    def block(part: tuple[jax.Array, ...]) -> jax.Array:
+        h, own, log_shares, counted = part
+        logits, of_memories = h @ weights.outputs.T, h @ weights.memory.T + jnp.log(n_items).astype(h.dtype)
+        ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
+        of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
+        total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)
+        return (counted * (of_item - total)).sum()
 
-    parts = (states.reshape(-1, rows, states.shape[1]), items.reshape(-1, rows), valid.reshape(-1, rows))
-    return lax.map(block, parts).sum()
+    parts = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
+    return lax.map(block, tuple(parts)).sum()
 
 
 @jax_funcify.register(SequenceLogp)
@@ -122,7 +129,9 @@ def jax_sequences(op: SequenceLogp | SequenceGradient, **kwargs: object) -> Call
 
     def call(*inputs: jax.Array) -> Any:
         doubles = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
-        shapes: Any = Weights(*(doubles(one.shape) for one in inputs[2:5])) if gradient else doubles(inputs[0].shape)
+        shapes: Any = (
+            Weights(*(doubles(one.shape) for one in inputs[WEIGHTS])) if gradient else doubles(inputs[0].shape)
+        )
         return jax.pure_callback(op.evaluate, shapes, *inputs, vmap_method="sequential")
 
     return call

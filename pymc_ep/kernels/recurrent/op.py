@@ -13,24 +13,27 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.recurrent.body import Weights
 from pymc_ep.kernels.recurrent.sequences import Sequences, log_probabilities, sum_gradient
 
-__all__ = ["SequenceGradient", "SequenceLogp", "initial_states", "sequence_logp"]
+__all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "sequence_logp"]
 
-_INPUTS = (("int64", 1), ("int64", 1), ("float64", 4), ("float64", 3), ("float64", 2), ("float64", 0))
-"""Types and numbers of dimensions: users and items of the events, weights, and the entries of initial states."""
+_DTYPES = ("int64", "int64", *["float64"] * 6)
+"""Types of users and items of the events, weights, the entries of initial states, and half-lives of memories."""
+WEIGHTS = slice(2, 6)
+"""Weights among the inputs."""
 
 
 class SequenceLogp(Op):
     """Log probability of each event, (n,), given those of its user before it.
 
     Inputs are users and items of the events, (n,) each, those of a user in their order; recurrent matrices,
-    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); and the number in all entries of the initial states.
+    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D); the number in all entries of the
+    initial states; and the half-lives of the memories, (K,).
     """
 
     __props__ = ()
 
     def make_node(self, *inputs: Any) -> Apply:
         """Return the node; inputs are cast to their types."""
-        cast = [pt.as_tensor_variable(value).astype(dtype) for value, (dtype, _) in zip(inputs, _INPUTS, strict=True)]
+        cast = [pt.as_tensor_variable(value).astype(dtype) for value, dtype in zip(inputs, _DTYPES, strict=True)]
         return Apply(self, cast, [pt.dvector("log_probabilities")])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
@@ -52,14 +55,15 @@ class SequenceLogp(Op):
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """Return the gradient in the weights; there are no second derivatives."""
         found = SequenceGradient()(*inputs, cotangents[0])
-        why = "the initial state of a recurrent network is a constant"
-        return [DisconnectedType()(), DisconnectedType()(), *found, grad_undefined(self, 5, inputs[5], why)]
+        why = "initial states and half-lives of a recurrent network are constants"
+        undefined = [grad_undefined(self, k, inputs[k], why) for k in (6, 7)]
+        return [DisconnectedType()(), DisconnectedType()(), *found, *undefined]
 
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Return that users and items have no gradient."""
-        return [[False], [False], [True], [True], [True], [True]]
+        return [[False], [False], *[[True]] * 6]
 
 
 class SequenceGradient(Op):
@@ -70,11 +74,11 @@ class SequenceGradient(Op):
     def make_node(self, *inputs: Any) -> Apply:
         """Return the node."""
         *own, cotangents = map(pt.as_tensor_variable, inputs)
-        return Apply(self, [*own, cotangents.astype("float64")], [own[k].type() for k in (2, 3, 4)])
+        return Apply(self, [*own, cotangents.astype("float64")], [one.type() for one in own[WEIGHTS]])
 
     def infer_shape(self, *args: Any) -> list[tuple[Any, ...]]:
         """Return the shapes of the weights."""
-        return list(args[-1][2:5])
+        return list(args[-1][WEIGHTS])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
         """Evaluate on the host."""
@@ -90,11 +94,11 @@ class SequenceGradient(Op):
 
 
 def _arranged(
-    users: np.ndarray, items: np.ndarray, recurrent: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, initial: Any
+    users: np.ndarray, items: np.ndarray, *parameters: np.ndarray
 ) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
     """Return weights, sequences, the row of each of their events, and the states before them."""
     # Inputs may be arrays of JAX.
-    users, items, *arrays = map(np.asarray, (users, items, recurrent, inputs, outputs))
+    users, items, *arrays, initial, half_lives = map(np.asarray, (users, items, *parameters))
     weights = Weights(*arrays)
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
     for what, index, n in (("user", users, n_users), ("item", items, len(weights.outputs))):
@@ -104,7 +108,7 @@ def _arranged(
             raise InvalidDataError(
                 f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}."
             )
-    sequences, order = Sequences.of_rows(users, items, n_users)
+    sequences, order = Sequences.of_rows(users, items, n_users, len(weights.outputs), half_lives)
     return weights, sequences, order, initial_states(n_users, weights, float(initial))
 
 

@@ -1,12 +1,13 @@
 """Sequences of many users: windows of them, and log probabilities of all their events."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.kernels.recurrent.body import Weights, Window, forward, log_softmax, window_gradient
+from pymc_ep.kernels.recurrent.memory import event_log_shares
 
 __all__ = [
     "Scores",
@@ -33,17 +34,35 @@ class Sequences(NamedTuple):
     items : ndarray of int, (N,)
     ends : ndarray of int, (U + 1,)
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
+    log_shares : ndarray, (N, K)
+        Logarithms of the shares of events in the memories of their users before them.
     """
 
     items: np.ndarray
     ends: np.ndarray
+    log_shares: np.ndarray
 
     @classmethod
-    def of_rows(cls, users: np.ndarray, items: np.ndarray, n_users: int) -> tuple["Sequences", np.ndarray]:
+    def of_parts(
+        cls, parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray = ()
+    ) -> "Sequences":
+        """Return the sequences of users, an array of items each, with memories of some half-lives."""
+        items, ends = np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
+        return cls(items, ends, event_log_shares(items, ends, n_items, half_lives))
+
+    @classmethod
+    def of_rows(
+        cls,
+        users: np.ndarray,
+        items: np.ndarray,
+        n_users: int,
+        n_items: int,
+        half_lives: Sequence[float] | np.ndarray = (),
+    ) -> tuple["Sequences", np.ndarray]:
         """Return the sequences of rows in any order of users, (N,) each, and the row of each event, (N,)."""
         order = np.argsort(users, kind="stable")
-        ends = np.append(0, np.cumsum(np.bincount(users, minlength=n_users)))
-        return cls(items[order], ends), order
+        ends = np.cumsum(np.bincount(users, minlength=n_users))[:-1]
+        return cls.of_parts(np.split(items[order], ends), n_items, half_lives), order
 
     @property
     def lengths(self) -> np.ndarray:
@@ -88,9 +107,9 @@ def window_of(
     own = own[own > 0]
     counts = np.cumsum(np.bincount(own)[::-1])[::-1][1:] if len(own) else own
     times = np.repeat(np.arange(len(counts)), counts)
-    window = Window(times, counts)
+    window = Window(times, counts, sequences.log_shares[:0])
     places = sequences.ends[users[window.users]] + begin + times
-    return window._replace(items=sequences.items[places]), places
+    return window._replace(items=sequences.items[places], log_shares=sequences.log_shares[places]), places
 
 
 def log_probabilities(
@@ -120,15 +139,21 @@ def log_probabilities(
             tape = forward(_first_users(own, n), window, h[:n])
             h[:n] = tape.last
             asked = wanted[places]
-            values[places[asked]] = log_softmax(weights.outputs, tape.states[asked], window.items[asked])[0]
+            values[places[asked]] = log_softmax(
+                weights, tape.states[asked], window.items[asked], window.log_shares[asked]
+            )[0]
         last[users] = h
     return Scores(values[wanted], last)
 
 
-def next_log_probabilities(weights: Weights, states: np.ndarray) -> np.ndarray:
-    """Return the log probabilities of all items, (k, I), in states, (k, D)."""
+def next_log_probabilities(weights: Weights, states: np.ndarray, log_shares: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of all items, (k, I), in states, (k, D), and memories, (k, K, I)."""
     logits = states @ weights.outputs.T
-    return logits - logsumexp(logits, axis=1, keepdims=True)
+    of_memories = states @ weights.memory.T + np.log(len(weights.outputs))
+    total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
+    for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):
+        logits = np.logaddexp(logits, logit[:, None] + own)
+    return logits - total
 
 
 def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cotangents: np.ndarray) -> Weights:
@@ -143,6 +168,7 @@ def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cota
             found.recurrent[users] = own.recurrent
         found.inputs[own.items] += own.inputs
         found.outputs[...] += own.outputs
+        found.memory[...] += own.memory
     return found
 
 

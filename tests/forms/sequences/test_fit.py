@@ -61,9 +61,9 @@ def idata(model):
 def by_formula(idata, sequences):
     """Log probabilities of all events at the weights of a result."""
     mode = group(idata, "posterior_mode")
-    weights = Weights(*(mode[f"visits_{what}"].to_numpy() for what in ("recurrent", "input", "output")))
-    ends = np.append(0, np.cumsum([len(items) for items in sequences]))
-    return by_loops(weights, Sequences(np.concatenate(sequences), ends), np.full((N_USERS, 8), 0.1))
+    weights = Weights(*(mode[f"visits_{what}"].to_numpy() for what in ("recurrent", "input", "output", "memory")))
+    sequences, first = Sequences.of_parts(sequences, len(PLACES)), np.full((N_USERS, 8), 0.1)
+    return by_loops(weights, sequences, first, half_lives=mode["visits_half_life"].values)
 
 
 def test_walks_are_learned(model, idata):
@@ -140,7 +140,16 @@ def test_log_likelihoods_are_stored_on_request(idata):
     np.testing.assert_allclose(group(found, "log_likelihood")["visits"].squeeze(), own, rtol=1e-10)
 
 
-@pytest.mark.parametrize("options", [{"cell": "tanh"}, {"pooled": True}, {"spread": 0.3}, {"inputs": pm.Normal.dist}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cell": "tanh"},
+        {"pooled": True},
+        {"spread": 0.3, "repeats": False},
+        {"repeats": [4]},
+        {"inputs": pm.Normal.dist},
+    ],
+)
 def test_other_networks(options):
     """Every variant lowers its loss from the entropy of eight places."""
     if "inputs" in options:
@@ -193,7 +202,7 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         found = fitted(model, start=idata, epochs=1, learning_rate=1e-12)
     before, after = group(idata, "posterior_mode"), group(found, "posterior_mode")
     for name in before:
-        same = {"user": USERS[3:]} if name == "visits_recurrent" else {"item": PLACES}
+        same = {"visits_recurrent": {"user": USERS[3:]}, "visits_memory": {}}.get(name, {"item": PLACES})
         np.testing.assert_allclose(after[name].sel(same), before[name].sel(same), atol=1e-10)
     with pytest.raises(ValueError, match=r"'visits_recurrent', and the network needs .*give cell=, hidden="):
         fitted(model_of(cell="tanh"), start=idata)
@@ -341,6 +350,38 @@ def test_next_items_sum_to_one_under_large_weights(model, idata):
     """Logits far beyond what doubles can exponentiate."""
     from pymc_ep.kernels.recurrent import next_log_probabilities
 
-    weights = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]))
-    found = next_log_probabilities(weights, np.array([[0.5, 0.4]]))
+    outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0]])
+    weights, states = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory), np.array([[0.5, 0.4]])
+    found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]))
     np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-12)
+
+
+def returning(seed, n_users=80, n_places=50, length=60):
+    """Each user stays at a place, goes back to one of its own three, or explores, by a coin with known chances."""
+    rng, sequences = np.random.default_rng(seed), []
+    for _ in range(n_users):
+        chances = np.full(n_places, 0.1 / n_places)
+        chances[rng.choice(n_places, 3, replace=False)] += 0.5 / 3
+        items = [int(rng.choice(n_places, p=chances / chances.sum()))]
+        while len(items) < length:
+            items.append(items[-1] if rng.random() < 0.4 else int(rng.choice(n_places, p=chances / chances.sum())))
+        sequences.append(np.array(items))
+    return sequences
+
+
+def test_repeats_are_learned_where_people_go_back():
+    """Later events cost no more than by the coin's true chances and the shares of places so far."""
+    sequences = returning(0)
+    events = [(items, t) for items in sequences for t in range(50, 60)]
+    later = [0.4 * (s[t] == s[t - 1]) + 0.5 * (s[:t] == s[t]).mean() + 0.1 / 50 for s, t in events]
+    nats = {}
+    for repeats in ((0.2, np.inf), False):  # the last place, and how often one was anywhere
+        with pm.Model() as model:
+            pmep.CollaborativeRNN(
+                "visits", n_items=50, hidden=4, observed=[items[:50] for items in sequences], repeats=repeats
+            )
+        found = fitted(model, epochs=100, held_out=0.1, patience=5, learning_rate=0.03)
+        lpd = pmep.log_predictive(found, model, {"visits": [items[50:] for items in sequences]})["visits"]
+        nats[repeats] = -float(lpd.mean())
+    assert nats[0.2, np.inf] < -np.log(later).mean() + 0.05
+    assert nats[False] > nats[0.2, np.inf] + 0.5

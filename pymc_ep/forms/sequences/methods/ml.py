@@ -114,7 +114,7 @@ def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[st
 def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weights, np.ndarray]:
     """Return weights drawn from N(0, 1 / D); matrices about shared ones are these."""
     rng = np.random.default_rng(settings["seed"])
-    recurrent, inputs, outputs = form.shapes
+    recurrent, *others = form.shapes
     scale, dtype = recurrent[-1] ** -0.5, settings["dtype"]
     shared = np.zeros((0, 0, 0), dtype)
     if form.form.shared is not None:
@@ -122,7 +122,7 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
         matrices = np.broadcast_to(shared, recurrent).copy()
     else:
         matrices = (scale * rng.standard_normal(recurrent)).astype(dtype)
-    tables = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in (inputs, outputs))
+    tables = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
     return Weights(matrices[None] if form.pooled else matrices, *tables), shared
 
 
@@ -139,10 +139,8 @@ def _from_start(
     start: Mapping[str, np.ndarray] = call.start or {}
     weights, shared = _first(form, settings)
     found = {}
-    for one, (what, table) in zip(
-        (*form.form.weights, form.form.shared), [*weights._asdict().items(), ("shared", shared)]
-    ):
-        held = start.get(what)
+    for what, table in (weights._asdict() | {"shared": shared}).items():
+        one, held = getattr(form.form, what), start.get(what)
         rows = None
         if one is not None and held is not None and what != "shared" and not (what == "recurrent" and form.pooled):
             rows = call.start_rows(one.name)
@@ -158,7 +156,7 @@ def _from_start(
                 f"Users and items may be others where both models have coordinates of them."
             )
         found[what] = held.astype(settings["dtype"])
-    return Weights(found["recurrent"], found["inputs"], found["outputs"]), found["shared"]
+    return Weights(*(found[what] for what in Weights._fields)), found["shared"]
 
 
 def _solution(
@@ -209,8 +207,7 @@ def _status(problem: Problem, status: Status) -> str:
 
 def rebuild(form: CompiledSequences, state: Mapping[str, np.ndarray]) -> SequencesPosterior:
     """Return the points that a saved ``fit_state`` describes."""
-    weights = Weights(state["recurrent"], state["inputs"], state["outputs"])
-    return SequencesPosterior(form, weights, state["shared"])
+    return SequencesPosterior(form, Weights(*(state[what] for what in Weights._fields)), state["shared"])
 
 
 ML = Method(

@@ -14,7 +14,6 @@ from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sequences.form import SequencesForm
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
 from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.kernels.recurrent import Sequences
 from pymc_ep.results.container import model_dims
 from pymc_ep.results.row_labels import numbered_rows, row_labels
 
@@ -75,7 +74,7 @@ class SequencePredictions:
         n_users, n_items = SequencePredictions.sizes(posterior)
         users, items = _continuations(model, name, data[name], user, n_users, n_items)
         before, _ = posterior.form.sequences()
-        both, order = Sequences.of_rows(
+        both, order = posterior.form.arranged(
             np.append(np.repeat(np.arange(n_users), before.lengths), users), np.append(before.items, items), n_users
         )
         values = np.empty(len(items))

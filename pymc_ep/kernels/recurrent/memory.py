@@ -1,0 +1,85 @@
+"""Memories of the items that users had before: how large a share of them an item is.
+
+In a memory of half-life H an event counts half as much after H others, so that the share of an item i before event t is
+
+    s(i) = sum_{s < t} [y_s = i] 2^{-(t - s) / H} / sum_{s < t} 2^{-(t - s) / H},
+
+that of the user's events before where H is infinite. Before the first event all items have the same share.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["event_log_shares", "last_log_shares", "recalled"]
+
+
+def event_log_shares(
+    items: np.ndarray, ends: np.ndarray, n_items: int, half_lives: Sequence[float] | np.ndarray
+) -> np.ndarray:
+    """Return the logarithms of the shares of events in the memories of their users before them, (N, K).
+
+    Parameters
+    ----------
+    items : ndarray of int, (N,)
+        Events of one user after the other.
+    ends : ndarray of int, (U + 1,)
+        The events of user u are ``items[ends[u] : ends[u + 1]]``.
+    n_items : int
+    half_lives : sequence of float, (K,)
+    """
+    lengths = np.diff(ends)
+    users = np.repeat(np.arange(len(lengths)), lengths)
+    times = np.arange(len(items)) - np.repeat(ends[:-1], lengths)
+    found = np.empty((len(items), len(half_lives)))
+    # Events of one user and item, in the order of time; of equally many before them together.
+    order = np.argsort(users * n_items + items, kind="stable")
+    begins = np.flatnonzero(np.diff(users[order] * n_items + items[order], prepend=-1))
+    rank = np.arange(len(items)) - np.repeat(begins, np.diff(begins, append=len(items)))
+    by_rank = np.argsort(rank, kind="stable")
+    parts = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]) if len(items) else []
+    for k, half_life in enumerate(half_lives):
+        held = np.zeros(len(items))
+        for here in parts[1:]:
+            own, last = order[here], order[here - 1]
+            held[own] = (held[last] + 1.0) * 2.0 ** (-(times[own] - times[last]) / half_life)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found[:, k] = np.log(held / _total(times, half_life))
+    found[times == 0] = -np.log(n_items)
+    return found
+
+
+def last_log_shares(parts: Sequence[np.ndarray], n_items: int, half_lives: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return the logarithms of the shares of all items after all events of some users, (k, K, I).
+
+    Parameters
+    ----------
+    parts : sequence of ndarray of int, (k,)
+        Items of each of these users.
+    n_items : int
+    half_lives : sequence of float, (K,)
+    """
+    found = np.full((len(parts), len(half_lives), n_items), -np.log(n_items))
+    for own, items in zip(found, parts):
+        for log_shares, half_life in zip(own, half_lives if len(items) else ()):
+            held = np.bincount(items, 2.0 ** (-np.arange(len(items), 0, -1) / half_life), n_items)
+            with np.errstate(divide="ignore"):
+                log_shares[:] = np.log(held / _total(len(items), half_life))
+    return found
+
+
+def recalled(uniform: np.ndarray, times: np.ndarray, half_life: float) -> np.ndarray:
+    """Return how many events back the ones lie that uniform numbers draw from a memory before events at `times`."""
+    if np.isinf(half_life):
+        return 1 + (uniform * times).astype(np.int64)
+    rate = -np.log(2.0) / half_life
+    ages = np.ceil(np.log1p(uniform * np.expm1(times * rate)) / rate).astype(np.int64)
+    return np.clip(ages, 1, times)
+
+
+def _total(times: np.ndarray | int, half_life: float) -> np.ndarray:
+    """Return what all events before `times` count together."""
+    if np.isinf(half_life):
+        return np.asarray(times, dtype=float)
+    rate = -np.log(2.0) / half_life
+    return np.exp(rate) * np.expm1(times * rate) / np.expm1(rate)
