@@ -14,14 +14,18 @@ from scipy.special import log_softmax
 from docs.benchmarks._rankers import alternating_least_squares
 from docs.benchmarks._sequence_data import Predictor, Task, scored, user_mean
 from pymc_ep.kernels.recurrent import Sequences, longest_first, window_of
+from pymc_ep.kernels.recurrent.memory import last_log_shares
 
 __all__ = [
     "best_slope",
+    "best_weights",
     "bigram",
     "chosen",
+    "count_parts",
     "factor_scores",
     "factors",
     "hidden_markov",
+    "mixed_counts",
     "nats",
     "own_unigram",
     "uniform",
@@ -30,6 +34,8 @@ __all__ = [
 
 SWEEPS, STEEPEST = 8, 30.0
 """Of matrix factorisation: sweeps, and the largest factor of its scores."""
+HALF_LIFE, EVENTS = 5.0, 64
+"""Of mixed counts: that of recent events, and events whose probabilities are held at a time."""
 
 
 def nats(task: Task, predictor: Predictor) -> float:
@@ -87,6 +93,44 @@ def bigram(task: Task, epsilon: float) -> Predictor:
         return np.log(own / own.sum(axis=1, keepdims=True))
 
     return log_p
+
+
+def count_parts(task: Task, epsilon: float) -> Predictor:
+    """Return the probabilities of all items by four counts, (4, k, I), that `mixed_counts` mixes.
+
+    They are counts of all users' items, of what follows the item before, of the user's own events, and of these where
+    an event counts half after `HALF_LIFE` others.
+    """
+    shared = unigram(task, 1.0), bigram(task, epsilon)
+    both = [np.append(b, a) for b, a in zip(task.before, task.after)]
+    past = [s[:t] for b, s in zip(task.before, both) for t in range(len(b), len(s))]
+
+    def parts(here: slice) -> np.ndarray:
+        own = np.exp(last_log_shares(past[here], task.n_items, (np.inf, HALF_LIFE)))
+        return np.concatenate([np.exp([one(here) for one in shared]), own.swapaxes(0, 1)])
+
+    return parts
+
+
+def mixed_counts(task: Task, epsilon: float, weights: list[float]) -> Predictor:
+    """Predict by a mixture of `count_parts`."""
+    parts = count_parts(task, epsilon)
+    return lambda here: np.log(np.tensordot(weights, parts(here), axes=1))
+
+
+def best_weights(task: Task, epsilon: float) -> list[float]:
+    """Return the weights of a mixture under which the events of a task are the likeliest, by 200 steps of EM."""
+    parts, items, own = count_parts(task, epsilon), task.items, []
+    for begin in range(0, len(items), EVENTS):
+        here = slice(begin, begin + EVENTS)
+        chosen_items = items[here]
+        own.append(parts(here)[:, np.arange(len(chosen_items)), chosen_items])
+    p = np.concatenate(own, axis=1)
+    weights = np.full(len(p), 1.0 / len(p))
+    for _ in range(200):
+        joint = weights[:, None] * p
+        weights = (joint / joint.sum(axis=0)).mean(axis=1)
+    return weights.tolist()
 
 
 def factors(task: Task, n_factors: int, penalty: float, weight: float, slope: float, seed: int = 0) -> Predictor:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from pymc_ep.datasets import load_checkins
 
-__all__ = ["CheckIns", "Predictor", "Scores", "Task", "checkins", "scored", "terciles", "user_mean"]
+__all__ = ["CheckIns", "Predictor", "Scores", "Task", "checkins", "entropies", "scored", "terciles", "user_mean"]
 
 CORE = 10
 """Fewest events of a user and of an item."""
@@ -24,8 +24,6 @@ VALIDATION_SHARE = 0.05
 """Share of a user's training events that choices are made by: the default of ``fit(held_out=)``."""
 TOP = 20
 """Items that count as recommended."""
-EVERY = {"brightkite": 5}
-"""Users are thinned to every so many, so that a training takes minutes."""
 BLOCK = 2**21
 """Log probabilities that are held at a time."""
 
@@ -91,7 +89,6 @@ class Scores(NamedTuple):
 def checkins(name: str) -> CheckIns:
     """Return the check-ins of a data set of `pymc_ep.datasets.load_checkins`."""
     frame = load_checkins(name)[["user", "place"]]
-    frame = frame[frame["user"] % EVERY.get(name, 1) == 0]
     found = len(frame)
     while True:
         enough = [frame.groupby(side)[side].transform("size") >= CORE for side in ("user", "place")]
@@ -150,13 +147,18 @@ def user_mean(users: np.ndarray, values: np.ndarray) -> float:
     return float((np.bincount(users, values)[n > 0] / n[n > 0]).mean())
 
 
-def terciles(sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entropy of each user's items, in nats, and its group: three of as many users, of rising entropy."""
-    entropy = np.empty(len(sequences))
+def entropies(sequences: list[np.ndarray]) -> np.ndarray:
+    """Return the entropy of each user's items, in nats."""
+    found = np.empty(len(sequences))
     for user, items in enumerate(sequences):
         p = pd.Series(items).value_counts(normalize=True).to_numpy()
-        entropy[user] = (p * np.log(1.0 / p)).sum()
-    groups = np.empty(len(sequences), dtype=np.int64)
-    for group, users in enumerate(np.array_split(np.argsort(entropy, kind="stable"), 3)):
+        found[user] = (p * np.log(1.0 / p)).sum()
+    return found
+
+
+def terciles(values: np.ndarray) -> np.ndarray:
+    """Return the group of each user: three of as many, of rising values."""
+    groups = np.empty(len(values), dtype=np.int64)
+    for group, users in enumerate(np.array_split(np.argsort(values, kind="stable"), 3)):
         groups[users] = group
-    return entropy, groups
+    return groups

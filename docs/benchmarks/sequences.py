@@ -20,7 +20,7 @@ import pymc_ep as pmep
 from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
-from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, scored, terciles, user_mean
+from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, entropies, scored, terciles, user_mean
 from docs.benchmarks._sequence_networks import Trained, in_torch, predictor_of, softmax_of, trained
 
 NAME = "docs/benchmarks/sequences.py"
@@ -31,18 +31,23 @@ ARCHITECTURE = ("pooled", "cell", "spread", "repeats")
 """What is said to the network; all else is said to `pymc_ep.fit`."""
 BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
 """Of all networks; the other options are the defaults."""
+PAPER: dict[str, Any] = {"repeats": False}
 NETWORKS: dict[str, dict[str, Any]] = {
-    "pooled GRU": {"pooled": True},
-    "C-tanh": {"cell": "tanh"},
-    "C-GRU": {},
-    "C-GRU, ridge=1": {"ridge": 1.0},
-    "hierarchical C-GRU": {"spread": SPREAD},
+    "C-GRU, repeats": {},
+    "hierarchical C-GRU, repeats": {"spread": SPREAD},
+    "pooled GRU, repeats": {"pooled": True, "patience": 8},
+    "C-tanh, repeats": {"cell": "tanh"},
+    "C-GRU": PAPER,
+    "hierarchical C-GRU": PAPER | {"spread": SPREAD},
+    "pooled GRU": PAPER | {"pooled": True, "patience": 8},
+    "C-tanh": PAPER | {"cell": "tanh"},
 }
-"""Architectures, and options that differ from the defaults."""
+"""Architectures, and options that differ from the defaults. The loss of a pooled network rises before it falls."""
 LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
 """A training goes on with the validation events."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "ridge=0.1": {"ridge": 0.1},
+    "ridge=1": {"ridge": 1.0},
     "ridge=3": {"ridge": 3.0},
     "learning_rate=0.003": {"learning_rate": 0.003},
     "learning_rate=0.02": {"learning_rate": 0.02},
@@ -54,6 +59,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dropout=0.2": {"dropout": 0.2},
     "spread=0.1": {"spread": 0.1},
     "spread=1": {"spread": 1.0},
+    "repeats=(5,)": {"repeats": (5.0,)},
+    "repeats=(inf,)": {"repeats": (np.inf,)},
+    "repeats=(20, inf)": {"repeats": (20.0, np.inf)},
+    "repeats=(5, 50, inf)": {"repeats": (5.0, 50.0, np.inf)},
 }
 """Other options of C-GRU, to be judged by the validation events."""
 SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2, "learning_rate": 2e-3} | BUDGET
@@ -63,7 +72,9 @@ SIZES = (16, 32, 64)
 TIMED = {"users_per_batch": 32, "batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
 POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
 """Constants that are added to counts."""
-ENTROPIES = ("low", "middle", "high")
+GROUPS = {"groups": 2, "lengths": 0}
+WORDS = {"groups": "entropy", "lengths": "events"}
+"""Keys of groups in rows, digits of their bounds, and words for these."""
 
 
 @cache
@@ -73,17 +84,25 @@ def data_of(name: str) -> CheckIns:
 
 
 def measured(data: CheckIns, predictor: Predictor) -> dict[str, Any]:
-    """Return the figures of the test events, over all users and in groups of users by entropy."""
+    """Return the figures of the test events, over all users and in groups of them by entropy and by length."""
     task, found = data.test, scored(data.test, predictor)
     users = task.users
-    _, groups = terciles(task.before)
     row: dict[str, Any] = {"nats": -user_mean(users, found.log_p), "recall": user_mean(users, found.recall)}
-    kept = [groups[users] == group for group in range(3)]
-    return row | {"groups": [-user_mean(users[own], found.log_p[own]) for own in kept]}
+    for what, values in grouping(data).items():
+        groups = terciles(values)
+        kept = [groups[users] == group for group in range(3)]
+        row[what] = [-user_mean(users[own], found.log_p[own]) for own in kept]
+    return row
 
 
-def grids() -> dict[str, tuple[Callable[..., Predictor], list[dict[str, Any]]]]:
-    """Return the baselines with settings to choose from."""
+def grouping(data: CheckIns) -> dict[str, np.ndarray]:
+    """Return what users are grouped by: the entropy of their training events, and the number of these."""
+    before = data.test.before
+    return {"groups": entropies(before), "lengths": np.array(list(map(len, before)), dtype=float)}
+
+
+def grids(data: CheckIns) -> dict[str, tuple[Callable[..., Predictor], Iterable[dict[str, Any]]]]:
+    """Return the baselines with settings to choose from, some of which the validation events learn."""
     return {
         "uniform": (baselines.uniform, [{}]),
         "1-gram": (baselines.unigram, [{"epsilon": e} for e in POWERS]),
@@ -96,6 +115,8 @@ def grids() -> dict[str, tuple[Callable[..., Predictor], list[dict[str, Any]]]]:
             partial(baselines.hidden_markov, iterations=30),
             [{"n_states": k, "epsilon": e} for k in (16, 64) for e in (1e-3, 1e-2)],
         ),
+        "counts, mixed": (baselines.mixed_counts, mixture_settings(data)),
+        "MF": (baselines.factors, factor_settings(data)),
     }
 
 
@@ -109,10 +130,16 @@ def factor_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
             }
 
 
+def mixture_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
+    """Yield settings of the mixture of counts, each with its best weights."""
+    for epsilon in (1e-3, 1e-2, 1e-1):
+        yield {"epsilon": epsilon, "weights": baselines.best_weights(data.validation, epsilon)}
+
+
 def of_baseline(name: str, method: str) -> dict[str, Any]:
     """Return the row of a baseline, whose settings the validation events choose."""
     data, began = data_of(name), time.process_time()
-    function, settings = (baselines.factors, factor_settings(data)) if method == "MF" else grids()[method]
+    function, settings = grids(data)[method]
     best, validation = baselines.chosen(data.validation, function, settings)
     row = measured(data, function(data.test, **best))
     return row | {"settings": best, "validation": validation, "seconds": time.process_time() - began}
@@ -157,6 +184,7 @@ def of_training(data: CheckIns, found: Trained) -> dict[str, Any]:
         "validation": baselines.nats(data.validation, predictor_of(data.validation, found)),
         "validation_events": float(fit["objective"].min()),
         "training": float(fit["training_nats"][int(fit["best_epoch"]) - 1]),
+        "curves": [fit[which].values.round(4).tolist() for which in ("training_nats", "objective")],
         "best_epoch": int(fit["best_epoch"]),
         "epochs": int(fit["objective"].size),
         "seconds": found.seconds,
@@ -198,7 +226,7 @@ def section(store: Store, name: str, seeds: int) -> Iterator[str]:
     counts = data_of(name).counts
     yield f"## {DATA[name]}\n"
     yield ", ".join(f"{n:,} {what}" for what, n in counts.items()) + ".\n"
-    rows = {method: [store.rows.get(f"{name}: {method}")] for method in (*grids(), "MF")}
+    rows = {method: [store.rows.get(f"{name}: {method}")] for method in grids(data_of(name))}
     for method in (*NETWORKS, "C-GRU, later", "SASRec"):
         rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
     # Where no epoch lowers the loss on validation events, the weights are the first ones.
@@ -215,16 +243,23 @@ def section(store: Store, name: str, seeds: int) -> Iterator[str]:
     )
     if still:
         yield f"Left out, as training ended without an epoch better than the start: {'; '.join(still)}.\n"
-    entropy, groups = terciles(data_of(name).test.before)
-    yield "### By the entropy of a user's items\n"
-    ranges = [
-        f"{which}, {entropy[groups == g].min():.2f} to {entropy[groups == g].max():.2f}"
-        for g, which in enumerate(ENTROPIES)
-    ]
-    yield "Test nats of three groups of as many users, by the entropy of their training events in nats.\n"
+    yield "### Groups of users\n"
+    yield (
+        "Test nats of three groups of as many users, by the entropy of their training events in nats, and by the number "
+        "of these.\n"
+    )
+    heads = []
+    for what, values in grouping(data_of(name)).items():
+        groups, digits = terciles(values), GROUPS[what]
+        for g in range(3):
+            own = values[groups == g]
+            heads.append(f"{WORDS[what]} {own.min():.{digits}f} to {own.max():.{digits}f}")
     yield markdown_table(
-        ["method", *ranges],
-        ([method, *(f"{v:.3f}" for v in np.mean([r["groups"] for r in rows[method]], axis=0))] for method in by_nats),
+        ["method", *heads],
+        (
+            [method, *(f"{v:.3f}" for what in GROUPS for v in np.mean([r[what] for r in rows[method]], axis=0))]
+            for method in by_nats
+        ),
     )
 
 
@@ -246,7 +281,8 @@ def summary(method: str, rows: list[dict[str, Any]], bigram: float) -> list[str]
         f"{mean(rows, 'recall'):.3f}",
         ", ".join(f"{row['best_epoch']}" for row in rows if "best_epoch" in row) or "-",
         f"{mean(rows, 'seconds'):.1f}",
-        ", ".join(f"{key} {value:.3g}" for key, value in settings.items()) or "-",
+        ", ".join(f"{key} {' '.join(f'{v:.3g}' for v in np.atleast_1d(value))}" for key, value in settings.items())
+        or "-",
     ]
 
 
@@ -270,9 +306,8 @@ def times(store: Store, name: str) -> str:
 def choices(store: Store, name: str) -> str:
     """Return the table of other options."""
     rows = []
-    keys = {"defaults": "C-GRU, seed 0"} | {change: change for change in VARIANTS}
-    keys["ridge=1"] = "C-GRU, ridge=1, seed 0"
-    keys[f"spread={SPREAD}"] = "hierarchical C-GRU, seed 0"
+    keys = {"defaults": "C-GRU, repeats, seed 0"} | {change: change for change in VARIANTS}
+    keys[f"spread={SPREAD}"] = "hierarchical C-GRU, repeats, seed 0"
     for change, key in keys.items():
         if row := store.rows.get(f"{name}: {key}"):
             nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation", "training")]
@@ -320,7 +355,7 @@ def main() -> None:
 
 def measure(store: Store, name: str, seeds: int, python: str | None) -> None:
     """Measure all rows of a data set that are missing."""
-    for method in (*grids(), "MF"):
+    for method in grids(data_of(name)):
         store.get(f"{name}: {method}", partial(of_baseline, name, method))
     for seed in range(seeds):
         for network in NETWORKS:

@@ -22,6 +22,7 @@ METHODS = {
     "1-gram": partial(baselines.unigram, epsilon=0.3),
     "own 1-gram": partial(baselines.own_unigram, epsilon=0.3, weight=2.0),
     "2-gram": partial(baselines.bigram, epsilon=0.3),
+    "counts, mixed": partial(baselines.mixed_counts, epsilon=0.3, weights=[0.1, 0.2, 0.3, 0.4]),
     "factors": partial(baselines.factors, n_factors=2, penalty=0.1, weight=0.2, slope=1.5),
     "HMM": partial(baselines.hidden_markov, n_states=3, epsilon=0.1, iterations=4),
 }
@@ -106,6 +107,25 @@ def test_validation_events_are_those_of_a_fit():
 
 def test_terciles_are_of_rising_entropy():
     sequences = [np.arange(n) for n in (1, 8, 2, 4, 16, 3)]
-    entropy, groups = data.terciles(sequences)
+    entropy = data.entropies(sequences)
     np.testing.assert_allclose(entropy, np.log([1, 8, 2, 4, 16, 3]), atol=1e-14)
-    assert groups.tolist() == [0, 2, 0, 1, 2, 1]
+    assert data.terciles(entropy).tolist() == [0, 2, 0, 1, 2, 1]
+
+
+def test_mixed_counts_by_hand():
+    """The fourth event is a two, after a one, of a user whose events were 3 3 0 1 1 0 1: a two is none of them."""
+    weights = [0.1, 0.2, 0.3, 0.4]
+    found = np.exp(baselines.mixed_counts(TASK, 0.5, weights)(EVERY)[3])
+    shared = (np.array([5, 5, 2, 2]) + 1.0) / 18
+    after_one = (np.array([2, 1, 1, 0]) + 0.5) / 6
+    counted = 0.5 ** (np.arange(7)[::-1] / baselines.HALF_LIFE)
+    own = np.array([2, 3, 0, 2]) / 7, np.bincount([3, 3, 0, 1, 1, 0, 1], counted) / counted.sum()
+    expected = weights[0] * shared + weights[1] * after_one + weights[2] * own[0] + weights[3] * own[1]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_best_weights_are_no_worse_than_others():
+    rng = np.random.default_rng(0)
+    best = -data.scored(TASK, baselines.mixed_counts(TASK, 0.5, baselines.best_weights(TASK, 0.5))).log_p.mean()
+    for weights in rng.dirichlet(np.ones(4), 50):
+        assert -data.scored(TASK, baselines.mixed_counts(TASK, 0.5, weights)).log_p.mean() > best - 1e-6

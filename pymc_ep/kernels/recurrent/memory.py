@@ -28,6 +28,8 @@ def event_log_shares(
     n_items : int
     half_lives : sequence of float, (K,)
     """
+    if not len(half_lives):
+        return np.empty((len(items), 0))
     lengths = np.diff(ends)
     users = np.repeat(np.arange(len(lengths)), lengths)
     times = np.arange(len(items)) - np.repeat(ends[:-1], lengths)
