@@ -245,7 +245,7 @@ def section(store: Store, name: str, seeds: int) -> Iterator[str]:
         yield f"Left out, as training ended without an epoch better than the start: {'; '.join(still)}.\n"
     yield "### Groups of users\n"
     yield (
-        "Test nats of three groups of as many users, by the entropy of their training events in nats, and by the number "
+        "Test nats of three groups of as many users, by the entropy of their training events in nats and by the number "
         "of these.\n"
     )
     heads = []
