@@ -13,17 +13,15 @@ import numpy as np
 from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
+from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
 from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
 
 __all__ = ["Grid", "grid_gradient", "grid_of"]
 
-_LEAST_EVENTS = 64
-"""Smallest padded number of events; others are doubled from here, so that few shapes are compiled."""
-
 
 class Grid(NamedTuple):
-    """Events of a window at places of a grid of T times and P users, n of them padded to m.
+    """Events of a window at places of a grid of T times and P users, n of them padded to m, at least T P.
 
     Attributes
     ----------
@@ -55,9 +53,8 @@ def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None,
     if kept is not None:
         factors = np.zeros((n_times, n_users, kept.shape[1]), dtype=dtype)
         factors[times, window.users] = kept
-    m = _LEAST_EVENTS
-    while m < n:
-        m *= 2
+    # A power of two, which blocks of events divide, and the same for all windows.
+    m = 1 << (n_times * n_users - 1).bit_length()
     places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
     places[:n], valid[:n] = times * n_users + window.users, 1.0
     return Grid(items, there, factors, places, valid)
@@ -98,20 +95,19 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 
 def _log_softmax(outputs: jax.Array, states: jax.Array, items: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return the sum of log probabilities, in blocks of events whose logits are computed again for the gradient."""
+    """Return the sum of log probabilities, of the blocks that have events."""
     rows = 1
     while 2 * rows * len(outputs) <= BLOCK and 2 * rows <= len(items):
         rows *= 2
+    blocks = states.reshape(-1, rows, states.shape[1]), (items.reshape(-1, rows), valid.reshape(-1, rows))
+    return summed_blocks(_block, outputs, *blocks, jnp.ceil(valid.sum() / rows).astype(jnp.int32))
 
-    @jax.checkpoint
-    def block(part: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        h, own, counted = part
-        logits = h @ outputs.T
-        found = jnp.take_along_axis(logits, own[:, None], axis=1)[:, 0]
-        return (counted * (found - jax.nn.logsumexp(logits, axis=1))).sum()
 
-    parts = (states.reshape(-1, rows, states.shape[1]), items.reshape(-1, rows), valid.reshape(-1, rows))
-    return lax.map(block, parts).sum()
+def _block(outputs: jax.Array, states: jax.Array, events: tuple[jax.Array, jax.Array]) -> jax.Array:
+    own, counted = events
+    logits = states @ outputs.T
+    found = jnp.take_along_axis(logits, own[:, None], axis=1)[:, 0]
+    return (counted * (found - jax.nn.logsumexp(logits, axis=1))).sum()
 
 
 @jax_funcify.register(SequenceLogp)
