@@ -131,6 +131,21 @@ def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, toleran
         np.testing.assert_allclose(one, other, atol=10 * tolerance)
 
 
+@pytest.mark.parametrize("n_matrices", [12, 1])
+def test_jax_compiles_once_for_all_windows_and_groups(n_matrices, monkeypatch):
+    """Twelve users in groups of seven and five, and windows of few events and of many."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.engines.recurrent import update_jax
+
+    traced = []
+    monkeypatch.setattr(
+        update_jax, "grid_gradient", lambda *args, own=update_jax.grid_gradient: traced.append(1) or own(*args)
+    )
+    trained(problem_of(random_sequences(), 9), weights_of(n_matrices, 9, 3), jax=True, batch=10, users_per_batch=7)
+    assert len(traced) == 1
+
+
 def test_steps_leave_earlier_states_as_they_are():
     """A state that a checkpoint holds does not change with the next step."""
     problem = problem_of(random_sequences(), 9, tail=2)

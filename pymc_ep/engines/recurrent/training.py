@@ -130,9 +130,10 @@ class Training:
         begin = state.group * self.users_per_batch
         users = longest_first(problem.lengths, order[begin : begin + self.users_per_batch])
         shared = len(state.learned.weights.recurrent) == 1
-        local = state.learned.rows(slice(None) if shared else users)
-        h = initial_states(len(users), state.learned.weights, problem.initial)
-        priors = self._priors(problem, state, users)
+        rows = self._padded(problem, users)
+        local = state.learned.rows(slice(None) if shared else rows)
+        h = initial_states(len(rows), state.learned.weights, problem.initial)
+        priors = self._priors(problem, state, rows)
         total, rng = state.total, self._rng(state.epoch, state.group)
         for at in range(0, int(problem.lengths[users[0]]), self.batch):
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
@@ -140,7 +141,7 @@ class Training:
             if self.dropout:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
-            shares = self._shares(problem, window, users, shared=shared)
+            shares = self._shares(problem, window, rows, shared=shared)
             found = self._update(local, window, h, kept, priors, shares, self.settings)
             if not found.finite:
                 return state._replace(failed_user=int(users[0]), failed_event=at)
@@ -199,6 +200,12 @@ class Training:
 
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
+
+    def _padded(self, problem: Problem, users: np.ndarray) -> np.ndarray:
+        """Return the users of a group, under JAX as many as in the others: it compiles for one number of them."""
+        if not self.jax:
+            return users
+        return np.resize(users, min(self.users_per_batch, int((problem.lengths > 0).sum())))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> tuple[Prior, Prior, Prior]:
         """Return the priors of the matrices of some users, of inputs and of outputs."""
@@ -260,7 +267,8 @@ def _passed(state: State, users: np.ndarray, local: Learned) -> State:
     weights, moments = state.learned
     if len(weights.recurrent) == 1:
         return state._replace(learned=local)
-    visited = Visited(users, local.weights.recurrent, local.moments[0])
+    own = slice(len(users))
+    visited = Visited(users, local.weights.recurrent[own], local.moments[0].rows(own))
     learned = Learned(local.weights._replace(recurrent=weights.recurrent), (moments[0], *local.moments[1:]))
     return state._replace(learned=learned, visited=(*state.visited, visited))
 
