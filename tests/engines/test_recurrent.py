@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.rules import RULES, stepped
 from pymc_ep.engines.recurrent.training import Training
 from pymc_ep.engines.recurrent.update import Settings
@@ -144,6 +145,18 @@ def test_jax_compiles_once_for_all_windows_and_groups(n_matrices, monkeypatch):
     )
     trained(problem_of(random_sequences(), 9), weights_of(n_matrices, 9, 3), jax=True, batch=10, users_per_batch=7)
     assert len(traced) == 1
+
+
+@pytest.mark.parametrize("n_matrices", [12, 1])
+def test_jax_has_the_held_out_loss_of_numpy(n_matrices):
+    """Tails begin within windows of five events, and some take several."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.engines.recurrent.held_out_jax import held_out_total_jax
+
+    problem, weights = problem_of(random_sequences(), 9, tail=13), weights_of(n_matrices, 9, 5)
+    found = held_out_total_jax(weights, problem, batch=5, users_per_batch=7)
+    np.testing.assert_allclose(found, held_out_total(weights, problem), rtol=1e-12)
 
 
 def test_steps_leave_earlier_states_as_they_are():

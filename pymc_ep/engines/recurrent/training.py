@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.engines.base import Status
+from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated, updated
 from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Problem, Visited, converted
-from pymc_ep.kernels.recurrent import Weights, Window, initial_states, log_probabilities, longest_first, window_of
+from pymc_ep.kernels.recurrent import Weights, Window, initial_states, longest_first, window_of
 from pymc_ep.numerics.backend.namespace import Array, replaced, to_jax
 
 __all__ = ["State", "Training"]
@@ -104,10 +105,13 @@ class Training:
         self.ridge, self.dropout, self.epochs, self.patience = ridge, dropout, epochs, patience
         self.held_out, self.seed, self.jax = held_out, seed, jax
         self._update: Callable[..., Updated] = updated
+        self._held_out_total: Callable[..., float] = held_out_total
         if jax:
+            from pymc_ep.engines.recurrent.held_out_jax import held_out_total_jax
             from pymc_ep.engines.recurrent.update_jax import updated_jax
 
             self._update = partial(updated_jax, batch=batch)
+            self._held_out_total = partial(held_out_total_jax, batch=batch, users_per_batch=users_per_batch)
 
     def groups(self, problem: Problem) -> int:
         """Return the number of groups of users, which an epoch has iterations."""
@@ -231,7 +235,7 @@ class Training:
             shared = _best_shared(learned.weights.recurrent, problem.priors[0].precision, problem.of_shared)
         weights = converted(np.asarray, learned.weights)
         trained = -state.total / problem.n_trained
-        held_out = self._held_out(problem, weights)
+        held_out = self._held_out(problem, learned.weights)
         nats, epoch = trained if held_out is None else held_out, state.epoch + 1
         after = state._replace(
             learned=learned,
@@ -248,13 +252,11 @@ class Training:
 
     def _held_out(self, problem: Problem, weights: Weights) -> float | None:
         """Return the nats a held-out event; None where none is held out."""
-        if not problem.held_out.any():
+        n = int(problem.held_out.sum())
+        if not n:
             return None
-        first = initial_states(len(problem.lengths), weights, problem.initial)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = log_probabilities(weights, problem.sequences, first, problem.lengths).values
         # A loss that is not finite is worse than all others, and training goes on or says where it ends.
-        nats = -float(values.mean(dtype=np.float64))
+        nats = -self._held_out_total(weights, problem) / n
         return nats if np.isfinite(nats) else np.inf
 
     def _sentence(self, state: State, why: str) -> str:

@@ -17,11 +17,11 @@ from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
 from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
 
-__all__ = ["Grid", "grid_gradient", "grid_of"]
+__all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
 
 class Grid(NamedTuple):
-    """Events of a window at places of a grid of T times and P users, n of them padded to m, at least T P.
+    """Events of a window at places of a grid of T times and P users; those that count, padded to m, at least T P.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Grid(NamedTuple):
     kept : ndarray, (T, P, D) or ()
         Dropout; one without.
     places : ndarray of int, (m,)
-        Places of the events in the ravelled grid.
+        Places in the ravelled grid of the events that count.
     valid : ndarray, (m,)
-        One for each event, zero for padding.
+        One for each of them, zero for padding.
     """
 
     items: np.ndarray
@@ -43,9 +43,15 @@ class Grid(NamedTuple):
     valid: np.ndarray
 
 
-def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None, dtype: np.dtype) -> Grid:
-    """Return the grid of a window of at most so many times and users."""
-    n = len(window.items)
+def grid_of(
+    window: Window,
+    n_times: int,
+    n_users: int,
+    kept: np.ndarray | None,
+    dtype: np.dtype,
+    counted: np.ndarray | slice = slice(None),
+) -> Grid:
+    """Return the grid of a window of at most so many times and users; by default all its events count."""
     times = np.repeat(np.arange(len(window.counts)), window.counts)
     there, items = np.zeros((n_times, n_users), dtype=bool), np.zeros((n_times, n_users), dtype=np.int32)
     there[times, window.users], items[times, window.users] = True, window.items
@@ -56,7 +62,8 @@ def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None,
     # A power of two, which blocks of events divide, and the same for all windows.
     m = 1 << (n_times * n_users - 1).bit_length()
     places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
-    places[:n], valid[:n] = times * n_users + window.users, 1.0
+    own = (times * n_users + window.users)[counted]
+    places[: len(own)], valid[: len(own)] = own, 1.0
     return Grid(items, there, factors, places, valid)
 
 
@@ -65,11 +72,13 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
 
     `weights` have the recurrent matrices of the P users, or one set.
     """
-    (total, last), gradient = jax.value_and_grad(_total, has_aux=True)(weights, grid, first)
+    (total, last), gradient = jax.value_and_grad(grid_total, has_aux=True)(weights, grid, first)
     return total, last, gradient
 
 
-def _total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
+
     def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         item, there = event
         return jnp.where(there[:, None], _cell(weights, item, h), h), h
