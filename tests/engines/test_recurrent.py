@@ -186,9 +186,14 @@ def test_chance_cannot_be_predicted():
     assert found.state.trace[-1, 1] < np.log(n_items)  # those it was trained on are learned by heart
 
 
-def test_a_loss_that_is_not_finite_ends_training_at_the_last_good_weights():
+@pytest.mark.parametrize("in_jax", [False, True])
+def test_a_loss_that_is_not_finite_ends_training_at_the_last_good_weights(in_jax):
+    """The first window is good, and those after the one that fails do not count."""
+    if in_jax:
+        pytest.importorskip("jax").config.update("jax_enable_x64", True)
     problem = problem_of(random_sequences(), 9, tail=2)
-    engine, found = trained(problem, weights_of(12, 9, 5), rate=1e308, users_per_batch=5)
+    engine, found = trained(problem, weights_of(12, 9, 5), rate=1e308, users_per_batch=5, batch=6, jax=in_jax)
+    assert found.state.failed_event == 6
     assert not found.status.converged
     assert "not finite in epoch 1, at the events of the user at position" in found.status.sentence
     assert "Lower learning_rate" in found.status.sentence

@@ -138,8 +138,9 @@ class Training:
         local = state.learned.rows(slice(None) if shared else rows)
         h = initial_states(len(rows), state.learned.weights, problem.initial)
         priors = self._priors(problem, state, rows)
-        total, rng = state.total, self._rng(state.epoch, state.group)
-        for at in range(0, int(problem.lengths[users[0]]), self.batch):
+        rng, begins = self._rng(state.epoch, state.group), range(0, int(problem.lengths[users[0]]), self.batch)
+        totals, finite = [], []
+        for at in begins:
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
             kept = None
             if self.dropout:
@@ -147,9 +148,13 @@ class Training:
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
             found = self._update(local, window, h, kept, priors, shares, self.settings)
-            if not found.finite:
-                return state._replace(failed_user=int(users[0]), failed_event=at)
-            total, h, local = total + found.total, found.last, found.learned
+            h, local = found.last, found.learned
+            totals.append(found.total)
+            finite.append(found.finite)
+        # Numbers of JAX are waited for once all windows are under way.
+        if not all(finite):
+            return state._replace(failed_user=int(users[0]), failed_event=begins[finite.index(False)])
+        total = state.total + sum(map(float, totals))
         state = _passed(state, users, local)._replace(group=state.group + 1, total=total)
         return self._epoch_over(problem, state) if state.group == self.groups(problem) else state
 
