@@ -19,6 +19,9 @@ from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
 
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
+DEVICE_BLOCK = 2**25
+"""Largest number of logits of a block on an accelerator, 128 MiB in single precision, where small ones leave it idle."""
+
 
 class Grid(NamedTuple):
     """Events of a window at places of a grid of T times and P users; those that count, padded to m, at least T P.
@@ -105,8 +108,8 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 def _log_softmax(outputs: jax.Array, states: jax.Array, items: jax.Array, valid: jax.Array) -> jax.Array:
     """Return the sum of log probabilities, of the blocks that have events."""
-    rows = 1
-    while 2 * rows * len(outputs) <= BLOCK and 2 * rows <= len(items):
+    rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
+    while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2
     blocks = states.reshape(-1, rows, states.shape[1]), (items.reshape(-1, rows), valid.reshape(-1, rows))
     return summed_blocks(_block, outputs, *blocks, jnp.ceil(valid.sum() / rows).astype(jnp.int32))
