@@ -123,44 +123,56 @@ def stepped(weights, gradient, moments, rate):
     weights.sub_(rate * gradient / ((second / start).sqrt() + 1e-8))
 
 
+def products(matrices, h):
+    """Return the products of matrices, (n or 1, k, D), and states, (n, D)."""
+    return h @ matrices[0].T if len(matrices) == 1 else (matrices @ h[:, :, None])[:, :, 0]
+
+
 def gru_states(matrices, inputs, items, counts, h):
-    """Return the states that predict the events of a window, by time, and the last ones, of the users' own matrices."""
+    """Return the states that predict the events of a window, by time, and the last ones; matrices may be one set."""
     states, last, begin = [], h.clone(), 0
     for n in counts:
         h = h[:n]
         states.append(h)
         x, own = inputs[items[begin : begin + n]], matrices[:n]
-        gates = torch.sigmoid(x[:, 1:] + (own[:, 1:].flatten(1, 2) @ h[:, :, None]).view(n, 2, -1))
+        gates = torch.sigmoid(x[:, 1:] + products(own[:, 1:].flatten(1, 2), h).view(n, 2, -1))
         w, r = gates[:, 0], gates[:, 1]
-        h = h + w * (torch.tanh(x[:, 0] + (own[:, 0] @ (r * h)[:, :, None])[:, :, 0]) - h)
+        h = h + w * (torch.tanh(x[:, 0] + products(own[:, 0], r * h)) - h)
         last = torch.cat([h, last[n:]])
         begin += n
     return torch.cat(states), last
 
 
-def gru(sequences, n_items, settings, seed):
-    """Train the GRU of per-user matrices as pymc_ep does, and return the seconds and nats of each epoch."""
-    rng, D = np.random.default_rng(seed), settings["hidden"]
-    draw = lambda *shape: torch.from_numpy((D**-0.5 * rng.standard_normal(shape)).astype(np.float32))  # noqa: E731
-    recurrent, inputs, outputs = draw(len(sequences), 3, D, D), draw(n_items, 3, D), draw(n_items, D)
+def gru(sequences, n_items, settings, seed, device="cpu"):
+    """Train the GRU of matrices of users, or of all, as pymc_ep does; return the seconds and nats of each epoch.
+
+    Seconds are those of the processor, and on another device those of the wall.
+    """
+    rng, D, pooled = np.random.default_rng(seed), settings["hidden"], settings.get("pooled", False)
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    draw = lambda *shape: torch.from_numpy((D**-0.5 * rng.standard_normal(shape)).astype(np.float32)).to(device)  # noqa: E731
+    recurrent = draw(1 if pooled else len(sequences), 3, D, D)
+    inputs, outputs = draw(n_items, 3, D), draw(n_items, D)
     tables = [recurrent, inputs, outputs]
-    moments = [(torch.zeros_like(t), torch.zeros(len(t))) for t in tables]
+    moments = [(torch.zeros_like(t), torch.zeros(len(t), device=device)) for t in tables]
     lengths = np.array(list(map(len, sequences)))
-    of_items = torch.from_numpy(np.maximum(1, np.bincount(np.concatenate(sequences), minlength=n_items)))
+    of_items = torch.from_numpy(np.maximum(1, np.bincount(np.concatenate(sequences), minlength=n_items))).to(device)
     seconds, nats = [], []
     for epoch in range(settings["epochs"]):
-        began, total = time.process_time(), 0.0
+        began, total = clock(), 0.0
         order = np.random.default_rng((seed, epoch)).permutation(len(sequences))
         for at in range(0, len(order), settings["users_per_batch"]):
             users = order[at : at + settings["users_per_batch"]]
             users = users[np.argsort(-lengths[users], kind="stable")]
-            own, h = recurrent[users], torch.full((len(users), D), 0.1)
-            own_moments = tuple(part[users] for part in moments[0])
+            kept = slice(None) if pooled else torch.from_numpy(users).to(device)
+            own, h = recurrent[kept], torch.full((len(users), D), 0.1, device=device)
+            own_moments = tuple(part[kept] for part in moments[0])
             for begin in range(0, lengths[users[0]], settings["batch"]):
                 active = users[lengths[users] > begin]
                 parts = [sequences[u][begin : begin + settings["batch"]] for u in active]
                 counts = [sum(len(p) > t for p in parts) for t in range(len(parts[0]))]
-                items = torch.from_numpy(np.array([parts[k][t] for t, n in enumerate(counts) for k in range(n)]))
+                items = np.array([parts[k][t] for t, n in enumerate(counts) for k in range(n)])
+                items = torch.from_numpy(items).to(device)
                 rows, local = torch.unique(items, return_inverse=True)
                 n, m = len(active), len(items)
                 leaves = [own[:n].clone(), inputs[rows], outputs.clone()]
@@ -171,11 +183,9 @@ def gru(sequences, n_items, settings, seed):
                 loss.backward()
                 h = torch.cat([last.detach(), h[n:]])
                 total += float(loss.detach())
-                shares = [
-                    torch.tensor([len(p) for p in parts]) / torch.from_numpy(lengths[active]),
-                    torch.bincount(local) / of_items[rows],
-                    torch.tensor([m / lengths.sum()]),
-                ]
+                of_all = torch.tensor([m / lengths.sum()], device=device)
+                of_users = torch.tensor([len(p) for p in parts]) / torch.from_numpy(lengths[active])
+                shares = [of_all if pooled else of_users.to(device), torch.bincount(local) / of_items[rows], of_all]
                 with torch.no_grad():
                     gradients = [
                         (leaf.grad + settings["ridge"] * share.view(-1, *[1] * (leaf.dim() - 1)) * leaf) / m
@@ -192,10 +202,10 @@ def gru(sequences, n_items, settings, seed):
                         table[here] = value
                         for part, changed in zip(moment, held):
                             part[here] = changed
-            recurrent[users] = own
+            recurrent[kept] = own
             for part, changed in zip(moments[0], own_moments):
-                part[users] = changed
-        seconds.append(time.process_time() - began)
+                part[kept] = changed
+        seconds.append(clock() - began)
         nats.append(total / lengths.sum())
         print(epoch, seconds[-1], nats[-1], flush=True)
     return {"seconds": np.array(seconds), "nats": np.array(nats)}
@@ -211,7 +221,7 @@ def main(given_path, found_path):
             test = np.split(given["test_items"], np.cumsum(given["test_lengths"])[:-1])
             found = sasrec(sequences, given["tail"], test, n_items, settings, seed)
         else:
-            found = gru(sequences, n_items, settings, seed)
+            found = gru(sequences, n_items, settings, seed, settings.pop("device", "cpu"))
     np.savez(found_path, version=torch.__version__, **found)
 
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.rules import RULES, stepped
 from pymc_ep.engines.recurrent.training import Training
 from pymc_ep.engines.recurrent.update import Settings
@@ -131,6 +132,33 @@ def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, toleran
         np.testing.assert_allclose(one, other, atol=10 * tolerance)
 
 
+@pytest.mark.parametrize("n_matrices", [12, 1])
+def test_jax_compiles_once_for_all_windows_and_groups(n_matrices, monkeypatch):
+    """Twelve users in groups of seven and five, and windows of few events and of many."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.engines.recurrent import update_jax
+
+    traced = []
+    monkeypatch.setattr(
+        update_jax, "grid_gradient", lambda *args, own=update_jax.grid_gradient: traced.append(1) or own(*args)
+    )
+    trained(problem_of(random_sequences(), 9), weights_of(n_matrices, 9, 3), jax=True, batch=10, users_per_batch=7)
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("n_matrices", [12, 1])
+def test_jax_has_the_held_out_loss_of_numpy(n_matrices):
+    """Tails begin within windows of five events, and some take several."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.engines.recurrent.held_out_jax import held_out_total_jax
+
+    problem, weights = problem_of(random_sequences(), 9, tail=13), weights_of(n_matrices, 9, 5)
+    found = held_out_total_jax(weights, problem, batch=5, users_per_batch=7)
+    np.testing.assert_allclose(found, held_out_total(weights, problem), rtol=1e-12)
+
+
 def test_steps_leave_earlier_states_as_they_are():
     """A state that a checkpoint holds does not change with the next step."""
     problem = problem_of(random_sequences(), 9, tail=2)
@@ -158,9 +186,14 @@ def test_chance_cannot_be_predicted():
     assert found.state.trace[-1, 1] < np.log(n_items)  # those it was trained on are learned by heart
 
 
-def test_a_loss_that_is_not_finite_ends_training_at_the_last_good_weights():
+@pytest.mark.parametrize("in_jax", [False, True])
+def test_a_loss_that_is_not_finite_ends_training_at_the_last_good_weights(in_jax):
+    """The first window is good, and those after the one that fails do not count."""
+    if in_jax:
+        pytest.importorskip("jax").config.update("jax_enable_x64", True)
     problem = problem_of(random_sequences(), 9, tail=2)
-    engine, found = trained(problem, weights_of(12, 9, 5), rate=1e308, users_per_batch=5)
+    engine, found = trained(problem, weights_of(12, 9, 5), rate=1e308, users_per_batch=5, batch=6, jax=in_jax)
+    assert found.state.failed_event == 6
     assert not found.status.converged
     assert "not finite in epoch 1, at the events of the user at position" in found.status.sentence
     assert "Lower learning_rate" in found.status.sentence

@@ -143,6 +143,29 @@ def test_gradients_of_a_window_are_differences(cell, pooled):
 
 
 @every_kind
+def test_gradients_on_a_grid_are_those_of_events(cell, pooled, monkeypatch):
+    """Blocks of four events, of which most are empty."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.kernels.recurrent import jax as on_grid
+
+    monkeypatch.setattr(on_grid, "BLOCK", 4 * N_ITEMS)
+    users, window, places = whole_window()
+    weights, first = weights_of(cell, pooled), first_states()[users]
+    own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
+    kept = np.random.default_rng(3).random((len(places), WIDTH))
+    expected = window_gradient(own, window, first, kept)
+    grid = on_grid.grid_of(window, 9, len(users), kept, first.dtype)
+    total, last, gradient = jax.jit(lambda *args: on_grid.grid_gradient(*args))(own, grid, first)
+    inputs = np.zeros_like(weights.inputs)
+    inputs[expected.gradient.items] = expected.gradient.inputs
+    np.testing.assert_allclose(total, expected.values.sum(), rtol=1e-12)
+    np.testing.assert_allclose(last, expected.last, rtol=1e-12)
+    for table, other in zip(gradient, (expected.gradient.recurrent, inputs, expected.gradient.outputs)):
+        np.testing.assert_allclose(table, other, atol=1e-12)
+
+
+@every_kind
 def test_users_together_are_users_alone(cell, pooled):
     users, window, places = whole_window()
     weights, first = weights_of(cell, pooled), first_states()

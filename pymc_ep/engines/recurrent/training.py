@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_ep.engines.base import Status
+from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated, updated
 from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Priors, Problem, Visited, converted
-from pymc_ep.kernels.recurrent import Weights, Window, initial_states, log_probabilities, longest_first, window_of
+from pymc_ep.kernels.recurrent import Weights, Window, initial_states, longest_first, window_of
 from pymc_ep.numerics.backend.namespace import Array, replaced, to_jax
 
 __all__ = ["State", "Training"]
@@ -104,10 +105,13 @@ class Training:
         self.ridge, self.dropout, self.epochs, self.patience = ridge, dropout, epochs, patience
         self.held_out, self.seed, self.jax = held_out, seed, jax
         self._update: Callable[..., Updated] = updated
+        self._held_out_total: Callable[..., float] = held_out_total
         if jax:
+            from pymc_ep.engines.recurrent.held_out_jax import held_out_total_jax
             from pymc_ep.engines.recurrent.update_jax import updated_jax
 
             self._update = partial(updated_jax, batch=batch)
+            self._held_out_total = partial(held_out_total_jax, batch=batch, users_per_batch=users_per_batch)
 
     def groups(self, problem: Problem) -> int:
         """Return the number of groups of users, which an epoch has iterations."""
@@ -130,21 +134,27 @@ class Training:
         begin = state.group * self.users_per_batch
         users = longest_first(problem.lengths, order[begin : begin + self.users_per_batch])
         shared = len(state.learned.weights.recurrent) == 1
-        local = state.learned.rows(slice(None) if shared else users)
-        h = initial_states(len(users), state.learned.weights, problem.initial)
-        priors = self._priors(problem, state, users)
-        total, rng = state.total, self._rng(state.epoch, state.group)
-        for at in range(0, int(problem.lengths[users[0]]), self.batch):
+        rows = self._padded(problem, users)
+        local = state.learned.rows(slice(None) if shared else rows)
+        h = initial_states(len(rows), state.learned.weights, problem.initial)
+        priors = self._priors(problem, state, rows)
+        rng, begins = self._rng(state.epoch, state.group), range(0, int(problem.lengths[users[0]]), self.batch)
+        totals, finite = [], []
+        for at in begins:
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
             kept = None
             if self.dropout:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
-            shares = self._shares(problem, window, users, shared=shared)
+            shares = self._shares(problem, window, rows, shared=shared)
             found = self._update(local, window, h, kept, priors, shares, self.settings)
-            if not found.finite:
-                return state._replace(failed_user=int(users[0]), failed_event=at)
-            total, h, local = total + found.total, found.last, found.learned
+            h, local = found.last, found.learned
+            totals.append(found.total)
+            finite.append(found.finite)
+        # Numbers of JAX are waited for once all windows are under way.
+        if not all(finite):
+            return state._replace(failed_user=int(users[0]), failed_event=begins[finite.index(False)])
+        total = state.total + sum(map(float, totals))
         state = _passed(state, users, local)._replace(group=state.group + 1, total=total)
         return self._epoch_over(problem, state) if state.group == self.groups(problem) else state
 
@@ -200,6 +210,12 @@ class Training:
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
 
+    def _padded(self, problem: Problem, users: np.ndarray) -> np.ndarray:
+        """Return the users of a group, under JAX as many as in the others: it compiles for one number of them."""
+        if not self.jax:
+            return users
+        return np.resize(users, min(self.users_per_batch, int((problem.lengths > 0).sum())))
+
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""
         own, inputs, outputs, memory = problem.priors
@@ -225,7 +241,7 @@ class Training:
             shared = _best_shared(learned.weights.recurrent, problem.priors[0].precision, problem.of_shared)
         weights = converted(np.asarray, learned.weights)
         trained = -state.total / problem.n_trained
-        held_out = self._held_out(problem, weights)
+        held_out = self._held_out(problem, learned.weights)
         nats, epoch = trained if held_out is None else held_out, state.epoch + 1
         after = state._replace(
             learned=learned,
@@ -242,13 +258,11 @@ class Training:
 
     def _held_out(self, problem: Problem, weights: Weights) -> float | None:
         """Return the nats a held-out event; None where none is held out."""
-        if not problem.held_out.any():
+        n = int(problem.held_out.sum())
+        if not n:
             return None
-        first = initial_states(len(problem.lengths), weights, problem.initial)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = log_probabilities(weights, problem.sequences, first, problem.lengths).values
         # A loss that is not finite is worse than all others, and training goes on or says where it ends.
-        nats = -float(values.mean(dtype=np.float64))
+        nats = -self._held_out_total(weights, problem) / n
         return nats if np.isfinite(nats) else np.inf
 
     def _sentence(self, state: State, why: str) -> str:
@@ -261,7 +275,8 @@ def _passed(state: State, users: np.ndarray, local: Learned) -> State:
     weights, moments = state.learned
     if len(weights.recurrent) == 1:
         return state._replace(learned=local)
-    visited = Visited(users, local.weights.recurrent, local.moments[0])
+    own = slice(len(users))
+    visited = Visited(users, local.weights.recurrent[own], local.moments[0].rows(own))
     learned = Learned(local.weights._replace(recurrent=weights.recurrent), (moments[0], *local.moments[1:]))
     return state._replace(learned=learned, visited=(*state.visited, visited))
 

@@ -44,10 +44,10 @@ class Shares(NamedTuple):
 class Updated(NamedTuple):
     """Sum of the log probabilities of a window, states after it, (P, D), weights, and whether all was finite."""
 
-    total: float
+    total: Array
     last: Array
     learned: Learned
-    finite: bool
+    finite: Array
 
 
 def updated(

@@ -29,8 +29,7 @@ def updated_jax(
     """Return weights after a step up the gradient; arguments as in NumPy, and the length of full windows."""
     require_float64()
     grid = grid_of(window, batch, len(first), kept, learned.weights.outputs.dtype)
-    total, last, after, finite = _updated(learned, grid, first, priors, shares, settings)
-    return Updated(float(total), last, after, bool(finite))
+    return Updated(*_updated(learned, grid, first, priors, shares, settings))
 
 
 @partial(jax.jit, static_argnames="settings")

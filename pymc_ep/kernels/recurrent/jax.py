@@ -13,17 +13,18 @@ import numpy as np
 from jax import lax
 from pytensor.link.jax.dispatch import jax_funcify
 
+from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
 from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
 
-__all__ = ["Grid", "grid_gradient", "grid_of"]
+__all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
-_LEAST_EVENTS = 64
-"""Smallest padded number of events; others are doubled from here, so that few shapes are compiled."""
+DEVICE_BLOCK = 2**25
+"""Largest number of logits of a block on an accelerator, 128 MiB in single precision: small ones leave it idle."""
 
 
 class Grid(NamedTuple):
-    """Events of a window at places of a grid of T times and P users, n of them padded to m.
+    """Events of a window at places of a grid of T times and P users; those that count, padded to m, at least T P.
 
     Attributes
     ----------
@@ -33,9 +34,9 @@ class Grid(NamedTuple):
     kept : ndarray, (T, P, D) or ()
         Dropout; one without.
     places : ndarray of int, (m,)
-        Places of the events in the ravelled grid.
+        Places in the ravelled grid of the events that count.
     valid : ndarray, (m,)
-        One for each event, zero for padding.
+        One for each of them, zero for padding.
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
     """
@@ -48,9 +49,15 @@ class Grid(NamedTuple):
     log_shares: np.ndarray
 
 
-def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None, dtype: np.dtype) -> Grid:
-    """Return the grid of a window of at most so many times and users."""
-    n = len(window.items)
+def grid_of(
+    window: Window,
+    n_times: int,
+    n_users: int,
+    kept: np.ndarray | None,
+    dtype: np.dtype,
+    counted: np.ndarray | slice = slice(None),
+) -> Grid:
+    """Return the grid of a window of at most so many times and users; by default all its events count."""
     times = np.repeat(np.arange(len(window.counts)), window.counts)
     there, items = np.zeros((n_times, n_users), dtype=bool), np.zeros((n_times, n_users), dtype=np.int32)
     there[times, window.users], items[times, window.users] = True, window.items
@@ -58,13 +65,13 @@ def grid_of(window: Window, n_times: int, n_users: int, kept: np.ndarray | None,
     if kept is not None:
         factors = np.zeros((n_times, n_users, kept.shape[1]), dtype=dtype)
         factors[times, window.users] = kept
-    m = _LEAST_EVENTS
-    while m < n:
-        m *= 2
+    # A power of two, which blocks of events divide, and the same for all windows.
+    m = 1 << (n_times * n_users - 1).bit_length()
     places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
-    places[:n], valid[:n] = times * n_users + window.users, 1.0
+    own = (times * n_users + window.users)[counted]
+    places[: len(own)], valid[: len(own)] = own, 1.0
     log_shares = np.zeros((m, window.log_shares.shape[1]), dtype=dtype)
-    log_shares[:n] = window.log_shares
+    log_shares[: len(own)] = window.log_shares[counted]
     return Grid(items, there, factors, places, valid, log_shares)
 
 
@@ -73,11 +80,13 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
 
     `weights` have the recurrent matrices of the P users, or one set.
     """
-    (total, last), gradient = jax.value_and_grad(_total, has_aux=True)(weights, grid, first)
+    (total, last), gradient = jax.value_and_grad(grid_total, has_aux=True)(weights, grid, first)
     return total, last, gradient
 
 
-def _total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
+
     def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         item, there = event
         return jnp.where(there[:, None], _cell(weights, item, h), h), h
@@ -103,22 +112,23 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 
 def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
-    """Return the sum of log probabilities, in blocks of events whose logits are computed again for the gradient."""
-    items, n_items, rows = grid.items.ravel()[grid.places], len(weights.outputs), 1
-    while 2 * rows * n_items <= BLOCK and 2 * rows <= len(items):
+    """Return the sum of log probabilities, of the blocks that have events."""
+    items, n_items = grid.items.ravel()[grid.places], len(weights.outputs)
+    rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
+    while 2 * rows * n_items <= most and 2 * rows <= len(items):
         rows *= 2
+    h, *others = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
+    n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
+    return summed_blocks(_block, (weights.outputs, weights.memory), h, tuple(others), n_blocks)
 
-    @jax.checkpoint
-    def block(part: tuple[jax.Array, ...]) -> jax.Array:
-        h, own, log_shares, counted = part
-        logits, of_memories = h @ weights.outputs.T, h @ weights.memory.T + jnp.log(n_items).astype(h.dtype)
-        ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
-        of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
-        total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)
-        return (counted * (of_item - total)).sum()
 
-    parts = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
-    return lax.map(block, tuple(parts)).sum()
+def _block(tables: tuple[jax.Array, jax.Array], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
+    (outputs, memory), (own, log_shares, counted) = tables, events
+    logits, of_memories = states @ outputs.T, states @ memory.T + jnp.log(len(outputs)).astype(states.dtype)
+    ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
+    of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
+    total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)
+    return (counted * (of_item - total)).sum()
 
 
 @jax_funcify.register(SequenceLogp)

@@ -1,0 +1,63 @@
+"""Sums over blocks of events, as many of them as there are events for, so that one shape serves all windows."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["summed_blocks"]
+
+Block = Callable[[Any, jax.Array, Any], jax.Array]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed_blocks(block: Block, shared: Any, states: jax.Array, others: Any, n: jax.Array) -> jax.Array:
+    """Return the sum of a function of the first n of B blocks; the gradient is taken in the same pass.
+
+    A loop of a length that is not known when it is compiled has no gradient of JAX's own.
+
+    Parameters
+    ----------
+    block : callable
+        Takes `shared`, and `states` and `others` of one block, and returns a number. It captures no arrays.
+    shared : nested tuples of jax.Array
+        What all blocks have in common.
+    states : jax.Array, (B, rows, D)
+    others : nested tuples of jax.Array, (B, ...)
+        Without a gradient.
+    n : jax.Array of int
+    """
+
+    def add(k: jax.Array, total: jax.Array) -> jax.Array:
+        return total + block(shared, states[k], _of_block(others, k))
+
+    return lax.fori_loop(0, n, add, jnp.zeros((), states.dtype))
+
+
+def _forward(
+    block: Block, shared: Any, states: jax.Array, others: Any, n: jax.Array
+) -> tuple[jax.Array, tuple[Any, jax.Array]]:
+    def add(k: jax.Array, sums: tuple[jax.Array, Any, jax.Array]) -> tuple[jax.Array, Any, jax.Array]:
+        total, of_shared, of_states = sums
+        value, pull = jax.vjp(lambda common, h: block(common, h, _of_block(others, k)), shared, states[k])
+        more, own = pull(jnp.ones_like(value))
+        return total + value, jax.tree.map(jnp.add, of_shared, more), of_states.at[k].set(own)
+
+    first = jnp.zeros((), states.dtype), jax.tree.map(jnp.zeros_like, shared), jnp.zeros_like(states)
+    total, of_shared, of_states = lax.fori_loop(0, n, add, first)
+    return total, (of_shared, of_states)
+
+
+def _backward(block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array) -> tuple[Any, jax.Array, None, None]:
+    of_shared, of_states = jax.tree.map(lambda part: cotangent * part, gradient)
+    return of_shared, of_states, None, None
+
+
+def _of_block(parts: Any, k: jax.Array) -> Any:
+    return jax.tree.map(lambda part: part[k], parts)
+
+
+summed_blocks.defvjp(_forward, _backward)
