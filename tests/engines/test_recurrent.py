@@ -71,7 +71,7 @@ def test_windows_of_an_epoch_take_the_whole_prior_once(shared):
             shares = engine._shares(problem, window, np.array([u]), shared=shared)
             of_users[u] += shares.users[0]
             of_items += shares.items
-            of_all += shares.all[0]
+            of_all += shares.outputs[0]
     np.testing.assert_allclose(of_items, np.bincount(problem.sequences.items, minlength=9) > 0)
     np.testing.assert_allclose(of_all, 1.0)
     np.testing.assert_allclose(of_users.sum(), 1.0 if shared else 12.0)
@@ -114,15 +114,16 @@ def test_shared_matrices_are_at_their_mode():
 
 
 @pytest.mark.parametrize(
-    ("n_matrices", "gates", "optimizer", "dtype", "tolerance"),
-    [(12, 3, "rmsprop", "float64", 1e-12), (1, 1, "adam", "float32", 1e-5)],
+    ("n_matrices", "gates", "optimizer", "dtype", "tolerance", "sampled"),
+    [(12, 3, "rmsprop", "float64", 1e-12, None), (1, 1, "adam", "float32", 1e-5, 2)],
 )
-def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, tolerance):
+def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, tolerance, sampled):
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
     problem = problem_of(random_sequences(), 9, tail=2, precision=0.5, dtype=dtype)
     weights = weights_of(n_matrices, 9, 5, gates=gates, dtype=dtype)
     options = {"optimizer": optimizer, "batch": 10, "users_per_batch": 6, "dropout": 0.2, "ridge": 0.1}
+    options["sampled"] = sampled
     both = [trained(problem, weights, jax=jax, **options) for jax in (False, True)]
     (numpy_engine, numpy_run), (jax_engine, jax_run) = both
     np.testing.assert_allclose(jax_run.state.trace, numpy_run.state.trace, rtol=tolerance)

@@ -18,6 +18,7 @@ from pymc_ep.kernels.recurrent import (
     body,
     log_probabilities,
     longest_first,
+    sampled_candidates,
     sequence_logp,
     sequences,
     window_gradient,
@@ -47,10 +48,11 @@ def first_states(seed=2):
     return 0.3 * np.random.default_rng(seed).normal(size=(len(LENGTHS), WIDTH))
 
 
-def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES):
+def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factors=1.0):
     """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151).
 
-    Memories are sums over the items before, which count half after a half-life.
+    Memories are sums over the items before, which count half after a half-life. Exponentials of items have factors in
+    the sum over all.
     """
     recurrent, inputs, outputs, memory = weights
     out = []
@@ -59,11 +61,12 @@ def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES):
         for k in range(begin, end):
             y, seen = sequences.items[k], h if kept is None else h * kept[k]
             before, p = sequences.items[begin:k], np.exp(outputs @ seen)
+            total = (factors * p).sum()
             for m, half_life in zip(memory, half_lives):
                 counted = 0.5 ** (np.arange(len(before))[::-1] / half_life)
                 held = np.bincount(before, counted, len(p)) if len(before) else np.ones(len(p))
-                p = p + len(p) * np.exp(m @ seen) * held / held.sum()
-            out.append(np.log(p[y] / p.sum()))
+                p, total = p + len(p) * np.exp(m @ seen) * held / held.sum(), total + len(p) * np.exp(m @ seen)
+            out.append(np.log(p[y] / total))
             if len(R) == 1:
                 h = np.tanh(R[0] @ h + inputs[y, 0])
             else:
@@ -163,6 +166,56 @@ def test_gradients_on_a_grid_are_those_of_events(cell, pooled, monkeypatch):
     np.testing.assert_allclose(last, expected.last, rtol=1e-12)
     for table, other in zip(gradient, (expected.gradient.recurrent, inputs, expected.gradient.outputs)):
         np.testing.assert_allclose(table, other, atol=1e-12)
+
+
+@every_kind
+def test_gradients_of_a_sampled_softmax_are_differences(cell, pooled):
+    """Of seven items four have events; one of the three others is drawn, and counts three times."""
+    users = longest_first(LENGTHS, np.arange(len(LENGTHS)))
+    sequences = data(items=data().items % 4)
+    window, _ = window_of(sequences, LENGTHS, users, 0, 100)
+    candidates = sampled_candidates(window.items, N_ITEMS, 1, np.random.default_rng(6))
+    factors = np.zeros(N_ITEMS)
+    factors[candidates.items] = np.exp(candidates.offsets)
+    np.testing.assert_allclose(factors.sum(), N_ITEMS)
+    weights, first = weights_of(cell, pooled), first_states()
+    own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
+
+    def total(weights):
+        unsorted = weights if pooled else weights._replace(recurrent=weights.recurrent[np.argsort(users)])
+        return by_loops(unsorted, sequences, first, factors=factors).sum()
+
+    found = window_gradient(own, window._replace(candidates=candidates), first[users])
+    np.testing.assert_allclose(found.values.sum(), total(own), rtol=1e-12)
+    inputs, outputs = np.zeros_like(weights.inputs), np.zeros_like(weights.outputs)
+    inputs[found.gradient.items], outputs[candidates.items] = found.gradient.inputs, found.gradient.outputs
+    tables = found.gradient.recurrent, inputs, outputs, found.gradient.memory
+    expected = differences(total, Weights(*(table.copy() for table in own)))
+    for table, other in zip(tables, expected, strict=True):
+        np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
+
+
+def test_a_sample_of_all_others_is_the_whole_softmax():
+    users, window, _ = whole_window()
+    weights, first = weights_of("gru", False), first_states()
+    own = weights._replace(recurrent=weights.recurrent[users])
+    candidates = sampled_candidates(window.items, N_ITEMS, N_ITEMS, np.random.default_rng(0))
+    assert sorted(candidates.items) == list(range(N_ITEMS))
+    found = window_gradient(own, window._replace(candidates=candidates), first[users])
+    expected = window_gradient(own, window, first[users])
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-12)
+    np.testing.assert_allclose(found.gradient.outputs, expected.gradient.outputs[candidates.items], atol=1e-12)
+
+
+def test_sampled_sums_are_unbiased():
+    """Over all samples of two of four others, which are equally likely, the sums have the mean of the whole one."""
+    p, items, sums = np.random.default_rng(0).exponential(size=6), np.array([1, 4, 1]), []
+    for seed in range(600):
+        found = sampled_candidates(items, 6, 2, np.random.default_rng(seed))
+        assert found.items[found.own].tolist() == items.tolist()
+        sums.append((p[found.items] * np.exp(found.offsets)).sum())
+    assert abs(np.mean(sums) - p.sum()) < 4 * np.std(sums) / np.sqrt(len(sums))
+    assert len(np.unique(np.round(sums, 9))) == 6
 
 
 @every_kind

@@ -16,7 +16,7 @@ from pymc_ep.engines.base import Status
 from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated, updated
 from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Priors, Problem, Visited, converted
-from pymc_ep.kernels.recurrent import Weights, Window, initial_states, longest_first, window_of
+from pymc_ep.kernels.recurrent import Weights, Window, initial_states, longest_first, sampled_candidates, window_of
 from pymc_ep.numerics.backend.namespace import Array, replaced, to_jax
 
 __all__ = ["State", "Training"]
@@ -75,6 +75,8 @@ class Training:
         Users of a group.
     ridge : float
         Precision of a Gaussian about zero, beside the priors, of all weights but those shared by matrices of users.
+    sampled : int, optional
+        Number of items, beside those of a window, that its softmax sums over; by default all.
     dropout : float
         Share of the entries of states that predictions do without in training.
     epochs : int
@@ -94,6 +96,7 @@ class Training:
         batch: int = 128,
         users_per_batch: int = 32,
         ridge: float = 0.0,
+        sampled: int | None = None,
         dropout: float = 0.0,
         epochs: int = 25,
         patience: int = 3,
@@ -102,7 +105,8 @@ class Training:
         jax: bool = False,
     ):
         self.settings, self.batch, self.users_per_batch = settings, batch, users_per_batch
-        self.ridge, self.dropout, self.epochs, self.patience = ridge, dropout, epochs, patience
+        self.ridge, self.sampled, self.dropout = ridge, sampled, dropout
+        self.epochs, self.patience = epochs, patience
         self.held_out, self.seed, self.jax = held_out, seed, jax
         self._update: Callable[..., Updated] = updated
         self._held_out_total: Callable[..., float] = held_out_total
@@ -142,6 +146,9 @@ class Training:
         totals, finite = [], []
         for at in begins:
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
+            if self.sampled is not None:
+                n_items = len(problem.item_counts)
+                window = window._replace(candidates=sampled_candidates(window.items, n_items, self.sampled, rng))
             kept = None
             if self.dropout:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
@@ -226,12 +233,19 @@ class Training:
         return own.rows(users).with_ridge(ridge), *others
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
-        """Return what a window of some users has of their events, of those of its items, and of all."""
+        """Return what a window of some users has of their events, of those of its items, and of all.
+
+        Outputs that the softmax samples have as much more as they stand for others.
+        """
         every = np.array([len(window.items) / problem.n_trained])
         own = np.bincount(window.users, minlength=len(users)) / problem.lengths[users]
         of_items = np.bincount(window.items, minlength=len(problem.item_counts)) / problem.item_counts
-        own, of_items, every = (part.astype(problem.priors[0].mean.dtype) for part in (own, of_items, every))
-        return Shares(every if shared else own, of_items, every, every)
+        of_outputs = every
+        if window.candidates is not None:
+            of_outputs = np.zeros(len(problem.item_counts))
+            of_outputs[window.candidates.items] = every * np.exp(window.candidates.offsets)
+        shares = Shares(every if shared else own, of_items, of_outputs, every)
+        return Shares(*(part.astype(problem.priors[0].mean.dtype) for part in shares))
 
     def _epoch_over(self, problem: Problem, state: State) -> State:
         """Return the state at the start of the next epoch."""

@@ -29,15 +29,15 @@ class Shares(NamedTuple):
         Of those of each user, or of all where the matrices are shared.
     items : ndarray, (I,)
         Of those of each item.
-    all : ndarray, (1,)
-        Of those of outputs.
+    outputs : ndarray, (1 or I,)
+        Of those of outputs; zero where an item is no candidate.
     memory : ndarray, (1,)
         Of those of memories.
     """
 
     users: np.ndarray
     items: np.ndarray
-    all: np.ndarray
+    outputs: np.ndarray
     memory: np.ndarray
 
 
@@ -62,7 +62,7 @@ def updated(
     """Return weights after a step up the gradient of the mean log probability of a window's events and their prior.
 
     Arrays of `learned` are those of this group of users alone, and are overwritten. Rows of recurrent matrices and of
-    inputs without an event in the window, and their moments, stay as they are.
+    inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
 
     Parameters
     ----------
@@ -88,7 +88,8 @@ def updated(
     last = first.copy()
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
-    places: tuple[Rows, ...] = own, gradient.items, slice(None), slice(None)
+    candidates = slice(None) if window.candidates is None else window.candidates.items
+    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None)
     gradients, scaled = (gradient.recurrent, gradient.inputs, gradient.outputs, gradient.memory), []
     for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])

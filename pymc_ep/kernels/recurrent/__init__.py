@@ -6,6 +6,7 @@ from pymc_ep.kernels.recurrent.body import (
     Window,
     window_gradient,
 )
+from pymc_ep.kernels.recurrent.candidates import Candidates, sampled_candidates
 from pymc_ep.kernels.recurrent.op import initial_states, sequence_logp
 from pymc_ep.kernels.recurrent.sequences import (
     Scores,
@@ -18,6 +19,7 @@ from pymc_ep.kernels.recurrent.sequences import (
 
 __all__ = [
     "CELLS",
+    "Candidates",
     "Scores",
     "Sequences",
     "Weights",
@@ -26,6 +28,7 @@ __all__ = [
     "log_probabilities",
     "longest_first",
     "next_log_probabilities",
+    "sampled_candidates",
     "sequence_logp",
     "window_gradient",
     "window_of",

@@ -25,6 +25,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import expit
 
+from pymc_ep.kernels.recurrent.candidates import Candidates
+
 __all__ = [
     "CELLS",
     "Gradient",
@@ -73,11 +75,14 @@ class Window(NamedTuple):
         Number of users with an event at each time, which never rises.
     log_shares : ndarray, (n, K)
         Logarithms of the shares of the items in the memories of their users.
+    candidates : Candidates, optional
+        Items that the softmax sums over; by default all.
     """
 
     items: np.ndarray
     counts: np.ndarray
     log_shares: np.ndarray
+    candidates: Candidates | None = None
 
     @property
     def users(self) -> np.ndarray:
@@ -118,7 +123,8 @@ class Gradient(NamedTuple):
         Distinct items of the window, ascending.
     inputs : ndarray, (k, G, D)
         Rows of these items; those of others are zero.
-    outputs : ndarray, (I, D)
+    outputs : ndarray, (I or c, D)
+        Rows of the window's candidates, where it has some.
     memory : ndarray, (K, D)
     """
 
@@ -202,7 +208,9 @@ def window_gradient(
     tape = forward(weights, window, first)
     seen = tape.states if kept is None else tape.states * kept
     ones = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
-    values, of_states, (of_outputs, of_memory) = log_softmax(weights, seen, window.items, window.log_shares, ones)
+    values, of_states, (of_outputs, of_memory) = log_softmax(
+        weights, seen, window.items, window.log_shares, ones, window.candidates
+    )
     gradient = _backward(weights, window, tape, of_states if kept is None else of_states * kept)
     return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory))
 
@@ -213,14 +221,17 @@ def log_softmax(
     items: np.ndarray,
     log_shares: np.ndarray,
     cotangents: np.ndarray | None = None,
+    candidates: Candidates | None = None,
 ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum.
 
-    The latter are in the states and in the tables of outputs and memories. Without `cotangents`, (n,), they are left
-    out, as empty arrays.
+    The latter are in the states and in the tables of outputs, of the candidates where there are some, and memories.
+    Without `cotangents`, (n,), they are left out, as empty arrays.
     """
-    n_items = len(weights.outputs)
-    table = np.concatenate([weights.outputs, weights.memory])
+    outputs, log_items = weights.outputs, np.log(len(weights.outputs))
+    if candidates is not None:
+        outputs, items = outputs[candidates.items], candidates.own
+    n_items, table = len(outputs), np.concatenate([outputs, weights.memory])
     n, step = len(items), max(1, BLOCK // len(table))
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
     ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
@@ -231,7 +242,9 @@ def log_softmax(
         here = slice(begin, begin + step)
         h, own = states[here], items[here]
         logits = h @ table.T
-        logits[:, n_items:] += np.log(n_items)
+        logits[:, n_items:] += log_items
+        if candidates is not None:
+            logits[:, :n_items] += candidates.offsets
         top = logits.max(axis=1)
         logits -= top[:, None]
         ways[here, 0] = logits[np.arange(len(own)), own]
@@ -248,7 +261,7 @@ def log_softmax(
             of_table -= exponentials.T @ (share * h)
     if cotangents is not None:
         taken = np.exp(ways) * cotangents[:, None]
-        of_states += taken[:, :1] * weights.outputs[items] + taken[:, 1:] @ weights.memory
+        of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ weights.memory
         rows, sums = summed_rows(items, taken[:, :1] * states)
         of_table[rows] += sums
         of_table[n_items:] += taken[:, 1:].T @ states

@@ -15,6 +15,7 @@ from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
+from pymc_ep.kernels.recurrent.candidates import Candidates
 from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
 
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
@@ -39,6 +40,8 @@ class Grid(NamedTuple):
         One for each of them, zero for padding.
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
+    candidates : Candidates, optional
+        Items that the softmax sums over, padded by ones whose factor is zero; by default all.
     """
 
     items: np.ndarray
@@ -47,6 +50,7 @@ class Grid(NamedTuple):
     places: np.ndarray
     valid: np.ndarray
     log_shares: np.ndarray
+    candidates: Candidates | None
 
 
 def grid_of(
@@ -67,12 +71,23 @@ def grid_of(
         factors[times, window.users] = kept
     # A power of two, which blocks of events divide, and the same for all windows.
     m = 1 << (n_times * n_users - 1).bit_length()
-    places, valid = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype)
+    places, valid, candidates = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype), window.candidates
     own = (times * n_users + window.users)[counted]
     places[: len(own)], valid[: len(own)] = own, 1.0
     log_shares = np.zeros((m, window.log_shares.shape[1]), dtype=dtype)
     log_shares[: len(own)] = window.log_shares[counted]
-    return Grid(items, there, factors, places, valid, log_shares)
+    if candidates is not None:
+        candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, m, dtype)
+    return Grid(items, there, factors, places, valid, log_shares, candidates)
+
+
+def _padded(candidates: Candidates, n_events: int, m: int, dtype: np.dtype) -> Candidates:
+    """Return as many candidates as windows of so many events may have, and m places."""
+    n_distinct = int((candidates.offsets == 0).sum())
+    n = max(0, n_events - n_distinct)
+    offsets = np.pad(candidates.offsets.astype(dtype), (0, n), constant_values=-np.inf)
+    own = np.pad(candidates.own, (0, m - len(candidates.own)))
+    return Candidates(np.pad(candidates.items, (0, n)), offsets, own)
 
 
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
@@ -113,18 +128,22 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
     """Return the sum of log probabilities, of the blocks that have events."""
-    items, n_items = grid.items.ravel()[grid.places], len(weights.outputs)
+    outputs, items, n_items = weights.outputs, grid.items.ravel()[grid.places], len(weights.outputs)
+    offsets = jnp.zeros((), states.dtype)
+    if grid.candidates is not None:
+        outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.own
     rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
-    while 2 * rows * n_items <= most and 2 * rows <= len(items):
+    while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2
     h, *others = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
-    return summed_blocks(_block, (weights.outputs, weights.memory), h, tuple(others), n_blocks)
+    log_items = jnp.log(n_items).astype(states.dtype)
+    return summed_blocks(_block, (outputs, weights.memory, offsets, log_items), h, tuple(others), n_blocks)
 
 
-def _block(tables: tuple[jax.Array, jax.Array], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
-    (outputs, memory), (own, log_shares, counted) = tables, events
-    logits, of_memories = states @ outputs.T, states @ memory.T + jnp.log(len(outputs)).astype(states.dtype)
+def _block(shared: tuple[jax.Array, ...], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
+    (outputs, memory, offsets, log_items), (own, log_shares, counted) = shared, events
+    logits, of_memories = states @ outputs.T + offsets, states @ memory.T + log_items
     ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)

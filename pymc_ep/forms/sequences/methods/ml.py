@@ -32,12 +32,13 @@ OPTIONS: dict[str, Any] = {
     "learning_rate": 0.01,
     "clip": 1.0,
     "ridge": 0.3,
+    "sampled": None,
     "dropout": 0.0,
     "dtype": "float64",
     "seed": 0,
 }
 """Options and their defaults."""
-_OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "dropout", "seed")
+_OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "sampled", "dropout", "seed")
 _DTYPES = ("float64", "float32")
 _LEAST = 3
 """Smallest number of events of a user of which some are held out."""
@@ -77,6 +78,8 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("epochs", "batch", "users_per_batch", "patience"):
         check_whole(name, options[name])
     check_whole("seed", options["seed"], least=0)
+    if options["sampled"] is not None:
+        check_whole("sampled", options["sampled"])
     for name in ("learning_rate", "clip"):
         check_positive(name, options[name])
     for name in ("held_out", "dropout"):

@@ -1,0 +1,40 @@
+"""Items that a softmax sums over in the place of all: those of a window's events, and a sample of the others."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Candidates", "sampled_candidates"]
+
+
+class Candidates(NamedTuple):
+    """Items whose exponentials, each times a factor, are summed in the place of all items'.
+
+    Attributes
+    ----------
+    items : ndarray of int, (c,)
+        All different.
+    offsets : ndarray, (c,)
+        Logarithms of the factors.
+    own : ndarray of int, (n,)
+        Place of each event's item among these.
+    """
+
+    items: np.ndarray
+    offsets: np.ndarray
+    own: np.ndarray
+
+
+def sampled_candidates(items: np.ndarray, n_items: int, n: int, rng: np.random.Generator) -> Candidates:
+    """Return the distinct ones of some items, (n,), and n of the others, drawn without replacement.
+
+    Of M others each drawn one stands for M / n, so that the sum is an unbiased estimate of that over all items. Its
+    logarithm is biased (as in Jean, Cho, Memisevic and Bengio 2015), by less the larger n, and not at all from M on.
+    """
+    distinct, own = np.unique(items, return_inverse=True)
+    others = np.delete(np.arange(n_items), distinct)
+    if n >= len(others):
+        return Candidates(np.append(distinct, others), np.zeros(n_items), own)
+    drawn = rng.choice(others, n, replace=False, shuffle=False)
+    offsets = np.repeat([0.0, np.log(len(others) / n)], [len(distinct), n])
+    return Candidates(np.append(distinct, drawn), offsets, own)
