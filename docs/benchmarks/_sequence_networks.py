@@ -14,11 +14,19 @@ from scipy.special import log_softmax
 import pymc_ep as pmep
 from docs.benchmarks._sequence_data import Predictor, Task
 from pymc_ep.forms.sequences.predict.rebuild import sequences_posterior
-from pymc_ep.kernels.recurrent import Sequences, initial_states, longest_first, next_log_probabilities, window_of
+from pymc_ep.kernels.recurrent import (
+    Sequences,
+    initial_states,
+    longest_first,
+    next_log_probabilities,
+    sampled_candidates,
+    window_of,
+)
 from pymc_ep.kernels.recurrent.body import forward
+from pymc_ep.kernels.recurrent.body import log_softmax as log_softmax_of_items
 from pymc_ep.kernels.recurrent.memory import last_log_shares
 
-__all__ = ["Trained", "in_torch", "predictor_of", "trained"]
+__all__ = ["Trained", "bias_of_sampling", "in_torch", "predictor_of", "trained"]
 
 SCRIPT = Path(__file__).with_name("_sequence_torch.py")
 USERS = 64
@@ -66,6 +74,28 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
         return next_log_probabilities(weights, wanted[here], log_shares)
 
     return log_p
+
+
+def bias_of_sampling(task: Task, found: Trained, n: int, batch: int = 128) -> float:
+    """Return by how much the log probability of a training event is too high where windows sample so many items."""
+    posterior, rng = sequences_posterior(found.idata, found.model), np.random.default_rng(0)
+    weights, (sequences, _) = posterior.weights, posterior.form.sequences()
+    lengths, total = sequences.lengths, 0.0
+    for begin in range(0, len(lengths), 32):
+        users = longest_first(lengths, np.arange(begin, min(begin + 32, len(lengths))))
+        h = initial_states(len(users), weights, posterior.form.initial)
+        for at in range(0, int(lengths[users[0]]), batch):
+            window, _ = window_of(sequences, lengths, users, at, batch)
+            m = int(window.counts[0])
+            own = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[users[:m]])
+            tape = forward(own, window, h[:m])
+            both = [
+                log_softmax_of_items(weights, tape.states, window.items, window.log_shares, None, candidates)[0].sum()
+                for candidates in (sampled_candidates(window.items, task.n_items, n, rng), None)
+            ]
+            h[:m] = tape.last
+            total += float(both[0] - both[1])
+    return total / len(sequences.items)
 
 
 def softmax_of(states: np.ndarray, outputs: np.ndarray, bias: np.ndarray) -> Predictor:

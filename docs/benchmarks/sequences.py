@@ -21,7 +21,7 @@ from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
 from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, entropies, scored, terciles, user_mean
-from docs.benchmarks._sequence_networks import Trained, in_torch, predictor_of, softmax_of, trained
+from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_torch, predictor_of, softmax_of, trained
 
 NAME = "docs/benchmarks/sequences.py"
 DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
@@ -70,6 +70,8 @@ SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2
 SIZES = (16, 32, 64)
 """Units of the networks that are timed."""
 TIMED = {"users_per_batch": 32, "batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
+SAMPLES, MANY = (64, 256, 1024), 100_000
+"""Items of a sampled softmax, and of a set of which most are never chosen."""
 POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
 """Constants that are added to counts."""
 GROUPS = {"groups": 2, "lengths": 0}
@@ -221,6 +223,37 @@ def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
     return row
 
 
+def of_sampled(name: str, n: int) -> dict[str, Any]:
+    """Return nats of the validation events where windows sample items, and the bias of the loss of training."""
+    data = data_of(name)
+    whole = fitted(data, {}, BUDGET | {"seed": 0})
+    found = fitted(data, {}, BUDGET | {"seed": 0, "sampled": n})
+    return of_training(data, found) | {"bias": bias_of_sampling(data.test, whole, n)}
+
+
+def of_many_items(name: str, n_items: int, sampled: int | None) -> dict[str, Any]:
+    """Return processor seconds of an epoch where there are items that nobody chose."""
+    task = data_of(name).test._replace(n_items=n_items)
+    options = {"held_out": 0, "seed": 0, "sampled": sampled}
+    one, two = (trained(task, {"hidden": HIDDEN}, options | {"epochs": k}).seconds for k in (1, 2))
+    return {"seconds": two - one}
+
+
+def samples(store: Store, name: str) -> str:
+    """Return the tables of a sampled softmax."""
+    rows = []
+    for n in (*SAMPLES, None):
+        row = store.rows.get(f"{name}: C-GRU, repeats, seed 0" if n is None else f"{name}: sampled={n}")
+        many = store.rows.get(f"{name}: {MANY:,} items, sampled={n}")
+        if row:
+            bias = "0" if n is None else f"{row['bias']:+.4f}"
+            nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation")]
+            rows.append([f"{n or 'all'}", bias, *nats, f"{row['seconds'] / row['epochs']:.2f}"])
+            rows[-1].append(f"{many['seconds']:.1f}" if many else "-")
+    head = ["items sampled", "bias, nats", "validation, events", "validation, users", "s an epoch"]
+    return markdown_table([*head, f"s an epoch of {MANY:,} items"], rows)
+
+
 def section(store: Store, name: str, seeds: int) -> Iterator[str]:
     """Yield the tables of a data set."""
     counts = data_of(name).counts
@@ -332,7 +365,12 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
         "Nats a validation event, over events, which end training, and over users; and nats a training event. Options "
         "that are not named are the defaults.\n"
     )
-    parts += ["## Time\n", timed, times(store, first), "## Options\n", varied, choices(store, first), store.measured()]
+    sampled = (
+        "C-GRU with repeats where the softmax of a window sums over its own items and a sample of the others. The bias "
+        "is that of the log probability of a training event, at the weights of the whole softmax.\n"
+    )
+    parts += ["## Time\n", timed, times(store, first), "## A sampled softmax\n", sampled, samples(store, first)]
+    parts += ["## Options\n", varied, choices(store, first), store.measured()]
     return write_page("sequences", parts)
 
 
@@ -366,6 +404,10 @@ def measure(store: Store, name: str, seeds: int, python: str | None) -> None:
     if name == "foursquare-nyc":
         for hidden in SIZES:
             store.get(f"{name}: time, {hidden} units", partial(of_time, name, hidden, python))
+        for n in (*SAMPLES, None):
+            if n is not None:
+                store.get(f"{name}: sampled={n}", partial(of_sampled, name, n))
+            store.get(f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n))
         for change, settings in VARIANTS.items():
             store.get(f"{name}: {change}", partial(of_variant, name, settings))
 

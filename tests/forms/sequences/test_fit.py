@@ -313,6 +313,7 @@ def test_a_model_that_is_more_is_refused():
         ({"held_out": 1.0}, "held_out=1.0 must be a finite number of at least 0 and less than 1"),
         ({"optimizer": "adm"}, "Did you mean 'adam'"),
         ({"learning_rate": 0}, "learning_rate=0 must be positive"),
+        ({"sampled": 0}, "sampled=0 must be a whole number of at least 1"),
         ({"ridge": -1}, "ridge=-1 must be a finite number of at least 0"),
         ({"lerning_rate": 1}, "has no option 'lerning_rate'.*Did you mean 'learning_rate'"),
     ],
