@@ -21,6 +21,7 @@ from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
 from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, entropies, scored, terciles, user_mean
+from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_torch, predictor_of, softmax_of, trained
 
 NAME = "docs/benchmarks/sequences.py"
@@ -254,41 +255,45 @@ def samples(store: Store, name: str) -> str:
     return markdown_table([*head, f"s an epoch of {MANY:,} items"], rows)
 
 
-def section(store: Store, name: str, seeds: int) -> Iterator[str]:
+def rows_of(store: Store, name: str, seeds: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of all methods of a data set that are there, by seed.
+
+    Without those of trainings of which no epoch is better than the start, whose weights are the first ones.
+    """
+    rows = {method: [store.rows.get(f"{name}: {method}")] for method in grids(data_of(name))}
+    for method in (*NETWORKS, "C-GRU, later", "SASRec"):
+        rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
+    kept = {method: [row for row in found if row and row.get("best_epoch") != 0] for method, found in rows.items()}
+    return {method: found for method, found in kept.items() if found}
+
+
+def bounds(name: str) -> dict[str, list[str]]:
+    """Return the bounds of the groups of users, by what they are grouped by."""
+    found = {}
+    for what, values in grouping(data_of(name)).items():
+        own = [values[terciles(values) == group] for group in range(3)]
+        found[what] = [f"{one.min():,.{GROUPS[what]}f} to {one.max():,.{GROUPS[what]}f}" for one in own]
+    return found
+
+
+def section(name: str, rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """Yield the tables of a data set."""
     counts = data_of(name).counts
     yield f"## {DATA[name]}\n"
     yield ", ".join(f"{n:,} {what}" for what, n in counts.items()) + ".\n"
-    rows = {method: [store.rows.get(f"{name}: {method}")] for method in grids(data_of(name))}
-    for method in (*NETWORKS, "C-GRU, later", "SASRec"):
-        rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
-    # Where no epoch lowers the loss on validation events, the weights are the first ones.
-    still = [
-        f"{m}, seed {k}" for m, found in rows.items() for k, r in enumerate(found) if r and r.get("best_epoch") == 0
-    ]
-    rows = {m: [row for row in found if row and row.get("best_epoch") != 0] for m, found in rows.items()}
-    rows = {method: found for method, found in rows.items() if found}
     bigram = rows["2-gram"][0]["nats"] if "2-gram" in rows else np.nan
     by_nats = sorted(rows, key=lambda method: -mean(rows[method], "nats"))
     yield markdown_table(
         ["method", "seeds", "nats, test", "below 2-gram", "Recall@20", "best epoch", "processor s", "chosen"],
         (summary(method, rows[method], bigram) for method in by_nats),
     )
-    if still:
-        yield f"Left out, as training ended without an epoch better than the start: {'; '.join(still)}.\n"
     yield "### Groups of users\n"
     yield (
         "Test nats of three groups of as many users, by the entropy of their training events in nats and by the number "
         "of these.\n"
     )
-    heads = []
-    for what, values in grouping(data_of(name)).items():
-        groups, digits = terciles(values), GROUPS[what]
-        for g in range(3):
-            own = values[groups == g]
-            heads.append(f"{WORDS[what]} {own.min():.{digits}f} to {own.max():.{digits}f}")
     yield markdown_table(
-        ["method", *heads],
+        ["method", *(f"{WORDS[what]} {bound}" for what, own in bounds(name).items() for bound in own)],
         (
             [method, *(f"{v:.3f}" for what in GROUPS for v in np.mean([r[what] for r in rows[method]], axis=0))]
             for method in by_nats
@@ -353,8 +358,13 @@ def choices(store: Store, name: str) -> str:
 def page(store: Store, names: Iterable[str], seeds: int) -> Path:
     """Write the page from the rows that are there."""
     parts = [header("Sequences", NAME)]
-    for name in names:
-        parts += section(store, name, seeds)
+    rows = {name: rows_of(store, name, seeds) for name in names}
+    for name, own in rows.items():
+        parts += section(name, own)
+    titled = {DATA[name]: own for name, own in rows.items()}
+    labels = {"groups": "entropy of a user's training events, nats", "lengths": "number of a user's training events"}
+    parts += ["## Pictures\n", draw_groups(titled, {DATA[name]: bounds(name) for name in rows}, labels)]
+    parts += ["Dashed in training, else of the validation events.\n", draw_curves(titled)]
     first = "foursquare-nyc"
     timed = (
         f"Training of C-GRU on {DATA[first]}, in single precision and on one core, without held-out events: the second "

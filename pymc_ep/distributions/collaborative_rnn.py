@@ -29,7 +29,7 @@ class CollaborativeRNNRV(RandomVariable):
     """Op of `CollaborativeRNN`: draws an item for each row, given those of its user in the rows before."""
 
     name = "collaborative_rnn"
-    signature = "(u,g,d,d),(i,g,d),(i,d),(k,d),(),(k),(n)->(n,m)"
+    signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(),(k),(n)->(n,m)"
     dtype = "int64"
     _print_name = ("CollaborativeRNN", "\\operatorname{CollaborativeRNN}")
 
@@ -57,13 +57,13 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     *tables, initial, half_lives, users = parameters
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
-    logits_of, no_shares = np.concatenate([weights.outputs, weights.memory]), np.zeros((0, len(half_lives)))
+    table, no_shares = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((0, len(half_lives)))
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
     for t in range(int(lengths.max(initial=0))):
         own = np.flatnonzero(lengths > t)
-        logits = h[own] @ logits_of.T
-        logits[:, n_items:] += np.log(n_items)
+        logits = h[own] @ table.T
+        logits[:, n_items:] += np.log(n_items) + weights.memory[:, -1]
         sums = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
         chosen, ends = (sums < (rng.random(len(own)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[own] + t
         for k, half_life in enumerate(half_lives):
@@ -96,9 +96,9 @@ class CollaborativeRNN(Discrete):
     `initial`, so that a user's first item is predicted alike for all users.
 
     With `repeats`, which the paper does not have, the item may also be one of the user's own past: beside the I items
-    the softmax chooses memories, with logits :math:`m_k^\top h_t + \log I`, and memory k yields an item as often as it
-    occurred there (as in the pointers of [2]_). In a memory of half-life H an event counts half as much after H others.
-    An empty memory yields all items alike.
+    the softmax chooses memories, with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often
+    as it occurred there (as in the pointers of [2]_). In a memory of half-life H an event counts half as much after H
+    others. An empty memory yields all items alike.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ class CollaborativeRNN(Discrete):
         Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
         and infinity; False, or none, for the network of the paper.
     recurrent, inputs, outputs, memory : optional
-        Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m,
-        (memories, D): a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the
-        model. Variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output`` and ``<name>_memory``.
-        Gates are in the order candidate, update, reset.
+        Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
+        and b, (memories, D + 1): a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable
+        of the model. Variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output`` and
+        ``<name>_memory``. Gates are in the order candidate, update, reset.
     spread : float, optional
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
     initial : float
@@ -183,7 +183,7 @@ class CollaborativeRNN(Discrete):
         if users is None:
             users = np.arange(n_users)
         gates, half_lives = CELLS[cell], _half_lives(name, repeats)
-        unit, earlier, gate, half_life = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate", "half_life"))
+        unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
         numbered = {side: range(n) for side, n in ((user, n_users), (item, n_items)) if side not in model.coords}
         model.add_coords(numbered)
@@ -197,8 +197,9 @@ class CollaborativeRNN(Discrete):
             ("output", outputs, (n_items, hidden), (item, unit)),
         ]
         if half_lives:
-            model.add_coords({half_life: half_lives})
-            tables.append(("memory", memory, (len(half_lives), hidden), (half_life, unit)))
+            half_life, term = (f"{name}_{what}" for what in ("half_life", "memory_term"))
+            model.add_coords({half_life: half_lives, term: (*map(str, range(hidden)), "constant")})
+            tables.append(("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
         elif memory is not None:
             raise ValueError(f"{name!r} has memory= and repeats={repeats!r}, so no memories; leave out one of them.")
         weights = [_weights(model, f"{name}_{what}", *prior_and_shape) for what, *prior_and_shape in tables]
@@ -225,7 +226,7 @@ class CollaborativeRNN(Discrete):
         recurrent : tensor_like, (users, gates, D, D) or (gates, D, D)
         inputs : tensor_like, (items, gates, D)
         outputs : tensor_like, (items, D)
-        memory : tensor_like, (memories, D), optional
+        memory : tensor_like, (memories, D + 1), optional
         users : array_like of int, (N,)
             User of each event, those of a user in their order.
         initial : float
@@ -236,12 +237,12 @@ class CollaborativeRNN(Discrete):
         recurrent, inputs, outputs = map(pt.as_tensor_variable, (recurrent, inputs, outputs))
         if recurrent.ndim == 3:
             recurrent = recurrent[None]
-        memory = pt.zeros((0, outputs.shape[-1])) if memory is None else pt.as_tensor_variable(memory)
+        memory = pt.zeros((0, outputs.shape[-1] + 1)) if memory is None else pt.as_tensor_variable(memory)
         ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim
         if ranks != (4, 3, 2, 2):
             raise InvalidDataError(
                 f"CollaborativeRNN takes matrices (users, gates, D, D) or (gates, D, D), inputs (items, gates, D), "
-                f"outputs (items, D) and memories (memories, D), and got {', '.join(map(str, ranks))} dimensions."
+                f"outputs (items, D) and memories (memories, D + 1), and got {', '.join(map(str, ranks))} dimensions."
             )
         if not isinstance(half_lives, Variable):
             half_lives = np.asarray(half_lives, dtype=float)

@@ -35,7 +35,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
             matrices, own = recurrent[u if len(recurrent) > 1 else 0], h[u]
             for i in range(n_items + n_memories):
                 row = outputs[i] if i < n_items else memory[i - n_items]
-                weights[i] = 0.0 if i < n_items else np.log(n_items)
+                weights[i] = 0.0 if i < n_items else np.log(n_items) + row[width]
                 for d in range(width):
                     weights[i] += row[d] * own[d]
             weights = np.cumsum(np.exp(weights - weights.max()))

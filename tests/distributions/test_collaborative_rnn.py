@@ -33,10 +33,10 @@ def test_weights_have_dims_and_priors():
         prior = {"recurrent": pm.Normal.dist(0, 2), "inputs": pm.Normal.dist(1, 3)}
         pmep.CollaborativeRNN("y", hidden=2, user="person", observed=[[0, 1], [2]], **prior)
     shapes = {rv.name: tuple(rv.shape.eval()) for rv in model.free_RVs}
-    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2), "y_memory": (2, 2)}
+    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2), "y_memory": (2, 3)}
     assert model.named_vars_to_dims["y_recurrent"] == ("person", "y_gate", "y_unit", "y_earlier_unit")
     assert model.named_vars_to_dims["y_output"] == ("item", "y_unit")
-    assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_unit")
+    assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_memory_term")
     assert list(model.coords["y_half_life"]) == [5.0, np.inf]
     assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV", "NormalRV", "FlatRV", "FlatRV"]
     assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
@@ -46,7 +46,7 @@ def test_weights_have_dims_and_priors():
 def test_draws_have_the_probabilities_of_the_density(cell, mode):
     """Frequencies of all four events of two users, in the default mode and in NumPy."""
     rng, gates, n = np.random.default_rng(0), len(CELLS[cell]), 4000
-    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 3))]
+    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 4))]
     users, half_lives = np.repeat([0, 1], [3, 1]), (0.8, np.inf)
     rv = pmep.CollaborativeRNN.dist(*weights, users=users, initial=0.4, half_lives=half_lives)
     drawn = pm.draw(rv, n, random_seed=2, mode=mode)
@@ -61,7 +61,7 @@ def test_draws_have_the_probabilities_of_the_density(cell, mode):
 
 def test_draws_of_many_parameters():
     rng = np.random.default_rng(1)
-    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 2))]
+    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 3))]
     drawn = CollaborativeRNNRV.rng_fn(rng, *parts, np.array(0.1), np.array([3.0]), np.array([0, 0, 1]), None)
     assert drawn.shape == (5, 3, 2) and drawn[:, :, 1].max() < 4
 

@@ -30,7 +30,7 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
 
 def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0):
     rng = np.random.default_rng(seed)
-    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(HALF_LIVES), width)
+    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(HALF_LIVES), width + 1)
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 

@@ -35,7 +35,7 @@ every_kind = pytest.mark.parametrize(("cell", "pooled"), KINDS)
 def weights_of(cell, pooled, seed=0, half_lives=HALF_LIVES):
     rng, gates = np.random.default_rng(seed), len(CELLS[cell])
     n = 1 if pooled else len(LENGTHS)
-    shapes = (n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH), (len(half_lives), WIDTH)
+    shapes = (n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH), (len(half_lives), WIDTH + 1)
     return Weights(*(rng.normal(size=shape) for shape in shapes))
 
 
@@ -62,10 +62,11 @@ def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factor
             y, seen = sequences.items[k], h if kept is None else h * kept[k]
             before, p = sequences.items[begin:k], np.exp(outputs @ seen)
             total = (factors * p).sum()
-            for m, half_life in zip(memory, half_lives):
+            for (*m, constant), half_life in zip(memory, half_lives):
                 counted = 0.5 ** (np.arange(len(before))[::-1] / half_life)
                 held = np.bincount(before, counted, len(p)) if len(before) else np.ones(len(p))
-                p, total = p + len(p) * np.exp(m @ seen) * held / held.sum(), total + len(p) * np.exp(m @ seen)
+                chosen = len(p) * np.exp(np.dot(m, seen) + constant)
+                p, total = p + chosen * held / held.sum(), total + chosen
             out.append(np.log(p[y] / total))
             if len(R) == 1:
                 h = np.tanh(R[0] @ h + inputs[y, 0])
@@ -114,7 +115,7 @@ def test_no_array_of_all_events_and_items_is_held():
     """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
     rng = np.random.default_rng(0)
     outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
-    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 4)))
+    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)))
     log_shares = np.full((3_000, 1), -2.0)
     tracemalloc.start()
     body.log_softmax(weights, states, items, log_shares, np.ones(3_000))
@@ -290,7 +291,7 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
     with pm.Model() as model:
         R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
         W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
-        weights = {"recurrent": R, "inputs": W, "outputs": V, "memory": pm.Normal("M", 0, 1, shape=(2, 3))}
+        weights = {"recurrent": R, "inputs": W, "outputs": V, "memory": pm.Normal("M", 0, 1, shape=(2, 4))}
         pmep.CollaborativeRNN("y", n_items=4, hidden=3, cell="tanh", **weights, observed=[[0, 1, 0], [3]])
     rng = np.random.default_rng(5)
     point = {name: rng.normal(size=value.shape) for name, value in model.initial_point().items()}
@@ -317,7 +318,7 @@ def test_without_memories_there_is_the_network_of_the_paper(cell, pooled):
 
 def test_an_item_that_softmax_excludes_comes_from_memory():
     """Logits beyond what doubles can exponentiate, whose probability is that of the memory alone."""
-    weights = Weights(np.zeros((1, 1, 1, 1)), np.zeros((3, 1, 1)), np.array([[0.0], [0.0], [-1e4]]), np.zeros((1, 1)))
+    weights = Weights(np.zeros((1, 1, 1, 1)), np.zeros((3, 1, 1)), np.array([[0.0], [0.0], [-1e4]]), np.zeros((1, 2)))
     sequences, first = Sequences.of_parts([np.array([2, 2])], 3, [np.inf]), np.ones((1, 1))
     found = log_probabilities(weights, sequences, first).values
     # Of exp(0) + exp(0) + 3, the memory has 3: a third of it for each item before the first event.

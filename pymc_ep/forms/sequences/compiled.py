@@ -60,7 +60,7 @@ class CompiledSequences(DrawFunctions):
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of recurrent matrices, inputs, outputs and memories, as the variables of the model have them."""
         shapes = tuple(tuple(map(int, shape)) for shape in self._data()[3:])
-        return shapes if self.form.memory is not None else (*shapes, (0, shapes[0][-1]))
+        return shapes if self.form.memory is not None else (*shapes, (0, shapes[0][-1] + 1))
 
     @property
     def half_lives(self) -> np.ndarray:
@@ -115,13 +115,13 @@ class CompiledSequences(DrawFunctions):
         recurrent, inputs, outputs, memory = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         known = gates in map(len, CELLS.values()) and recurrent[-2] == width
-        known = known and memory == (len(self.half_lives), width)
+        known = known and memory == (len(self.half_lives), width + 1)
         if not known or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
             names = ", ".join(f"{one.name!r} {shape}" for one, shape in zip(self.form.weights, self.shapes))
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
                 f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D) and memories "
-                f"(half-lives, D)."
+                f"(half-lives, D + 1)."
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:

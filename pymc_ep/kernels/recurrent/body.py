@@ -10,10 +10,11 @@ columns W y are rows of a table of inputs, (I, G, D), and v_i those of a table o
 tells the cell, 1 for tanh and 3 for GRU: candidate, update, reset. The matrices R, (U, G, D, D), are one set for each
 user, or one for all where U is 1.
 
-Beside items, the softmax may choose memories of the user's own events, with logits m_k^T h_t + log I of a table (K, D);
-memory k then yields item i with the share s_k(i) that it has there, see `pymc_ep.kernels.recurrent.memory`:
+Beside items, the softmax may choose memories of the user's own events, with logits m_k^T h_t + b_k + log I of a table
+(K, D + 1) whose last column is b. Memory k then yields item i with the share s_k(i) that it has there, see
+`pymc_ep.kernels.recurrent.memory`:
 
-    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t) s_k(i).
+    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
 
 Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
 first ones of those at the time before, and nothing is padded.
@@ -56,7 +57,7 @@ class Weights(NamedTuple):
         U is 1 where users share them.
     inputs : ndarray, (I, G, D)
     outputs : ndarray, (I, D)
-    memory : ndarray, (K, D)
+    memory : ndarray, (K, D + 1)
     """
 
     recurrent: np.ndarray
@@ -125,7 +126,7 @@ class Gradient(NamedTuple):
         Rows of these items; those of others are zero.
     outputs : ndarray, (I or c, D)
         Rows of the window's candidates, where it has some.
-    memory : ndarray, (K, D)
+    memory : ndarray, (K, D + 1)
     """
 
     recurrent: np.ndarray
@@ -231,18 +232,19 @@ def log_softmax(
     outputs, log_items = weights.outputs, np.log(len(weights.outputs))
     if candidates is not None:
         outputs, items = outputs[candidates.items], candidates.own
-    n_items, table = len(outputs), np.concatenate([outputs, weights.memory])
+    n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
     n, step = len(items), max(1, BLOCK // len(table))
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
     ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
-    values, of_states, of_table = np.empty(n, dtype=states.dtype), states[:0], table[:0]
+    values = np.empty(n, dtype=states.dtype)
+    of_states, of_table, of_constant = states[:0], table[:0], weights.memory[:0, -1:]
     if cotangents is not None:
-        of_states, of_table = np.zeros_like(states), np.zeros_like(table)
+        of_states, of_table, of_constant = map(np.zeros_like, (states, table, weights.memory[:, -1:]))
     for begin in range(0, n, step):
         here = slice(begin, begin + step)
         h, own = states[here], items[here]
         logits = h @ table.T
-        logits[:, n_items:] += log_items
+        logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
             logits[:, :n_items] += candidates.offsets
         top = logits.max(axis=1)
@@ -259,13 +261,15 @@ def log_softmax(
             share = (cotangents[here] / total)[:, None]
             of_states[here] -= share * (exponentials @ table)
             of_table -= exponentials.T @ (share * h)
+            of_constant -= exponentials[:, n_items:].T @ share
     if cotangents is not None:
         taken = np.exp(ways) * cotangents[:, None]
-        of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ weights.memory
+        of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ table[n_items:]
         rows, sums = summed_rows(items, taken[:, :1] * states)
         of_table[rows] += sums
         of_table[n_items:] += taken[:, 1:].T @ states
-    return values, of_states, (of_table[:n_items], of_table[n_items:])
+        of_constant += taken[:, 1:].sum(axis=0)[:, None]
+    return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1))
 
 
 def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -143,7 +143,7 @@ def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
 
 def _block(shared: tuple[jax.Array, ...], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
     (outputs, memory, offsets, log_items), (own, log_shares, counted) = shared, events
-    logits, of_memories = states @ outputs.T + offsets, states @ memory.T + log_items
+    logits, of_memories = states @ outputs.T + offsets, states @ memory[:, :-1].T + memory[:, -1] + log_items
     ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)

@@ -25,7 +25,7 @@ class SequenceLogp(Op):
     """Log probability of each event, (n,), given those of its user before it.
 
     Inputs are users and items of the events, (n,) each, those of a user in their order; recurrent matrices,
-    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D); the number in all entries of the
+    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); the number in all entries of the
     initial states; and the half-lives of the memories, (K,).
     """
 

@@ -149,7 +149,7 @@ def log_probabilities(
 def next_log_probabilities(weights: Weights, states: np.ndarray, log_shares: np.ndarray) -> np.ndarray:
     """Return the log probabilities of all items, (k, I), in states, (k, D), and memories, (k, K, I)."""
     logits = states @ weights.outputs.T
-    of_memories = states @ weights.memory.T + np.log(len(weights.outputs))
+    of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
     for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):
         logits = np.logaddexp(logits, logit[:, None] + own)

@@ -351,7 +351,7 @@ def test_next_items_sum_to_one_under_large_weights(model, idata):
     """Logits far beyond what doubles can exponentiate."""
     from pymc_ep.kernels.recurrent import next_log_probabilities
 
-    outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0]])
+    outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0, -2.0]])
     weights, states = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory), np.array([[0.5, 0.4]])
     found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]))
     np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-12)

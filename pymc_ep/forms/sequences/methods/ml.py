@@ -40,6 +40,9 @@ OPTIONS: dict[str, Any] = {
 """Options and their defaults."""
 _OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "sampled", "dropout", "seed")
 _DTYPES = ("float64", "float32")
+_FIRST_CONSTANT = -2.3
+"""Of memories: each is at first as likely as a tenth of all items. From zero, films that nobody sees twice
+(MovieLens 100k) cost 0.03 nats a later event more than without memories, and from here no more."""
 _LEAST = 3
 """Smallest number of events of a user of which some are held out."""
 _OBJECTIVE = "nats a held-out event after each epoch"
@@ -126,7 +129,9 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
     else:
         matrices = (scale * rng.standard_normal(recurrent)).astype(dtype)
     tables = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
-    return Weights(matrices[None] if form.pooled else matrices, *tables), shared
+    inputs, outputs, memory = tables
+    memory[:, -1] = _FIRST_CONSTANT
+    return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory), shared
 
 
 def _from_start(
