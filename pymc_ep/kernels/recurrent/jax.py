@@ -73,32 +73,52 @@ def grid_of(
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
     """Return the sum of the log probabilities of a window, the states after it, (P, D), and the gradient of the sum.
 
-    `weights` have the recurrent matrices of the P users, or one set.
+    `weights` have the recurrent matrices of the P users, or one set. What is added to the products of these and of the
+    states has the gradient before the nonlinearities, (T, P, G, D), of which those in matrices and inputs are sums:
+    taken once, after the loop over times, that would otherwise add to whole tables at each.
     """
-    (total, last), gradient = jax.value_and_grad(grid_total, has_aux=True)(weights, grid, first)
-    return total, last, gradient
+    recurrent, inputs, outputs = weights
+    total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
+    (value, (last, seen)), (inner, of_outputs) = total(inputs[grid.items], outputs, recurrent, grid, first)
+    own = "gde" if len(recurrent) == 1 else "ngde"
+    parts = (slice(1), slice(1, None))
+    of_recurrent = jnp.concatenate(
+        [jnp.einsum(f"tngd,tne->{own}", inner[:, :, gates], h) for gates, h in zip(parts, seen)], axis=-3
+    )
+    of_inputs = jnp.zeros_like(inputs).at[grid.items].add(inner)
+    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, of_outputs)
 
 
 def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
+    value, (last, _) = _total(weights.inputs[grid.items], weights.outputs, weights.recurrent, grid, first)
+    return value, last
 
-    def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        item, there = event
-        return jnp.where(there[:, None], _cell(weights, item, h), h), h
 
-    last, states = lax.scan(step, first, (grid.items, grid.there))
+def _total(
+    x: jax.Array, outputs: jax.Array, recurrent: jax.Array, grid: Grid, first: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, tuple[jax.Array, jax.Array]]]:
+    """Return the sum, the last states, and what the matrices of the candidate and of the other gates multiply."""
+
+    def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        own, there = event
+        after, reset = _cell(recurrent, own, h)
+        return jnp.where(there[:, None], after, h), (reset, h)
+
+    last, (reset, states) = lax.scan(step, first, (x, grid.there))
     seen = (states * grid.kept).reshape(-1, first.shape[1])[grid.places]
-    return _log_softmax(weights.outputs, seen, grid.items.ravel()[grid.places], grid.valid), last
+    value = _log_softmax(outputs, seen, grid.items.ravel()[grid.places], grid.valid)
+    return value, (last, (reset, states))
 
 
-def _cell(weights: Weights, items: jax.Array, h: jax.Array) -> jax.Array:
-    """Return the states after items, (P,), given those before, (P, D)."""
-    x = weights.inputs[items]
+def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the states after inputs, (P, G, D), given those before, (P, D), and what the candidate has of these."""
     if x.shape[1] == 1:
-        return jnp.tanh(x[:, 0] + _products(weights.recurrent, h)[:, 0])
-    gates = jax.nn.sigmoid(x[:, 1:] + _products(weights.recurrent[:, 1:], h))
+        return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
+    gates = jax.nn.sigmoid(x[:, 1:] + _products(recurrent[:, 1:], h))
     w, r = gates[:, 0], gates[:, 1]
-    return h + w * (jnp.tanh(x[:, 0] + _products(weights.recurrent[:, :1], r * h)[:, 0]) - h)
+    reset = r * h
+    return h + w * (jnp.tanh(x[:, 0] + _products(recurrent[:, :1], reset)[:, 0]) - h), reset
 
 
 def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
