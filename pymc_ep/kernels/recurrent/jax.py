@@ -20,7 +20,7 @@ from pymc_ep.kernels.recurrent.op import SequenceGradient, SequenceLogp
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
 DEVICE_BLOCK = 2**25
-"""Largest number of logits of a block on an accelerator, 128 MiB in single precision, where small ones leave it idle."""
+"""Largest number of logits of a block on an accelerator, which small ones leave idle: 128 MiB in single precision."""
 
 
 class Grid(NamedTuple):
