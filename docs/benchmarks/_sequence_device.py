@@ -37,7 +37,8 @@ FEW = 32
 BLOCKS = (2**19, 2**22, 2**28)
 """Other bounds on the logits of a block than the one that is set."""
 FULL: dict[str, Any] = {"users_per_batch": 128, "learning_rate": 0.003, "epochs": 60, "patience": 8}
-"""Of the training to its end."""
+"""Of the training to its end. With 64 units the held-out loss is 5.3 nats after 15 epochs at a rate of 0.01, and 7.2 at
+0.003; with 768 a step of 0.003 is as long beside first weights, N(0, 1 / D), as one of 0.01 there."""
 FULL_SECONDS, SCORING_SECONDS, ROW_SECONDS = 170, 40, 25
 """What the training to its end may take, of which scoring on the host; and what another row is thought to take."""
 

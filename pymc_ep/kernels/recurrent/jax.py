@@ -21,7 +21,7 @@ from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
 DEVICE_BLOCK = 2**25
-"""Largest number of logits of a block on an accelerator, 128 MiB in single precision: small ones leave it idle."""
+"""Largest number of logits of a block on an accelerator, which small ones leave idle: 128 MiB in single precision."""
 
 
 class Grid(NamedTuple):
@@ -93,32 +93,52 @@ def _padded(candidates: Candidates, n_events: int, m: int, dtype: np.dtype) -> C
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
     """Return the sum of the log probabilities of a window, the states after it, (P, D), and the gradient of the sum.
 
-    `weights` have the recurrent matrices of the P users, or one set.
+    `weights` have the recurrent matrices of the P users, or one set. What is added to the products of these and of the
+    states has the gradient before the nonlinearities, (T, P, G, D), of which those in matrices and inputs are sums:
+    taken once, after the loop over times, that would otherwise add to whole tables at each.
     """
-    (total, last), gradient = jax.value_and_grad(grid_total, has_aux=True)(weights, grid, first)
-    return total, last, gradient
+    recurrent, inputs, *tables = weights
+    total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
+    (value, (last, seen)), (inner, of_tables) = total(inputs[grid.items], tables, recurrent, grid, first)
+    own = "gde" if len(recurrent) == 1 else "ngde"
+    parts = (slice(1), slice(1, None))
+    of_recurrent = jnp.concatenate(
+        [jnp.einsum(f"tngd,tne->{own}", inner[:, :, gates], h) for gates, h in zip(parts, seen)], axis=-3
+    )
+    of_inputs = jnp.zeros_like(inputs).at[grid.items].add(inner)
+    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, *of_tables)
 
 
 def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
+    recurrent, inputs, *tables = weights
+    value, (last, _) = _total(inputs[grid.items], tables, recurrent, grid, first)
+    return value, last
 
-    def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        item, there = event
-        return jnp.where(there[:, None], _cell(weights, item, h), h), h
 
-    last, states = lax.scan(step, first, (grid.items, grid.there))
+def _total(
+    x: jax.Array, tables: list[jax.Array], recurrent: jax.Array, grid: Grid, first: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, tuple[jax.Array, jax.Array]]]:
+    """Return the sum, the last states, and what the matrices of the candidate and of the other gates multiply."""
+
+    def step(h: jax.Array, event: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        own, there = event
+        after, reset = _cell(recurrent, own, h)
+        return jnp.where(there[:, None], after, h), (reset, h)
+
+    last, (reset, states) = lax.scan(step, first, (x, grid.there))
     seen = (states * grid.kept).reshape(-1, first.shape[1])[grid.places]
-    return _log_softmax(weights, seen, grid), last
+    return _log_softmax(tables, seen, grid), (last, (reset, states))
 
 
-def _cell(weights: Weights, items: jax.Array, h: jax.Array) -> jax.Array:
-    """Return the states after items, (P,), given those before, (P, D)."""
-    x = weights.inputs[items]
+def _cell(recurrent: jax.Array, x: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the states after inputs, (P, G, D), given those before, (P, D), and what the candidate has of these."""
     if x.shape[1] == 1:
-        return jnp.tanh(x[:, 0] + _products(weights.recurrent, h)[:, 0])
-    gates = jax.nn.sigmoid(x[:, 1:] + _products(weights.recurrent[:, 1:], h))
+        return jnp.tanh(x[:, 0] + _products(recurrent, h)[:, 0]), h
+    gates = jax.nn.sigmoid(x[:, 1:] + _products(recurrent[:, 1:], h))
     w, r = gates[:, 0], gates[:, 1]
-    return h + w * (jnp.tanh(x[:, 0] + _products(weights.recurrent[:, :1], r * h)[:, 0]) - h)
+    reset = r * h
+    return h + w * (jnp.tanh(x[:, 0] + _products(recurrent[:, :1], reset)[:, 0]) - h), reset
 
 
 def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
@@ -126,9 +146,10 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
     return jnp.einsum("gde,ne->ngd" if shared else "ngde,ne->ngd", matrices[0] if shared else matrices, h)
 
 
-def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
+def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.Array:
     """Return the sum of log probabilities, of the blocks that have events."""
-    outputs, items, n_items = weights.outputs, grid.items.ravel()[grid.places], len(weights.outputs)
+    outputs, memory = tables
+    items, n_items = grid.items.ravel()[grid.places], len(outputs)
     offsets = jnp.zeros((), states.dtype)
     if grid.candidates is not None:
         outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.own
@@ -138,7 +159,7 @@ def _log_softmax(weights: Weights, states: jax.Array, grid: Grid) -> jax.Array:
     h, *others = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
     log_items = jnp.log(n_items).astype(states.dtype)
-    return summed_blocks(_block, (outputs, weights.memory, offsets, log_items), h, tuple(others), n_blocks)
+    return summed_blocks(_block, (outputs, memory, offsets, log_items), h, tuple(others), n_blocks)
 
 
 def _block(shared: tuple[jax.Array, ...], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
