@@ -98,7 +98,7 @@ def in_jax(task: Task, network: Network, *, precision: str | None = None, block:
     from pymc_ep.kernels.recurrent import jax as kernel
 
     jax.config.update("jax_default_matmul_precision", precision)
-    architecture = {"hidden": network.hidden, "pooled": network.pooled}
+    architecture = {"hidden": network.hidden, "pooled": network.pooled, "repeats": False}
     options = TIMED | JAX | {"held_out": 0, "seed": 0, "users_per_batch": network.users}
     with patch.object(kernel, "DEVICE_BLOCK", block or kernel.DEVICE_BLOCK), epoch_ends() as ends:
         jax.clear_caches()
@@ -151,12 +151,12 @@ def host(task: Task, network: Network) -> dict[str, Any]:
     return {"in": "layout of windows", "windows": windows, "seconds": time.perf_counter() - began}
 
 
-def full(task: Task, network: Network) -> dict[str, Any]:
+def full(task: Task, network: Network, *, repeats: bool) -> dict[str, Any]:
     """Return the row of a network that is trained until held-out events get no likelier, or until its time is over."""
     import jax
 
     jax.config.update("jax_default_matmul_precision", None)
-    architecture = {"hidden": network.hidden, "pooled": network.pooled}
+    architecture = {"hidden": network.hidden, "pooled": network.pooled, "repeats": repeats}
     with epoch_ends() as ends, alarm(FULL_SECONDS - SCORING_SECONDS):
         began = time.perf_counter()
         found = trained(task, architecture, FULL | JAX | {"seed": 0})
@@ -164,6 +164,7 @@ def full(task: Task, network: Network) -> dict[str, Any]:
     scores = scored(task, predictor_of(task, found))
     return {
         "in": "JAX, to the end",
+        "repeats": repeats,
         "seconds": float(np.diff(ends).mean()),
         "first": ends[0] - began,
         "validation": fit["objective"].values.tolist(),
@@ -200,7 +201,9 @@ def plan(task: Task, own: Sequence[int], pooled: Sequence[int]) -> Iterator[tupl
     first = [peers[0], peers[2], few, Network(pooled[-1], True, FEW)]
     rows: list[tuple[Network, Measure]] = [(one, in_jax) for one in first]
     rows += [(one, partial(in_torch_too, device=device, epochs=3)) for one in peers]
-    rows.append((Network(pooled[-1], True, FULL["users_per_batch"]), full))
+    largest = Network(pooled[-1], True, FULL["users_per_batch"])
+    whole = [partial(full, repeats=repeats) for repeats in (False, True)]
+    rows += [(largest, one) for one in whole]
     for users in (every, FEW):
         networks = [Network(D, False, users) for D in own] + [Network(D, True, users) for D in pooled]
         rows += [(one, in_jax) for one in networks if one not in first]
@@ -208,7 +211,7 @@ def plan(task: Task, own: Sequence[int], pooled: Sequence[int]) -> Iterator[tupl
     rows += [(one, partial(in_jax, precision="float32")) for one in peers]
     rows.append((few, partial(in_torch_too, device=device, epochs=2)))
     rows += [(one, partial(in_jax, block=block)) for one in peers[::2] for block in BLOCKS]
-    yield from ((one, function, FULL_SECONDS if function is full else ROW_SECONDS) for one, function in rows)
+    yield from ((one, function, FULL_SECONDS if function in whole else ROW_SECONDS) for one, function in rows)
 
 
 def measure(task: Task, out: Path, seconds: float, own: Sequence[int], pooled: Sequence[int]) -> None:

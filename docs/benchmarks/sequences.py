@@ -212,7 +212,7 @@ def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
     """Return processor seconds of an epoch here and in PyTorch, from the same weights in the same order of users."""
     task, n = data_of(name).test, int(TIMED["epochs"])
     options = TIMED | {"held_out": 0, "seed": 0}
-    one, all_of_them = (trained(task, {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
+    one, all_of_them = (trained(task, PAPER | {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
     nats = all_of_them.idata["fit"]["training_nats"].values.tolist()
     row: dict[str, Any] = {"here": (all_of_them.seconds - one.seconds) / (n - 1), "nats": nats}
     row["events"] = int(sum(map(len, task.before)))

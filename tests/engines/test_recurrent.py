@@ -19,18 +19,18 @@ def flat(ndim, precision=0.0, dtype="float64"):
     return Prior(np.zeros((1,) * ndim, dtype), np.full((1,) * ndim, precision, dtype))
 
 
-def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of_shared=None):
+def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of_shared=None, half_lives=HALF_LIVES):
     lengths = np.array([len(items) for items in sequences])
     items = np.concatenate(sequences)
     counts = np.maximum(1, np.bincount(items, minlength=n_items))
     priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2))
-    data = Sequences.of_parts(sequences, n_items, HALF_LIVES)
+    data = Sequences.of_parts(sequences, n_items, half_lives)
     return Problem(data, np.maximum(lengths - tail, 1), counts, INITIAL, priors, of_shared)
 
 
-def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0):
+def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0, half_lives=HALF_LIVES):
     rng = np.random.default_rng(seed)
-    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(HALF_LIVES), width + 1)
+    shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(half_lives), width + 1)
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 
@@ -114,14 +114,14 @@ def test_shared_matrices_are_at_their_mode():
 
 
 @pytest.mark.parametrize(
-    ("n_matrices", "gates", "optimizer", "dtype", "tolerance", "sampled"),
-    [(12, 3, "rmsprop", "float64", 1e-12, None), (1, 1, "adam", "float32", 1e-5, 2)],
+    ("n_matrices", "gates", "optimizer", "dtype", "tolerance", "half_lives", "sampled"),
+    [(12, 3, "rmsprop", "float64", 1e-12, HALF_LIVES, None), (1, 1, "adam", "float32", 1e-5, (), 2)],
 )
-def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, tolerance, sampled):
+def test_jax_has_the_curve_of_numpy(n_matrices, gates, optimizer, dtype, tolerance, half_lives, sampled):
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    problem = problem_of(random_sequences(), 9, tail=2, precision=0.5, dtype=dtype)
-    weights = weights_of(n_matrices, 9, 5, gates=gates, dtype=dtype)
+    problem = problem_of(random_sequences(), 9, tail=2, precision=0.5, dtype=dtype, half_lives=half_lives)
+    weights = weights_of(n_matrices, 9, 5, gates=gates, dtype=dtype, half_lives=half_lives)
     options = {"optimizer": optimizer, "batch": 10, "users_per_batch": 6, "dropout": 0.2, "ridge": 0.1}
     options["sampled"] = sampled
     both = [trained(problem, weights, jax=jax, **options) for jax in (False, True)]

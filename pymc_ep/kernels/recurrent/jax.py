@@ -156,7 +156,9 @@ def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.
     rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
     while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2
-    h, *others = (part.reshape(-1, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid))
+    h, *others = (
+        part.reshape(len(items) // rows, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid)
+    )
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
     log_items = jnp.log(n_items).astype(states.dtype)
     return summed_blocks(_block, (outputs, memory, offsets, log_items), h, tuple(others), n_blocks)
