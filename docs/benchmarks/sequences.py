@@ -1,13 +1,16 @@
 """Sequences of check-ins: collaborative recurrent networks beside counts, factors, Markov models and self-attention.
 
-    python -m docs.benchmarks.sequences [--data foursquare-nyc brightkite] [--seeds 3] [--torch PYTHON] [--page]
+    python -m docs.benchmarks.sequences [--data foursquare-nyc brightkite] [--seeds 3] [--torch PYTHON] [--jax]
+                                        [--only REGEX] [--page]
 
-PYTHON is an interpreter that has torch; without it there are no rows of PyTorch. Finished rows are kept in
+PYTHON is an interpreter that has torch; without it there are no rows of PyTorch. With --jax networks are trained in
+JAX, along the same path. Finished rows are kept in
 docs/benchmarks/rows/sequences.json; a second call runs what is missing. Writes docs/benchmarks/sequences.md; needs
 foursquare-nyc-10core and brightkite-10core in PYMC_EP_DATA.
 """
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -148,14 +151,24 @@ def of_baseline(name: str, method: str) -> dict[str, Any]:
     return row | {"settings": best, "validation": validation, "seconds": time.process_time() - began}
 
 
-def of_network(name: str, network: str, seed: int) -> dict[str, Any]:
+def of_network(name: str, network: str, seed: int, *, jax: bool = False) -> dict[str, Any]:
     """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
     data = data_of(name)
-    found = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
+    on = {"device": device()} if jax else {}
+    where = {"compile_kwargs": {"mode": "JAX"}} if jax else {}
+    found = fitted(data, NETWORKS[network], BUDGET | where | {"seed": seed})
     predictor = predictor_of(data.test, found)
     public = pmep.log_predictive(found.idata, found.model, {"visits": data.test.after})["visits"].values
     np.testing.assert_allclose(scored(data.test, predictor).log_p, public, atol=1e-3)
-    return measured(data, predictor) | of_training(data, found)
+    return measured(data, predictor) | of_training(data, found) | on
+
+
+def device() -> str:
+    """Return the name of the device that JAX runs on, with products in full single precision."""
+    import jax
+
+    jax.config.update("jax_default_matmul_precision", "float32")
+    return str(jax.devices()[0].device_kind)
 
 
 def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
@@ -318,7 +331,7 @@ def summary(method: str, rows: list[dict[str, Any]], bigram: float) -> list[str]
         f"{bigram - np.mean(nats):+.3f}",
         f"{mean(rows, 'recall'):.3f}",
         ", ".join(f"{row['best_epoch']}" for row in rows if "best_epoch" in row) or "-",
-        f"{mean(rows, 'seconds'):.1f}",
+        f"{mean(rows, 'seconds'):.1f}" + (f", {rows[0]['device']}" if "device" in rows[0] else ""),
         ", ".join(f"{key} {' '.join(f'{v:.3g}' for v in np.atleast_1d(value))}" for key, value in settings.items())
         or "-",
     ]
@@ -390,6 +403,10 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", choices=list(DATA), default=list(DATA), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--torch", metavar="PYTHON", help="interpreter that has torch")
+    parser.add_argument(
+        "--jax", action="store_true", help="train networks in JAX, on an accelerator where there is one"
+    )
+    parser.add_argument("--only", default="", metavar="REGEX", help="rows whose key has a match")
     parser.add_argument("--page", action="store_true", help="write the page alone, from the rows that are there")
     options = parser.parse_args()
     store = Store("sequences")
@@ -397,29 +414,31 @@ def main() -> None:
         if not options.torch:
             print("no --torch PYTHON: rows of SASRec and times of PyTorch are left out")
         for name in options.data:
-            measure(store, name, options.seeds, options.torch)
+            for key, measure in work(name, options.seeds, options.torch, jax=options.jax):
+                if re.search(options.only, key):
+                    store.get(key, measure)
     print(page(store, DATA, options.seeds))
 
 
-def measure(store: Store, name: str, seeds: int, python: str | None) -> None:
-    """Measure all rows of a data set that are missing."""
+def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Yield the key and the measurement of each row of a data set."""
     for method in grids(data_of(name)):
-        store.get(f"{name}: {method}", partial(of_baseline, name, method))
+        yield f"{name}: {method}", partial(of_baseline, name, method)
     for seed in range(seeds):
         for network in NETWORKS:
-            store.get(f"{name}: {network}, seed {seed}", partial(of_network, name, network, seed))
-        store.get(f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed))
+            yield f"{name}: {network}, seed {seed}", partial(of_network, name, network, seed, jax=jax)
+        yield f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed)
         if python:
-            store.get(f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed))
+            yield f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed)
     if name == "foursquare-nyc":
         for hidden in SIZES:
-            store.get(f"{name}: time, {hidden} units", partial(of_time, name, hidden, python))
+            yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)
         for n in (*SAMPLES, None):
-            if n is not None:
-                store.get(f"{name}: sampled={n}", partial(of_sampled, name, n))
-            store.get(f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n))
+            yield f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n)
+        for n in SAMPLES:
+            yield f"{name}: sampled={n}", partial(of_sampled, name, n)
         for change, settings in VARIANTS.items():
-            store.get(f"{name}: {change}", partial(of_variant, name, settings))
+            yield f"{name}: {change}", partial(of_variant, name, settings)
 
 
 if __name__ == "__main__":
