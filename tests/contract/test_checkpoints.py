@@ -130,7 +130,7 @@ def cases():
     out = {}
     for method in methods():
         make = MODELS[method.form.__name__]
-        if method in able_methods(compiled_form(model_of(make)).form):
+        if method in able_methods(compiled_form(shared_model(make)).form):
             for hyper in method.hyper:
                 if hyper != "sample":
                     out[f"{method.form.__name__} {method.name} {hyper}"] = make, method.name, {"hyper": hyper}
