@@ -14,18 +14,30 @@ from numba.core.caching import CacheImpl, IndexDataCacheFile
 from pymc_ep import jit_numba
 
 DOUBLED = np.array([2.0, 4.0])
-SOURCE = """
-import sys
+TOGETHER = """
+import multiprocessing
+import numpy as np
 from pymc_ep.jit_numba import jit
 
 @jit(nogil=True)
 def double(x):
     return 2.0 * x
 
-if __name__ == "__main__":
-    import numpy as np
+def run(barrier, hits):
+    barrier.wait()
     np.testing.assert_array_equal(double(np.array([1.0, 2.0])), [2.0, 4.0])
-    print(sum(double.stats.cache_hits.values()))
+    hits.put(sum(double.stats.cache_hits.values()))
+
+fork = multiprocessing.get_context("fork")
+for count in (3, 1):
+    barrier, hits = fork.Barrier(count), fork.SimpleQueue()
+    running = [fork.Process(target=run, args=(barrier, hits)) for _ in range(count)]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(100)
+    assert all(process.exitcode == 0 for process in running)
+print(hits.get())
 """
 
 
@@ -87,20 +99,18 @@ def test_a_change_of_what_a_function_calls_is_seen(folder, monkeypatch):
     assert sum(compiled.stats.cache_hits.values()) == 0
 
 
+def printed_by(source, script):
+    """What a script prints: a file, as Numba keeps nothing of functions without one."""
+    script.write_text(source)
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_processes_that_compile_at_once_agree(folder, tmp_path):
-    script = tmp_path / "doubling.py"
-    script.write_text(SOURCE)
-
-    def start():
-        return subprocess.Popen(
-            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    for count in (3, 1):
-        running = [start() for _ in range(count)]
-        ends = [(*process.communicate(timeout=300), process.returncode) for process in running]
-        assert all(code == 0 for *_, code in ends), ends
-    assert ends[0][0].strip() == "1"
+    assert printed_by(TOGETHER, tmp_path / "doubling.py") == "1"
 
 
 FORK = """
@@ -135,11 +145,7 @@ print("agreed")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_parallel_functions_run_in_forks(folder, tmp_path):
     """OpenMP ends a fork of a process with threads that starts some itself, and a pool waits for ever."""
-    script = tmp_path / "forking.py"
-    script.write_text(FORK)
-    command = [sys.executable, "-W", "ignore", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.stdout.strip() == "agreed", done.stderr
+    assert printed_by(FORK, tmp_path / "forking.py") == "agreed"
 
 
 def test_the_digest_covers_every_module_of_numba_functions():

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,13 @@ def model_of(x=X, y=(1, 0, 2, 4), *, scale=1.0, dist=pm.Poisson, extra=False):
     return model
 
 
+shared_model = cache(model_of)
+"""The model of nearly all fits of this file, compiled once."""
+
+
 def fitted(path=None, method="ep", model=None, **options):
-    return pmep.fit(method, model=model or model_of(), checkpoint=path, **{"hyper": "optimize"} | QUIET | options)
+    model = shared_model() if model is None else model
+    return pmep.fit(method, model=model, checkpoint=path, **{"hyper": "optimize"} | QUIET | options)
 
 
 def interrupted(path, monkeypatch, at=3, **options):

@@ -1,5 +1,7 @@
 """EP on sparse linear models: closed forms, quadrature, EP by the book, and all that a user does with a fit."""
 
+from functools import cache
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -264,10 +266,14 @@ def deblurring(counts=None, tau=None, shape=SHAPE, **data):
     return model
 
 
+shared_deblurring = cache(deblurring)
+"""For fits alone, which compile it once; what adds variables writes its own."""
+
+
 @pytest.fixture(scope="module")
 def deblurred():
     """A fit of the blurred image of 6 x 6 counts."""
-    model = deblurring()
+    model = shared_deblurring()
     return model, pmep.fit(
         model=model, hyper="optimize", method="ep", draws=300, chains=1, log_likelihood=True, tol=1e-9, **QUIET
     )
@@ -312,7 +318,7 @@ def log_evidence(model, **values):
 
 
 def test_evidence_gradient_by_finite_differences():
-    model = deblurring()
+    model = shared_deblurring()
     form = compiled_form(model)
     evidence = Evidence(form, EP(form.sites, tol=1e-10), max_iter=400, density="none")
     tau, h = 1.3, 1e-3
@@ -378,7 +384,7 @@ FIXED = {"hyper": "fixed", "start": {"tau": 1.0}, "tol": 1e-10}
 
 
 def test_fixed_damping_and_sequential_updates_find_the_same():
-    model = deblurring()
+    model = shared_deblurring()
     plain = moments_of(model, **FIXED)
     same_moments(moments_of(model, damping=0.5, max_iter=500, **FIXED), plain, 1e-7)
     same_moments(moments_of(model, schedule="sequential", **FIXED), plain, 1e-7)
@@ -387,7 +393,7 @@ def test_fixed_damping_and_sequential_updates_find_the_same():
 @pytest.mark.parametrize("power", [0.5, 0.9])
 def test_fractional_power_with_fixed_damping(power):
     """It converges to what automatic damping finds, and not to the fixed point of plain EP."""
-    model = deblurring()
+    model = shared_deblurring()
     found = moments_of(model, power=power, damping=0.6, max_iter=500, **FIXED)
     same_moments(found, moments_of(model, power=power, **FIXED), 1e-7)
     assert abs(float(found["fit"]["log_evidence"]) - float(moments_of(model, **FIXED)["fit"]["log_evidence"])) > 1e-3
@@ -540,8 +546,8 @@ def test_new_variables_of_the_prior_have_no_closed_form():
 
 def test_sum_of_all_pixels_against_draws(deblurred):
     """The joint posterior, not its margins: the sum's sd is not that of independent pixels."""
-    model, idata = deblurred
-    with model:
+    _, idata = deblurred
+    with deblurring() as model:
         pm.Deterministic("total", model["u"].sum())
         found = pmep.predict(idata, var_names=["total"])
     totals = np.asarray(group(idata, "posterior")["u"])[0].sum(axis=(1, 2))
@@ -600,7 +606,7 @@ def test_level_that_its_prior_alone_determines(deblurred):
     _, idata = deblurred
     tau = float(fit_group(idata)["hyper_mode_tau"])
     options = {"hyper": "fixed", "start": {"tau": tau}, "tol": 1e-9}
-    plain = moments_of(deblurring(), **options)
+    plain = moments_of(shared_deblurring(), **options)
     with pm.Model() as model:
         tau = pm.HalfNormal("tau", 5.0)
         u = pmep.SparseField("u", operator=Gradient2D(SHAPE), potential=pm.Laplace.dist(0, 1 / tau))

@@ -156,24 +156,28 @@ def test_log_predictive_of_what_is_no_likelihood(gaussian):
             pmep.log_predictive(result, model, data)
 
 
-@pytest.fixture(scope="module")
-def counts():
-    """A fit with hyperparameters and draws."""
+def fit_of_counts(draws):
+    """A model and its fit with hyperparameters and draws, of which each is a Gaussian to predict from."""
     with pm.Model() as model:
         ell = pm.InverseGamma("ell", mu=1.0, sigma=0.4)
         amp = pm.HalfNormal("amp", 1.0)
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.7), cov_func=amp**2 * pm.gp.cov.ExpQuad(1, ell))
         f = gp.prior("f", X=X)
         pm.Poisson("y", pm.math.exp(f), observed=COUNTS)
-        result = pmep.fit(hyper="optimize", chains=1, draws=2000, random_seed=3, progressbar=False)
+        result = pmep.fit(hyper="optimize", chains=1, draws=draws, random_seed=3, progressbar=False)
         f_new = gp.conditional("f_new", Xnew=NEW)
         pm.Poisson("y_new", pm.math.exp(f_new))
     return model, result
 
 
-def test_predictions_agree_with_draws(counts):
+@pytest.fixture(scope="module")
+def counts():
+    return fit_of_counts(200)
+
+
+def test_predictions_agree_with_draws():
     """PyMC's conditionals at our joint draws have the moments and the predictive density of the closed forms."""
-    model, result = counts
+    model, result = fit_of_counts(2000)
     with model:
         drawn = pm.sample_posterior_predictive(
             result, var_names=["f_new"], random_seed=5, progressbar=False, compile_kwargs={"mode": "FAST_COMPILE"}

@@ -1,5 +1,7 @@
 """Bilinear models from the model block to the container."""
 
+from functools import cache
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -31,7 +33,9 @@ def matrices():
     return pm.Normal("V", 0, s, dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))
 
 
-def counts_model(**options):
+@cache
+def counts_model():
+    """The model of many fits, none of which changes it: compiled once."""
     with pm.Model(coords=COORDS) as model:
         V, U = matrices()
         b = pm.Normal("b", 0, pm.HalfNormal("sb", 1), dims="item")
@@ -39,7 +43,7 @@ def counts_model(**options):
         mu = pm.Normal("mu", 0, 2)
         pm.Deterministic("length", (V**2).sum(axis=-1) + mu, dims="item")
         offset = b[ROWS] + c[COLS] + mu
-        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=offset, observed=COUNTS, **options)
+        pmep.BilinearPoisson("y", V, U, ROWS, COLS, offset=offset, observed=COUNTS)
     return model
 
 

@@ -1,6 +1,7 @@
 """Shrinkage of singular values on bilinear models, from the model block to the container."""
 
 import json
+from functools import cache
 
 import arviz as az
 import numpy as np
@@ -22,7 +23,9 @@ COORDS = {"item": [f"item {k}" for k in range(I)], "user": range(J), "factor": r
 QUIET = {"progressbar": False, "random_seed": 1}
 
 
+@cache
 def model_of(kind="softplus", *, learned=True):
+    """A model that no test changes: compiled once."""
     with pm.Model(coords=COORDS) as model:
         s = pm.HalfNormal("s", 2) if learned else 1.0
         V, U = pm.Normal("V", 0, s, dims=("item", "factor")), pm.Normal("U", 0, 1, dims=("user", "factor"))

@@ -29,7 +29,7 @@ def fitted(n):
     peak = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return cost_of(compiled_form(model), "fixed").memory, peak
 
-before, (told, after) = fitted(50)[1], fitted(1800)
+before, (told, after) = fitted(50)[1], fitted(1200)
 print((after - before) / told)
 """
 
@@ -88,7 +88,7 @@ def test_the_solver_that_is_asked_for_counts(monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the peak memory as Linux tells it")
 def test_memory_is_told_within_a_factor_of_two():
-    """Peak of a process that fits a process of 1800 points, over what one of 50 points took."""
+    """Peak of a process that fits a process of 1200 points, over what one of 50 points took."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PEAK], capture_output=True, text=True, check=True)
     assert 0.5 < float(done.stdout) < 2.0
 

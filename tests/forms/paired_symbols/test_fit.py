@@ -1,5 +1,7 @@
 """Fits of paired symbols from a model block: recognition, learned precisions, starts, checkpoints, and NUTS."""
 
+from functools import cache
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -46,6 +48,10 @@ def model_of(prior="numbers", counts=COUNTS, biases=True, **kwargs):
     return model
 
 
+shared_model = cache(model_of)
+"""For fits alone, which compile it once; what changes a model writes its own."""
+
+
 def test_a_model_is_explained():
     text = pmep.explain(model_of("columns"))
     for part in ("paired symbols", "U: 30 x 2 values, Gaussian", "bi: 20 values", "tau: precision, Gamma", "600 pairs"):
@@ -55,7 +61,7 @@ def test_a_model_is_explained():
 
 
 def test_a_fit_has_a_posterior_of_everything():
-    model = model_of()
+    model = shared_model()
     idata = pmep.fit(model=model, progressbar=False, random_seed=1, draws=250, chains=2, max_iter=2000)
     posterior = group(idata, "posterior")
     assert posterior["U"].dims == ("chain", "draw", "user", "factor")
@@ -75,7 +81,7 @@ def test_a_fit_has_a_posterior_of_everything():
 @pytest.mark.parametrize("prior", ["gamma", "columns", "half normal"])
 def test_precisions_are_learned(prior):
     """Fits with learned precisions have a higher bound than any at fixed ones near the learned mean."""
-    idata = pmep.fit(model=model_of(prior), **QUIET)
+    idata = pmep.fit(model=shared_model(prior), **QUIET)
     mean = group(idata, "posterior_mean")
     names = {"gamma": ["tau"], "columns": ["tau", "tau_v"], "half normal": ["scale"]}[prior]
     assert set(names) <= set(mean.data_vars)
@@ -104,7 +110,7 @@ def test_biases_may_be_left_out():
 
 
 def test_single_precision_sequential_updates_and_modes_agree():
-    model = model_of()
+    model = shared_model()
     base = float(group(pmep.fit(model=model, **QUIET | {"tol": 1e-9}), "fit")["log_evidence"])
     for options in ({"update": "sequential"}, {"dtype": "float32"}, {"compile_kwargs": {"mode": "JAX"}}):
         found = pmep.fit(model=model, **QUIET | {"tol": 1e-9} | options)
@@ -112,7 +118,7 @@ def test_single_precision_sequential_updates_and_modes_agree():
 
 
 def test_a_fit_resumes_from_its_checkpoint_and_starts_from_another(tmp_path):
-    model, path = model_of(), tmp_path / "fit.npz"
+    model, path = shared_model(), tmp_path / "fit.npz"
     whole = pmep.fit(model=model, **QUIET)
     with pytest.warns(ConvergenceWarning, match="stopped after"):
         pmep.fit(model=model, checkpoint=path, **QUIET | {"max_iter": 5})
@@ -125,11 +131,11 @@ def test_a_fit_resumes_from_its_checkpoint_and_starts_from_another(tmp_path):
     again = pmep.fit(model=model, start=whole, **QUIET)
     assert int(group(again, "fit")["n_iter"]) <= 3
     with pytest.raises(ValueError, match=r"start= holds .* as 'precision_0_shape'"):
-        pmep.fit(model=model_of("gamma"), start=whole, **QUIET)
+        pmep.fit(model=shared_model("gamma"), start=whole, **QUIET)
 
 
 def test_results_survive_a_file(tmp_path):
-    model = model_of("gamma")
+    model = shared_model("gamma")
     idata = pmep.fit(model=model, **QUIET)
     path = str(tmp_path / "fit.nc")
     idata.to_netcdf(path)
@@ -154,13 +160,13 @@ def test_pruned_factors_are_told():
 
 
 def test_constant_messages_are_a_fixed_point_of_popularities():
-    idata = pmep.fit(model=model_of(), constant_messages=True, **QUIET)
+    idata = pmep.fit(model=shared_model(), constant_messages=True, **QUIET)
     fit = group(idata, "fit")
     assert np.diff(fit["objective"]).min() > -1e-9
     censored = fit["views_item_popularity_censored"].to_numpy()
     expected = np.exp(digamma(1.0 + COUNTS.sum(axis=0) + 600 * censored))
     np.testing.assert_allclose(censored, expected / expected.sum(), rtol=1e-8)
-    free = group(pmep.fit(model=model_of(), **QUIET), "fit")
+    free = group(pmep.fit(model=shared_model(), **QUIET), "fit")
     assert float(free["log_evidence"]) > float(fit["log_evidence"])
 
 
@@ -221,7 +227,7 @@ def test_other_uses_and_other_observations_are_refused():
         with pytest.raises(pmep.UnsupportedModelError, match="'U' enters the model elsewhere"):
             pmep.fit(**QUIET)
     with pytest.raises(pmep.UnsupportedModelError, match="latent= leaves out 'bu'"):
-        pmep.fit(model=model_of(), latent=["U", "V"], **QUIET)
+        pmep.fit(model=shared_model(), latent=["U", "V"], **QUIET)
 
 
 def test_data_that_do_not_fit_the_matrices_are_named():
@@ -248,7 +254,7 @@ def test_data_that_do_not_fit_the_matrices_are_named():
 def test_bad_options_are_named(options):
     ((name, value),) = options.items()
     with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        pmep.fit(model=model_of(), **QUIET | options)
+        pmep.fit(model=shared_model(), **QUIET | options)
 
 
 def test_all_pairs_observed_and_one_user():
@@ -278,22 +284,22 @@ def test_means_agree_with_nuts():
 
 
 def test_matrices_may_be_points():
-    idata = pmep.fit(model=model_of(), estimate=["V", "bi"], **QUIET)
+    idata = pmep.fit(model=shared_model(), estimate=["V", "bi"], **QUIET)
     sd = group(idata, "posterior_sd")
     assert not sd["V"].any() and not sd["bi"].any() and (sd["U"] > 0).all()
     assert "and the estimated V, bi" in group(idata, "fit").attrs["log_evidence_is"]
-    new = pmep.fold_in(idata, model_of(), {"item": COUNTS.T[:2]})
+    new = pmep.fold_in(idata, shared_model(), {"item": COUNTS.T[:2]})
     assert not new["V_sd"].any() and new["V_converged"].all()
-    again = pmep.fit(model=model_of(), start=idata, estimate=["V", "bi"], **QUIET)
+    again = pmep.fit(model=shared_model(), start=idata, estimate=["V", "bi"], **QUIET)
     assert int(group(again, "fit")["n_iter"]) <= 3
     with pytest.raises(ValueError, match="a fit with another estimate="):
-        pmep.fit(model=model_of(), start=idata, **QUIET)
+        pmep.fit(model=shared_model(), start=idata, **QUIET)
     with pytest.raises(ValueError, match="makes points of 'U', whose scale 'tau' is to be learned"):
-        pmep.fit(model=model_of("gamma"), estimate="U", **QUIET)
+        pmep.fit(model=shared_model("gamma"), estimate="U", **QUIET)
     with pytest.raises(ValueError, match="makes points of 'V', whose scale 'scale' is to be learned"):
-        pmep.fit(model=model_of("half normal"), estimate="V", **QUIET)
+        pmep.fit(model=shared_model("half normal"), estimate="V", **QUIET)
     with pytest.raises(ValueError, match="estimate= names 'W', which is neither a matrix nor a bias"):
-        pmep.fit(model=model_of(), estimate=["W"], **QUIET)
+        pmep.fit(model=shared_model(), estimate=["W"], **QUIET)
 
 
 def relabelled(users, items, counts):
@@ -347,6 +353,6 @@ def test_a_fit_interrupted_before_its_first_sweep_is_not_calibrated(monkeypatch)
 
     monkeypatch.setattr(VariationalBayes, "step", interrupted)
     with pytest.warns(ConvergenceWarning, match="interrupted after 1 iterations"):
-        idata = pmep.fit(model=model_of(), **QUIET)
+        idata = pmep.fit(model=shared_model(), **QUIET)
     assert "preference_exponent" not in group(idata, "fit")
-    assert pmep.recommend(idata, model_of(), user=["u1"], n=2).attrs["by"] == "probability"
+    assert pmep.recommend(idata, shared_model(), user=["u1"], n=2).attrs["by"] == "probability"

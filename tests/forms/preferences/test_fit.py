@@ -1,5 +1,7 @@
 """Fits of preferences: recognition, posterior, predictions, bad input."""
 
+from functools import cache
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -40,6 +42,10 @@ def learned_model(**priors):
         f = pmep.PreferenceUtility("f", V=V, b=b, kernel=KERNEL, sigma=sigma, n_users=U, dims=("user", "item"))
         pmep.PairwiseProbit("prefers", f, users=USERS, winners=WINNERS, losers=LOSERS)
     return model
+
+
+shared_model = cache(learned_model)
+"""For fits alone, which compile it once."""
 
 
 def fitted(model, **options):
@@ -215,7 +221,7 @@ def test_the_bound_of_the_logistic_refuses_probits():
 
 @pytest.mark.parametrize("learn", ["evidence", "em"])
 def test_flat_priors_are_learned_up_to_where_held_out_comparisons_are_most_probable(learn):
-    idata = fitted(learned_model(), learn=learn)
+    idata = fitted(shared_model(), learn=learn)
     assert np.isfinite(float(idata["fit"]["log_evidence"]))
     assert np.abs(idata["posterior_mean"]["V"].values).max() > 1e-3
     assert "held out" in idata["fit"].attrs["status"] or "converged" in idata["fit"].attrs["status"]
@@ -258,7 +264,7 @@ def test_a_fit_runs_on_jax(monkeypatch):
     losses = bodies.precision_losses
     monkeypatch.setattr(bodies, "precision_losses", lambda *given: ran.append(given) or losses(*given))
     options = {"held_out": 0, "evidence_tol": 1e-3}
-    here, there = (fitted(learned_model(), **options, **more) for more in ({}, {"compile_kwargs": {"mode": "JAX"}}))
+    here, there = (fitted(shared_model(), **options, **more) for more in ({}, {"compile_kwargs": {"mode": "JAX"}}))
     assert ran
     assert float(there["fit"]["log_evidence"]) == pytest.approx(float(here["fit"]["log_evidence"]), rel=1e-6)
 
@@ -427,18 +433,18 @@ def test_a_checkpoint_is_resumed(learn, tmp_path):
     path = tmp_path / "fit.npz"
     options = {"learn": learn, "held_out": 0, "evidence_tol": 1e-9}
     with pytest.warns(pmep.ConvergenceWarning):
-        fitted(learned_model(), max_iter=4, checkpoint=path, **options)
+        fitted(shared_model(), max_iter=4, checkpoint=path, **options)
     with pytest.warns(pmep.ConvergenceWarning):
-        second = fitted(learned_model(), max_iter=7, checkpoint=path, **options)
+        second = fitted(shared_model(), max_iter=7, checkpoint=path, **options)
     with pytest.warns(pmep.ConvergenceWarning):
-        whole = fitted(learned_model(), max_iter=7, **options)
+        whole = fitted(shared_model(), max_iter=7, **options)
     np.testing.assert_allclose(second["fit"]["objective"], whole["fit"]["objective"], rtol=1e-10)
     assert path.exists()
 
 
 def test_a_checkpoint_of_other_comparisons_is_refused(tmp_path):
     path = tmp_path / "fit.npz"
-    fitted(learned_model(), checkpoint=path, keep_checkpoint=True)
+    fitted(shared_model(), checkpoint=path, keep_checkpoint=True)
     with pm.Model(coords=COORDS) as other:
         V, b, sigma = pm.Flat("V", dims=("item", "factor")), pm.Flat("b", dims="item"), pm.HalfFlat("sigma")
         f = pmep.PreferenceUtility("f", V=V, b=b, kernel=KERNEL, sigma=sigma, dims=("user", "item"))
@@ -458,6 +464,6 @@ def test_an_interrupted_search_returns_what_it_reached(learn, monkeypatch):
 
     monkeypatch.setattr("pymc_ep.engines.base.Report.__call__", interrupted)
     with pytest.warns(pmep.ConvergenceWarning, match="interrupted"):
-        idata = fitted(learned_model(), learn=learn)
+        idata = fitted(shared_model(), learn=learn)
     assert len(calls) == 3
     assert np.isfinite(float(idata["fit"]["log_evidence"]))
