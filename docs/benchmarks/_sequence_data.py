@@ -12,7 +12,19 @@ import pandas as pd
 
 from pymc_ep.datasets import load_checkins
 
-__all__ = ["CheckIns", "Predictor", "Scores", "Task", "checkins", "entropies", "scored", "terciles", "user_mean"]
+__all__ = [
+    "TOP",
+    "CheckIns",
+    "Predictor",
+    "Scores",
+    "Task",
+    "checkins",
+    "entropies",
+    "scored",
+    "terciles",
+    "user_mean",
+    "with_gaps",
+]
 
 CORE = 10
 """Fewest events of a user and of an item."""
@@ -69,11 +81,14 @@ class CheckIns(NamedTuple):
         Events of the first follow its training events alone; what precedes the test are both.
     counts : dict of str to int
         Users, items and events, and those that were left out.
+    frame : pandas.DataFrame
+        The events of both, with their times.
     """
 
     validation: Task
     test: Task
     counts: dict[str, int]
+    frame: pd.DataFrame
 
 
 class Scores(NamedTuple):
@@ -88,7 +103,7 @@ class Scores(NamedTuple):
 
 def checkins(name: str) -> CheckIns:
     """Return the check-ins of a data set of `pymc_ep.datasets.load_checkins`."""
-    frame = load_checkins(name)[["user", "place"]]
+    frame = load_checkins(name)
     found = len(frame)
     while True:
         enough = [frame.groupby(side)[side].transform("size") >= CORE for side in ("user", "place")]
@@ -118,13 +133,30 @@ def checkins(name: str) -> CheckIns:
         "events outside the core": outside,
         "homogeneous users": len(homogeneous),
     }
-    return CheckIns(validation_of(train, len(known)), test, counts)
+    kept_places = frame["place"].isin(known)
+    return CheckIns(validation_of(train, len(known)), test, counts, frame[kept_places])
 
 
 def validation_of(train: list[np.ndarray], n_items: int) -> Task:
     """Return the task of the last events of training sequences, the same that ``fit(held_out=)`` keeps."""
     n = [int(np.ceil(VALIDATION_SHARE * len(items))) for items in train]
     return Task([s[: len(s) - k] for s, k in zip(train, n)], [s[len(s) - k :] for s, k in zip(train, n)], n_items)
+
+
+def with_gaps(data: CheckIns, edges: list[str]) -> Task:
+    """Return the task of the test where a symbol of the time since the event before precedes each event.
+
+    Symbols are items beyond those of the data, one for each interval that the edges bound.
+    """
+    gaps = data.frame.groupby("user")["time"].diff().fillna(pd.Timedelta(0))
+    symbols = data.test.n_items + np.searchsorted(pd.to_timedelta(edges), gaps, side="right")
+    n, before, after = [len(items) for items in data.test.after], [], []
+    for k, rows in enumerate(data.frame.groupby("user").indices.values()):
+        items = np.append(data.test.before[k], data.test.after[k])
+        both = np.stack([symbols[rows], items], axis=1).ravel()
+        before.append(both[: len(both) - 2 * n[k]])
+        after.append(both[len(both) - 2 * n[k] :])
+    return Task(before, after, data.test.n_items + len(edges) + 1)
 
 
 def scored(task: Task, log_p: Predictor) -> Scores:

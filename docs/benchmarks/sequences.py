@@ -23,7 +23,17 @@ import pymc_ep as pmep
 from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
-from docs.benchmarks._sequence_data import CheckIns, Predictor, checkins, entropies, scored, terciles, user_mean
+from docs.benchmarks._sequence_data import (
+    TOP,
+    CheckIns,
+    Predictor,
+    checkins,
+    entropies,
+    scored,
+    terciles,
+    user_mean,
+    with_gaps,
+)
 from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_torch, predictor_of, softmax_of, trained
 
@@ -69,6 +79,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "repeats=(5, 50, inf)": {"repeats": (5.0, 50.0, np.inf)},
 }
 """Other options of C-GRU, to be judged by the validation events."""
+GAPS = ["1h", "3h", "6h", "12h", "1D", "3D", "7D"]
+"""Bounds of the times between events that symbols stand for."""
 SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2, "learning_rate": 2e-3} | BUDGET
 """One setting, near that of its authors."""
 SIZES = (16, 32, 64)
@@ -169,6 +181,17 @@ def device() -> str:
 
     jax.config.update("jax_default_matmul_precision", "float32")
     return str(jax.devices()[0].device_kind)
+
+
+def of_gaps(name: str, seed: int) -> dict[str, Any]:
+    """Return the row of the paper's C-GRU where symbols of the time that has passed are items between the others."""
+    data = data_of(name)
+    task = with_gaps(data, GAPS)
+    found = trained(task, {"hidden": HIDDEN} | PAPER, BUDGET | {"seed": seed})
+    scores, places = scored(task, predictor_of(task, found)), task.items < data.test.n_items
+    users = task.users[places]
+    nats, recall = -user_mean(users, scores.log_p[places]), user_mean(users, scores.recall[places])
+    return {"nats": nats, "recall": recall, "best_epoch": int(found.idata["fit"]["best_epoch"])}
 
 
 def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
@@ -354,6 +377,16 @@ def times(store: Store, name: str) -> str:
     return markdown_table(head, rows)
 
 
+def gaps(store: Store, name: str, seeds: int) -> str:
+    """Return the sentence on symbols of time."""
+    rows = [store.rows.get(f"{name}: gaps, seed {seed}") for seed in range(seeds)]
+    found = [row for row in rows if row]
+    if not found:
+        return ""
+    values = f"{mean(found, 'nats'):.3f} nats a place and a Recall@{TOP} of {mean(found, 'recall'):.3f}"
+    return f"With symbols of the time since the event before, C-GRU has {values}, the mean of {len(found)} seeds.\n"
+
+
 def choices(store: Store, name: str) -> str:
     """Return the table of other options."""
     rows = []
@@ -393,6 +426,7 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
         "is that of the log probability of a training event, at the weights of the whole softmax.\n"
     )
     parts += ["## Time\n", timed, times(store, first), "## A sampled softmax\n", sampled, samples(store, first)]
+    parts += ["## Time between events\n", gaps(store, first, seeds)]
     parts += ["## Options\n", varied, choices(store, first), store.measured()]
     return write_page("sequences", parts)
 
@@ -433,6 +467,8 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
     if name == "foursquare-nyc":
         for hidden in SIZES:
             yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)
+        for seed in range(seeds):
+            yield f"{name}: gaps, seed {seed}", partial(of_gaps, name, seed)
         for n in (*SAMPLES, None):
             yield f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n)
         for n in SAMPLES:

@@ -123,15 +123,17 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
     name : {"foursquare-nyc", "brightkite"}
         Foursquare in New York, or Brightkite.
     path : path-like, optional
-        Folder of ``train.txt`` and ``test.txt``. By default ``foursquare-nyc-10core`` or ``brightkite-10core`` in the
-        folder that the environment variable ``PYMC_EP_DATA`` names.
+        Folder of ``train.txt`` and ``test.txt``, and of ``time_train.txt`` and ``time_test.txt``. By default
+        ``foursquare-nyc-10core`` or ``brightkite-10core`` in the folder that the environment variable ``PYMC_EP_DATA``
+        names.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each of 179,468 or 841,511 check-ins, with the columns ``user`` and ``place``, counted from zero, and
-        ``part``: ``"train"`` or ``"test"``, a user's earlier and later ones. The rows of a user follow each other in
-        time order. Users have at least 10 check-ins, places of Brightkite as well, and those of Foursquare at least 5.
+        A row for each of 179,468 or 841,511 check-ins, with the columns ``user`` and ``place``, counted from zero,
+        ``time``, in UTC, missing where there is no file of times, and ``part``: ``"train"`` or ``"test"``, a user's
+        earlier and later ones. The rows of a user follow each other in time order. Users have at least 10 check-ins,
+        places of Brightkite as well, and those of Foursquare at least 5.
 
     Raises
     ------
@@ -152,12 +154,21 @@ def load_checkins(name: str = "foursquare-nyc", path: str | os.PathLike | None =
         raise ValueError(f"name={name!r} is neither {known}.{did_you_mean(name, _CHECKINS)}")
     parts = []
     for part in ("train", "test"):
-        with _CHECKINS[name].open(f"{part}.txt", path) as lines:
-            rows = [np.array(line.split(), dtype=np.int64) for line in lines]
-        users = np.repeat([row[0] for row in rows], [len(row) - 1 for row in rows])
-        places = np.concatenate([row[1:] for row in rows])
-        parts.append(pd.DataFrame({"user": users, "place": places, "part": part}))
+        users, places = _numbered(name, f"{part}.txt", path)
+        try:
+            times = pd.to_datetime(_numbered(name, f"time_{part}.txt", path)[1], unit="s")
+        except FileNotFoundError:
+            times = pd.DatetimeIndex([pd.NaT] * len(users))
+        parts.append(pd.DataFrame({"user": users, "place": places, "time": times, "part": part}))
     return pd.concat(parts).sort_values("user", kind="stable", ignore_index=True)
+
+
+def _numbered(name: str, file: str, path: str | os.PathLike | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the users of a file of check-ins, once for each number that follows them in a line, and these."""
+    with _CHECKINS[name].open(file, path) as lines:
+        rows = [np.array(line.split(), dtype=np.int64) for line in lines]
+    users = np.repeat([row[0] for row in rows], [len(row) - 1 for row in rows])
+    return users, np.concatenate([row[1:] for row in rows])
 
 
 def load_nips_coauthors(path: str | os.PathLike | None = None) -> pd.DataFrame:

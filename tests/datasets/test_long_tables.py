@@ -2,6 +2,7 @@
 
 import gzip
 
+import pandas as pd
 import pytest
 
 from pymc_ep.datasets import from_pairs, load_checkins, load_movielens, load_nips_coauthors
@@ -38,7 +39,12 @@ def test_unknown_sizes_name_the_known_ones(size, message):
 def test_check_ins_of_a_user_are_in_time_order(name, tmp_path):
     (tmp_path / "train.txt").write_text("1 5 3 5\n0 4\n")
     (tmp_path / "test.txt").write_text("0 2 2\n1 0\n")
-    assert load_checkins(name, tmp_path).to_dict("list") == {
+    with gzip.open(tmp_path / "time_test.txt.gz", "wt") as out:
+        out.write("0 86400 172801\n1 0\n")
+    found = load_checkins(name, tmp_path)
+    assert found["time"].dropna().tolist() == [pd.Timestamp(t) for t in ("1970-01-02", "1970-01-03 00:00:01", "1970")]
+    assert found["time"].isna().tolist() == (found["part"] == "train").tolist()
+    assert found.drop(columns="time").to_dict("list") == {
         "user": [0, 0, 0, 1, 1, 1, 1],
         "place": [4, 2, 2, 5, 3, 5, 0],
         "part": ["train", "test", "test", "train", "train", "train", "test"],
@@ -79,6 +85,10 @@ def test_real_check_ins_are_what_their_sources_say(data_folder):
         visits = load_checkins(name, data_folder / f"{name}-10core")
         assert (visits["user"].nunique(), visits["place"].nunique()) == (n_users, n_places)
         assert visits["part"].value_counts().to_dict() == parts
+        timed = visits[visits["time"].notna()]
+        # No times of Brightkite's earlier part were to be had.
+        assert len(timed) == (parts["test"] if name == "brightkite" else len(visits))
+        assert (timed.groupby("user")["time"].diff().dropna() >= pd.Timedelta(0)).all()
         each = visits["user"].value_counts()
         assert (each.min(), each.median(), each.max()) == extent
 
