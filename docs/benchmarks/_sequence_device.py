@@ -5,6 +5,7 @@
 
 The first call keeps a data set in a file, which goes to the machine that has the accelerator; the second prints a line
 of JSON for each row at once, and adds it to FOLDER/rows.jsonl. Rows that no longer fit into the seconds are left out.
+The page has the tables of docs/benchmarks/rows/sequences_device.jsonl.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from docs.benchmarks._common import PAGES, markdown_table
 from docs.benchmarks._sequence_data import Task, checkins, scored, user_mean
 from docs.benchmarks._sequence_networks import in_torch, predictor_of, trained
 from pymc_ep.engines.recurrent.training import Training
@@ -238,6 +240,36 @@ def attempt(function: Callable[[], dict[str, Any]], left: float, needed: float) 
             return function()
     except (Exception, KeyboardInterrupt) as error:
         return {"failed": repr(error)[:500]}
+
+
+def tables() -> Iterator[str]:
+    """Yield what the page says of the rows that are kept."""
+    path = PAGES / "rows" / "sequences_device.jsonl"
+    rows = [row for row in map(json.loads, path.read_text().splitlines()) if "seconds" in row]
+    known: dict[tuple[str, int, int], dict[str, float]] = {}
+    for row in rows:
+        column = f"{row['in']}, {row['precision']}" if "precision" in row else row["in"]
+        known.setdefault((row["network"], row["hidden"], row["users"]), {}).setdefault(column, row["seconds"])
+    columns = ["JAX, default", "JAX, float32", "PyTorch, float32"]
+    shown = {key: found for key, found in known.items() if columns[0] in found}
+    yield (
+        f"Wall seconds of an epoch on one {rows[0]['device']}, the first one and compilation (4 to 34 s) left out. The "
+        f"default precision of JAX's products there is TF32.\n"
+    )
+    yield markdown_table(
+        ["network", "units", "users a step", *columns],
+        (
+            [name, f"{hidden}", f"{users:,}", *(f"{found[c]:.2f}" if c in found else "-" for c in columns)]
+            for (name, hidden, users), found in sorted(shown.items())
+        ),
+    )
+    for row in rows:
+        if "recall" in row:
+            yield (
+                f"The {row['network']} of {row['hidden']} units {'with' if row['repeats'] else 'without'} repeats, "
+                f"trained to its end in {row['took']:.0f} s: {row['nats']:.3f} nats of a test event, Recall@20 "
+                f"{row['recall']:.3f}, best epoch {row['best epoch']}.\n"
+            )
 
 
 def main() -> None:

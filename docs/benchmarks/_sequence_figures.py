@@ -63,7 +63,10 @@ def draw_curves(rows: Rows) -> str:
                 panel.plot(epochs, training, color=f"C{k}", ls="--", lw=0.8)
                 panel.plot(epochs, validation, color=f"C{k}", lw=1.3, label=method if one is seeds[0] else None)
         panel.set(title=title, xlabel="epoch", ylabel="nats an event", xscale="log")
-        panel.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+        _, most = panel.get_xlim()
+        ticks = [tick for tick in (1, 2, 5, 10, 20, 50) if tick <= most]
+        panel.set_xticks(ticks, list(map(str, ticks)))
+        panel.minorticks_off()
     shown = {label: handle for panel in axes[0] for handle, label in zip(*panel.get_legend_handles_labels())}
     figure.legend(shown.values(), shown, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PAGES / "sequences_curves.png", dpi=DPI)

@@ -34,6 +34,7 @@ from docs.benchmarks._sequence_data import (
     user_mean,
     with_gaps,
 )
+from docs.benchmarks._sequence_device import tables
 from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_torch, predictor_of, softmax_of, trained
 
@@ -425,7 +426,8 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
         "C-GRU with repeats where the softmax of a window sums over its own items and a sample of the others. The bias "
         "is that of the log probability of a training event, at the weights of the whole softmax.\n"
     )
-    parts += ["## Time\n", timed, times(store, first), "## A sampled softmax\n", sampled, samples(store, first)]
+    parts += ["## Seconds\n", timed, times(store, first), "### On an accelerator\n", *tables()]
+    parts += ["## A sampled softmax\n", sampled, samples(store, first)]
     parts += ["## Time between events\n", gaps(store, first, seeds)]
     parts += ["## Options\n", varied, choices(store, first), store.measured()]
     return write_page("sequences", parts)
