@@ -20,5 +20,8 @@ class SequencePredictions(Protocol):
     def sizes(self, posterior: Any) -> tuple[int, int]:
         """Return the numbers of users and items."""
 
-    def next_log_probabilities(self, posterior: Any, users: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of all items as the next one of some users, (k, I), by positions of these."""
+    def contexts(self, model: pm.Model, posterior: Any) -> tuple[str, int] | None:
+        """Return the dim of contexts and their number; None where events have none."""
+
+    def next_log_probabilities(self, posterior: Any, users: np.ndarray, context: int) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users in a context, (k, I), by position."""

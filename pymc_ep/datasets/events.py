@@ -19,14 +19,23 @@ class SequenceTable(NamedTuple):
     sequences : list of ndarray of int
         Positions of the items of each user, in the order of time.
     coords : dict of str to ndarray
-        Labels of the users, (users,), and of the items, (items,), by the names of the table's columns.
+        Labels of the users, (users,), and of the items, (items,), by the names of the table's columns; and of the
+        contexts, (contexts,).
+    contexts : list of ndarray of int, optional
+        Positions of the contexts of each user's events.
+    context : str, optional
+        Name of the column of contexts.
     """
 
     sequences: list[np.ndarray]
     coords: dict[str, np.ndarray]
+    contexts: list[np.ndarray] | None = None
+    context: str | None = None
 
 
-def from_events(frame: pd.DataFrame, user: str, item: str, time: str | None = None) -> SequenceTable:
+def from_events(
+    frame: pd.DataFrame, user: str, item: str, time: str | None = None, *, context: str | None = None
+) -> SequenceTable:
     """Return the sequences of items and the coordinates of a long table, with one event a row.
 
     Parameters
@@ -37,11 +46,14 @@ def from_events(frame: pd.DataFrame, user: str, item: str, time: str | None = No
     time : str, optional
         Column of times, of any type that can be sorted. Events of the same time stay in the order of the table, and
         so do all without it.
+    context : str, optional
+        Column of labels of something that is known of an event before its item, such as its hour, or an interval of the
+        time since the event before.
 
     Returns
     -------
     SequenceTable
-        ``sequences``, which `CollaborativeRNN` observes, and ``coords``. Labels are sorted.
+        ``sequences``, which `CollaborativeRNN` observes, ``coords``, and ``contexts``. Labels are sorted.
 
     Raises
     ------
@@ -60,14 +72,18 @@ def from_events(frame: pd.DataFrame, user: str, item: str, time: str | None = No
             f"from_events takes a pandas DataFrame, not {type(frame).__name__}; convert it, such as with "
             f"pd.DataFrame(...)."
         )
-    require_columns(frame, [user, item] if time is None else [user, item, time])
+    require_columns(frame, [name for name in (user, item, time, context) if name is not None])
     if not len(frame):
         raise InvalidDataError(f"The table has no rows, so no events of {user!r} and {item!r}; give at least one.")
     (users, user_labels), (items, item_labels) = (label_codes(frame[name], name) for name in (user, item))
     order = np.arange(len(frame)) if time is None else _by_time(frame[time], time)
     order = order[np.argsort(users[order], kind="stable")]
     ends = np.cumsum(np.bincount(users))[:-1]
-    return SequenceTable(np.split(items[order], ends), {user: user_labels, item: item_labels})
+    table = SequenceTable(np.split(items[order], ends), {user: user_labels, item: item_labels})
+    if context is None:
+        return table
+    contexts, labels = label_codes(frame[context], context)
+    return SequenceTable(table.sequences, table.coords | {context: labels}, np.split(contexts[order], ends), context)
 
 
 def _by_time(column: pd.Series, name: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from pymc.distributions.shape_utils import change_dist_size
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_ep.distributions.sequence_data import packed_sequences
+from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 from pymc_ep.kernels import register_bodies
 from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, Window, initial_states, sequence_logp
@@ -29,7 +29,7 @@ class CollaborativeRNNRV(RandomVariable):
     """Op of `CollaborativeRNN`: draws an item for each row, given those of its user in the rows before."""
 
     name = "collaborative_rnn"
-    signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(),(k),(n)->(n,m)"
+    signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(c,g,d),(),(k),(x),(n)->(n,m)"
     dtype = "int64"
     _print_name = ("CollaborativeRNN", "\\operatorname{CollaborativeRNN}")
 
@@ -42,7 +42,7 @@ class CollaborativeRNNRV(RandomVariable):
     def rng_fn(cls, rng: np.random.Generator, *args: Any) -> np.ndarray:
         """Draw rows of user and item, (*size, N, 2)."""
         *parameters, size = args
-        cores = (4, 3, 2, 2, 0, 1, 1)
+        cores = (4, 3, 2, 2, 3, 0, 1, 1, 1)
         batches = [np.shape(p)[: np.ndim(p) - core] for p, core in zip(parameters, cores)]
         batch = np.broadcast_shapes(*batches) if size is None else tuple(size)
         if not batch:
@@ -54,11 +54,12 @@ class CollaborativeRNNRV(RandomVariable):
 
 def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     """Return rows of user and item, (N, 2): one event of all users after the other."""
-    *tables, initial, half_lives, users = parameters
+    *tables, initial, half_lives, contexts, users = parameters
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
     table, no_shares = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((0, len(half_lives)))
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)
+    following = sequences.in_context(contexts[order]).following if len(contexts) else None
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
     for t in range(int(lengths.max(initial=0))):
         own = np.flatnonzero(lengths > t)
@@ -74,7 +75,8 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
                 chosen[here] = n_items * uniform[here]
         items[ends] = chosen
         of_users = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[own])
-        h[own] = forward(of_users, Window(chosen, np.array([len(own)]), no_shares), h[own]).last
+        of_next = None if following is None else following[ends]
+        h[own] = forward(of_users, Window(chosen, np.array([len(own)]), no_shares, of_next), h[own]).last
     out = np.stack([users, np.empty_like(users)], axis=1)
     out[order, 1] = items
     return out
@@ -113,11 +115,16 @@ class CollaborativeRNN(Discrete):
     repeats : bool or sequence of float
         Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
         and infinity; False, or none, for the network of the paper.
-    recurrent, inputs, outputs, memory : optional
+    context : list of array_like of int, or pymc.Data, (N,), optional
+        Something of each event that is known before its item, such as the hour: positions of labels, as many for each
+        user as there are items, or one for each row. By default that of the table that is observed, if it has one.
+        Labels are coordinates of the table's dim of the context, or of ``<name>_context``.
+    recurrent, inputs, outputs, memory, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
-        and b, (memories, D + 1): a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable
-        of the model. Variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output`` and
-        ``<name>_memory``. Gates are in the order candidate, update, reset.
+        and b, (memories, D + 1); of what is added to W, (contexts, gates, D), where there is one context if none are
+        given: a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model.
+        Variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and
+        ``<name>_bias``. Gates are in the order candidate, update, reset.
     spread : float, optional
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
     initial : float
@@ -161,10 +168,12 @@ class CollaborativeRNN(Discrete):
         cell: str = "gru",
         pooled: bool = False,
         repeats: bool | Sequence[float] = True,
+        context: Any = None,
         recurrent: Any = None,
         inputs: Any = None,
         outputs: Any = None,
         memory: Any = None,
+        bias: Any = None,
         spread: float | None = None,
         initial: float = 0.1,
         n_users: int | None = None,
@@ -178,6 +187,7 @@ class CollaborativeRNN(Discrete):
         model = pm.modelcontext(None)
         _require_architecture(name, hidden, cell, initial)
         n_items = _agreed(model, name, "items", item, n_items)
+        contexts, of_context = _contexts(model, name, observed, context)
         observed, users, found = _rows(name, observed, lengths, n_items)
         n_users = _agreed(model, name, "users", user, n_users, found)
         if users is None:
@@ -195,16 +205,18 @@ class CollaborativeRNN(Discrete):
             ("recurrent", recurrent, *((shape, of_all) if pooled else ((n_users, *shape), (user, *of_all)))),
             ("input", inputs, (n_items, *shape[:2]), (item, gate, unit)),
             ("output", outputs, (n_items, hidden), (item, unit)),
+            ("bias", bias, (len(model.coords[of_context]), *shape[:2]), (of_context, gate, unit)),
         ]
         if half_lives:
             half_life, term = (f"{name}_{what}" for what in ("half_life", "memory_term"))
             model.add_coords({half_life: half_lives, term: (*map(str, range(hidden)), "constant")})
-            tables.append(("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
+            tables.insert(3, ("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
         elif memory is not None:
             raise ValueError(f"{name!r} has memory= and repeats={repeats!r}, so no memories; leave out one of them.")
         weights = [_weights(model, f"{name}_{what}", *prior_and_shape) for what, *prior_and_shape in tables]
-        kwargs |= {"users": users, "initial": initial, "half_lives": half_lives, "observed": observed}
-        return super().__new__(cls, name, *weights, **kwargs)
+        names = (what for what, *_ in tables[3:])
+        kwargs |= dict(zip(names, weights[3:])) | {"half_lives": half_lives, "contexts": contexts}
+        return super().__new__(cls, name, *weights[:3], users=users, initial=initial, observed=observed, **kwargs)
 
     @classmethod
     def dist(
@@ -212,9 +224,11 @@ class CollaborativeRNN(Discrete):
         recurrent: Any,
         inputs: Any,
         outputs: Any,
-        memory: Any = None,
         *,
+        memory: Any = None,
+        bias: Any = None,
         users: Any,
+        contexts: Any = (),
         initial: Any = 0.1,
         half_lives: Any = (),
         **kwargs: Any,
@@ -227,8 +241,12 @@ class CollaborativeRNN(Discrete):
         inputs : tensor_like, (items, gates, D)
         outputs : tensor_like, (items, D)
         memory : tensor_like, (memories, D + 1), optional
+        bias : tensor_like, (contexts, gates, D), optional
+            By default zero, for one context.
         users : array_like of int, (N,)
             User of each event, those of a user in their order.
+        contexts : array_like of int, (N,), optional
+            Context of each event.
         initial : float
         half_lives : sequence of float, (memories,)
         **kwargs
@@ -238,17 +256,18 @@ class CollaborativeRNN(Discrete):
         if recurrent.ndim == 3:
             recurrent = recurrent[None]
         memory = pt.zeros((0, outputs.shape[-1] + 1)) if memory is None else pt.as_tensor_variable(memory)
-        ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim
-        if ranks != (4, 3, 2, 2):
+        bias = pt.zeros((1, *inputs.shape[1:])) if bias is None else pt.as_tensor_variable(bias)
+        ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim, bias.ndim
+        if ranks != (4, 3, 2, 2, 3):
             raise InvalidDataError(
                 f"CollaborativeRNN takes matrices (users, gates, D, D) or (gates, D, D), inputs (items, gates, D), "
-                f"outputs (items, D) and memories (memories, D + 1), and got {', '.join(map(str, ranks))} dimensions."
+                f"outputs (items, D), memories (memories, D + 1) and biases (contexts, gates, D), and got "
+                f"{', '.join(map(str, ranks))} dimensions."
             )
-        if not isinstance(half_lives, Variable):
-            half_lives = np.asarray(half_lives, dtype=float)
-        constants = (pt.as_tensor_variable(one).astype("float64") for one in (initial, half_lives))
-        users = pt.as_tensor_variable(users).astype("int64")
-        return super().dist([recurrent, inputs, outputs, memory, *constants, users], **kwargs)
+        numbers = [(initial, "float64"), (half_lives, "float64"), (contexts, "int64"), (users, "int64")]
+        constants = [one if isinstance(one, Variable) else np.asarray(one, dtype=dtype) for one, dtype in numbers]
+        cast = [pt.as_tensor_variable(one).astype(dtype) for one, (_, dtype) in zip(constants, numbers)]
+        return super().dist([recurrent, inputs, outputs, memory, bias, *cast], **kwargs)
 
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value: the first item in all events."""
@@ -257,7 +276,8 @@ class CollaborativeRNN(Discrete):
 
     def logp(value: Any, *parameters: Any) -> Any:
         """Return the graph of the log probability of each event, (N,), given those of its user before it."""
-        return sequence_logp(value[:, 0], value[:, 1], *parameters[:-1])
+        *weights, contexts, _ = parameters
+        return sequence_logp(value[:, 0], value[:, 1], contexts, *weights)
 
 
 def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> None:
@@ -284,6 +304,23 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...]:
             f"zero, such as (5, np.inf)."
         )
     return tuple(found.tolist())
+
+
+def _contexts(model: pm.Model, name: str, observed: Any, context: Any) -> tuple[Any, str]:
+    """Return the contexts of events, (N,) or none, and their dim, whose coordinates the model has."""
+    dim = getattr(observed, "context", None) or f"{name}_context"
+    given = getattr(observed, "contexts", None) if context is None else context
+    if isinstance(given, Variable):
+        if dim not in model.coords:
+            raise InvalidDataError(f"The contexts of {name!r} have no labels; give the model coordinates of {dim!r}.")
+        return given, dim
+    n = len(model.coords[dim]) if dim in model.coords else None
+    contexts = np.zeros(0, dtype=np.int64)
+    if given is not None:
+        contexts = packed_contexts(name, given, observed, n)
+    if n is None:
+        model.add_coords({dim: range(int(contexts.max(initial=0)) + 1)})
+    return contexts, dim
 
 
 def _rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:

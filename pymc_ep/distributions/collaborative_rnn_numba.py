@@ -17,7 +17,16 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
 
     @numba_njit
     def random(
-        rng: Any, recurrent: Any, inputs: Any, outputs: Any, memory: Any, initial: Any, half_lives: Any, users: Any
+        rng: Any,
+        recurrent: Any,
+        inputs: Any,
+        outputs: Any,
+        memory: Any,
+        bias: Any,
+        initial: Any,
+        half_lives: Any,
+        contexts: Any,
+        users: Any,
     ) -> Any:
         n, n_memories, (n_items, n_gates, width) = len(users), len(memory), inputs.shape
         n_users = 0
@@ -27,6 +36,12 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         for k in range(n):
             ends[users[k] + 1] += 1
         ends, past = np.cumsum(ends), np.empty(n, dtype=np.int64)
+        # The row of each user's next event.
+        following, last = np.zeros(n, dtype=np.int64), np.full(n_users, -1)
+        for k in range(n):
+            if last[users[k]] >= 0 and len(contexts):
+                following[last[users[k]]] = contexts[k]
+            last[users[k]] = k
         h = np.full((n_users, width), float(initial))
         out, sums = np.empty((n, 2), dtype=np.int64), np.empty((n_gates, width))
         weights, reset = np.empty(n_items + n_memories), np.empty(width)
@@ -58,7 +73,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
             for step in range(n_gates):
                 gate = n_gates - 1 - step
                 for d in range(width):
-                    total = inputs[item, gate, d]
+                    total = inputs[item, gate, d] + bias[following[k], gate, d]
                     for e in range(width):
                         total += matrices[gate, d, e] * (own[e] if gate or n_gates == 1 else reset[e])
                     sums[gate, d] = 1.0 / (1.0 + np.exp(-total)) if gate else np.tanh(total)

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["packed_sequences", "require_items"]
+__all__ = ["packed_contexts", "packed_sequences", "require_items"]
 
 
 def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bool = False) -> np.ndarray:
@@ -45,6 +45,34 @@ def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bo
         require_items(name, items, n_items, f" of user {user}")
     users = np.repeat(np.arange(len(parts)), [len(items) for items in parts])
     return np.stack([users, np.concatenate(parts)], axis=1)
+
+
+def packed_contexts(name: str, contexts: Any, observed: Any, n_contexts: int | None) -> np.ndarray:
+    """Return the contexts of all events, (N,), of arrays for each user, as many as it has items.
+
+    Raises
+    ------
+    InvalidDataError
+        For other lengths than those of the sequences, and numbers that are not whole or out of range.
+    """
+    sequences = getattr(observed, "sequences", observed)
+    parts = [_whole(f"{name} context", user, one) for user, one in enumerate(contexts)]
+    lengths = [len(one) for one in parts], [len(one) for one in sequences]
+    if lengths[0] != lengths[1]:
+        different = [user for user, (n, m) in enumerate(zip(*lengths)) if n != m]
+        where = f"user {different[0]}" if different else f"{len(lengths[0])} users for {len(lengths[1])}"
+        raise InvalidDataError(
+            f"{name!r} has other numbers of contexts than of items, of {where}; give each event one."
+        )
+    found = np.concatenate(parts)
+    bad = (found < 0) | (found >= (np.inf if n_contexts is None else n_contexts))
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise InvalidDataError(
+            f"{name!r} has the context {found[k]} at event {k} of all, but contexts go from 0"
+            f"{'' if n_contexts is None else f' to {n_contexts - 1}, as their coordinates say'}; correct it."
+        )
+    return found
 
 
 def require_items(name: str, items: np.ndarray, n_items: int | None, where: str = "") -> None:

@@ -34,7 +34,8 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
         Number of items; as many as there are give the whole distribution.
     **user
         The dim of the users with a label or position, or a list of these, as in ``user=7``. Users that share their
-        matrices are always called ``user``.
+        matrices are always called ``user``. Where events have contexts, their dim too, with the one of the next event,
+        as in ``hour=9``.
 
     Returns
     -------
@@ -59,14 +60,23 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
         )
     posterior = predictions.rebuild(idata, model)
     (dim, item), (n_users, n_items) = predictions.dims(model, posterior), predictions.sizes(posterior)
-    if list(user) != [dim]:
-        raise ValueError(f"next_items takes users by {dim}=, and got {', '.join(user) or 'none'}.")
+    contexts = predictions.contexts(model, posterior)
+    wanted = [dim] if contexts is None else [dim, contexts[0]]
+    if sorted(user) != sorted(wanted):
+        needed = f"users by {dim}=" + ("" if contexts is None else f" and the next event's {contexts[0]}=")
+        raise ValueError(f"next_items takes {needed}, and got {', '.join(user) or 'none'}.")
+    context = 0
+    if contexts is not None:
+        numbers, _ = numbered_rows(model, contexts[0], user[contexts[0]], contexts[1], f"{contexts[0]}=")
+        if len(numbers) > 1:
+            raise ValueError(f"{contexts[0]}= names {len(numbers)} contexts; ask for one at a time.")
+        context = int(numbers[0])
     if n > n_items:
         raise ValueError(f"n={n}, but there are {n_items} items; lower n.")
     users, labels = numbered_rows(model, dim, user[dim], n_users, f"{dim}=")
     step, found = max(1, _NUMBERS // n_items), []
     for own in (users[begin : begin + step] for begin in range(0, len(users), step)):
-        log_p = predictions.next_log_probabilities(posterior, own)
+        log_p = predictions.next_log_probabilities(posterior, own, context)
         best = np.argpartition(-log_p, n - 1, axis=1)[:, :n]
         values = np.take_along_axis(log_p, best, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")

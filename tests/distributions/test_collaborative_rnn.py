@@ -33,12 +33,18 @@ def test_weights_have_dims_and_priors():
         prior = {"recurrent": pm.Normal.dist(0, 2), "inputs": pm.Normal.dist(1, 3)}
         pmep.CollaborativeRNN("y", hidden=2, user="person", observed=[[0, 1], [2]], **prior)
     shapes = {rv.name: tuple(rv.shape.eval()) for rv in model.free_RVs}
-    assert shapes == {"y_recurrent": (2, 3, 2, 2), "y_input": (3, 3, 2), "y_output": (3, 2), "y_memory": (2, 3)}
+    assert shapes == {
+        "y_recurrent": (2, 3, 2, 2),
+        "y_input": (3, 3, 2),
+        "y_output": (3, 2),
+        "y_memory": (2, 3),
+        "y_bias": (1, 3, 2),
+    }
     assert model.named_vars_to_dims["y_recurrent"] == ("person", "y_gate", "y_unit", "y_earlier_unit")
     assert model.named_vars_to_dims["y_output"] == ("item", "y_unit")
     assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_memory_term")
     assert list(model.coords["y_half_life"]) == [5.0, np.inf]
-    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV", "NormalRV", "FlatRV", "FlatRV"]
+    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV"] * 2 + ["FlatRV"] * 3
     assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
 
 
@@ -46,13 +52,14 @@ def test_weights_have_dims_and_priors():
 def test_draws_have_the_probabilities_of_the_density(cell, mode):
     """Frequencies of all four events of two users, in the default mode and in NumPy."""
     rng, gates, n = np.random.default_rng(0), len(CELLS[cell]), 4000
-    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 4))]
-    users, half_lives = np.repeat([0, 1], [3, 1]), (0.8, np.inf)
-    rv = pmep.CollaborativeRNN.dist(*weights, users=users, initial=0.4, half_lives=half_lives)
+    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 4), (2, gates, 3))]
+    users, contexts, half_lives = np.repeat([0, 1], [3, 1]), np.array([0, 1, 0, 1]), (0.8, np.inf)
+    given = {"users": users, "contexts": contexts, "half_lives": half_lives, "initial": 0.4}
+    rv = pmep.CollaborativeRNN.dist(*weights[:3], memory=weights[3], bias=weights[4], **given)
     drawn = pm.draw(rv, n, random_seed=2, mode=mode)
     assert drawn.shape == (n, 4, 2) and (drawn[:, :, 0] == users).all()
     for items in np.ndindex(2, 2, 2, 2):
-        data = Sequences.of_parts(np.split(np.array(items), [3]), 2, half_lives)
+        data = Sequences.of_parts(np.split(np.array(items), [3]), 2, half_lives).in_context(contexts)
         first = np.full((2, 3), 0.4)
         p = np.exp(log_probabilities(Weights(*weights), data, first).values.sum())
         share = (drawn[:, :, 1] == items).all(axis=1).mean()
@@ -61,15 +68,16 @@ def test_draws_have_the_probabilities_of_the_density(cell, mode):
 
 def test_draws_of_many_parameters():
     rng = np.random.default_rng(1)
-    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 3))]
-    drawn = CollaborativeRNNRV.rng_fn(rng, *parts, np.array(0.1), np.array([3.0]), np.array([0, 0, 1]), None)
+    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 3), (1, 1, 2))]
+    constants = np.array(0.1), np.array([3.0]), np.zeros(0, dtype=int), np.array([0, 0, 1])
+    drawn = CollaborativeRNNRV.rng_fn(rng, *parts, *constants, None)
     assert drawn.shape == (5, 3, 2) and drawn[:, :, 1].max() < 4
 
 
 def test_prior_predictive_of_given_lengths():
     with pm.Model() as model:
         prior = pm.Normal.dist(0, 1)
-        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior}
+        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior, "bias": prior}
         pmep.CollaborativeRNN("y", n_items=5, hidden=2, lengths=[3, 1], cell="tanh", **weights)
     drawn = pm.draw(model["y"], 20, random_seed=1, mode="FAST_COMPILE")
     assert drawn.shape == (20, 4, 2) and drawn[0, :, 0].tolist() == [0, 0, 0, 1]
@@ -131,5 +139,5 @@ def test_unknown_numbers_and_wrong_shapes():
         outputs = pm.Normal("v", 0, 1, shape=(3, 2))
         with pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
             pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
-    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2, 2 dimensions"):
+    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2, 2, 3 dimensions"):
         pmep.CollaborativeRNN.dist(np.zeros((2, 2)), np.zeros((3, 1, 2)), np.zeros((3, 2)), users=[0])

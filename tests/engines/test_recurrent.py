@@ -12,7 +12,7 @@ from pymc_ep.engines.recurrent.update import Settings
 from pymc_ep.engines.recurrent.values import Moments, Prior, Problem, first_learned
 from pymc_ep.kernels.recurrent import Sequences, Weights, initial_states, log_probabilities, window_of
 
-INITIAL, HALF_LIVES = 0.1, (2.0, np.inf)
+INITIAL, HALF_LIVES, N_CONTEXTS = 0.1, (2.0, np.inf), 2
 
 
 def flat(ndim, precision=0.0, dtype="float64"):
@@ -23,14 +23,16 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
     lengths = np.array([len(items) for items in sequences])
     items = np.concatenate(sequences)
     counts = np.maximum(1, np.bincount(items, minlength=n_items))
-    priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2))
-    data = Sequences.of_parts(sequences, n_items, half_lives)
+    priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2, 3))
+    contexts = np.random.default_rng(3).integers(0, N_CONTEXTS, len(items))
+    data = Sequences.of_parts(sequences, n_items, half_lives).in_context(contexts)
     return Problem(data, np.maximum(lengths - tail, 1), counts, INITIAL, priors, of_shared)
 
 
 def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0, half_lives=HALF_LIVES):
     rng = np.random.default_rng(seed)
     shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(half_lives), width + 1)
+    shapes = (*shapes, (N_CONTEXTS, gates, width))
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 
@@ -80,14 +82,14 @@ def test_windows_of_an_epoch_take_the_whole_prior_once(shared):
 
 def test_full_batches_climb_to_the_mode_of_the_density():
     """All users in one window, small steps: L-BFGS with numerical gradients goes no higher from there."""
-    problem = problem_of(random_sequences(1, 3, 3), 3, precision=2.0)
+    problem = problem_of(random_sequences(1, 3, 3), 3, precision=8.0)
     weights = weights_of(3, 3, 2, gates=1)
 
     def log_density(flat_weights):
         parts = np.split(flat_weights, np.cumsum([table.size for table in weights])[:-1])
         tables = Weights(*(part.reshape(table.shape) for part, table in zip(parts, weights)))
         first = initial_states(3, tables, INITIAL)
-        return log_probabilities(tables, problem.sequences, first).values.sum() - (flat_weights**2).sum()
+        return log_probabilities(tables, problem.sequences, first).values.sum() - 4.0 * (flat_weights**2).sum()
 
     options = {"batch": 50, "users_per_batch": 3}
     found = None
@@ -214,8 +216,8 @@ def test_dropout_and_shuffling_are_seeded():
 def test_a_start_that_no_epoch_betters_is_kept():
     """Chance again, from outputs of zero, under which all items are equally likely: nothing is better."""
     n_items, rng = 8, np.random.default_rng(1)
-    problem = problem_of([rng.integers(0, n_items, 60) for _ in range(8)], n_items, tail=30)
-    weights = weights_of(8, n_items, 4)
+    problem = problem_of([rng.integers(0, n_items, 60) for _ in range(8)], n_items, tail=30, half_lives=())
+    weights = weights_of(8, n_items, 4, half_lives=())
     weights = weights._replace(outputs=0.0 * weights.outputs)
     engine, found = trained(problem, weights, epochs=6, rate=1.0)
     assert "no epoch has a lower loss than the start" in found.status.sentence and not found.status.converged

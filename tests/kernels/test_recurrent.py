@@ -27,7 +27,7 @@ from pymc_ep.kernels.recurrent import (
 from pymc_ep.kernels.recurrent.memory import recalled
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
-HALF_LIVES = (1.5, np.inf)
+HALF_LIVES, N_CONTEXTS = (1.5, np.inf), 3
 KINDS = [(cell, pooled) for cell in CELLS for pooled in (False, True)]
 every_kind = pytest.mark.parametrize(("cell", "pooled"), KINDS)
 
@@ -36,12 +36,16 @@ def weights_of(cell, pooled, seed=0, half_lives=HALF_LIVES):
     rng, gates = np.random.default_rng(seed), len(CELLS[cell])
     n = 1 if pooled else len(LENGTHS)
     shapes = (n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH), (len(half_lives), WIDTH + 1)
-    return Weights(*(rng.normal(size=shape) for shape in shapes))
+    return Weights(*(rng.normal(size=shape) for shape in (*shapes, (N_CONTEXTS, gates, WIDTH))))
+
+
+def contexts(seed=7):
+    return np.random.default_rng(seed).integers(0, N_CONTEXTS, LENGTHS.sum())
 
 
 def data(seed=1, half_lives=HALF_LIVES, items=None):
     items = np.random.default_rng(seed).integers(0, N_ITEMS, LENGTHS.sum()) if items is None else items
-    return Sequences.of_parts(np.split(items, np.cumsum(LENGTHS)[:-1]), N_ITEMS, half_lives)
+    return Sequences.of_parts(np.split(items, np.cumsum(LENGTHS)[:-1]), N_ITEMS, half_lives).in_context(contexts())
 
 
 def first_states(seed=2):
@@ -52,9 +56,9 @@ def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factor
     """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151).
 
     Memories are sums over the items before, which count half after a half-life. Exponentials of items have factors in
-    the sum over all.
+    the sum over all. Gates have the biases of the context of the event that follows.
     """
-    recurrent, inputs, outputs, memory = weights
+    recurrent, inputs, outputs, memory, bias = weights
     out = []
     for u, (begin, end) in enumerate(zip(sequences.ends, sequences.ends[1:])):
         h, R = first[u], recurrent[0 if len(recurrent) == 1 else u]
@@ -68,11 +72,12 @@ def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factor
                 chosen = len(p) * np.exp(np.dot(m, seen) + constant)
                 p, total = p + chosen * held / held.sum(), total + chosen
             out.append(np.log(p[y] / total))
+            x = inputs[y] + bias[0 if sequences.following is None else sequences.following[k]]
             if len(R) == 1:
-                h = np.tanh(R[0] @ h + inputs[y, 0])
+                h = np.tanh(R[0] @ h + x[0])
             else:
-                w, r = (1 / (1 + np.exp(-(R[g] @ h + inputs[y, g]))) for g in (1, 2))
-                h = (1 - w) * h + w * np.tanh(R[0] @ (r * h) + inputs[y, 0])
+                w, r = (1 / (1 + np.exp(-(R[g] @ h + x[g]))) for g in (1, 2))
+                h = (1 - w) * h + w * np.tanh(R[0] @ (r * h) + x[0])
     return np.array(out)
 
 
@@ -115,7 +120,8 @@ def test_no_array_of_all_events_and_items_is_held():
     """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
     rng = np.random.default_rng(0)
     outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
-    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)))
+    tables = np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)), np.zeros((1, 1, 4))
+    weights = Weights(*tables)
     log_shares = np.full((3_000, 1), -2.0)
     tracemalloc.start()
     body.log_softmax(weights, states, items, log_shares, np.ones(3_000))
@@ -141,7 +147,7 @@ def test_gradients_of_a_window_are_differences(cell, pooled):
     inputs = np.zeros_like(weights.inputs)
     inputs[found.gradient.items] = found.gradient.inputs
     expected = differences(total, Weights(*(table.copy() for table in own)))
-    tables = found.gradient.recurrent, inputs, found.gradient.outputs, found.gradient.memory
+    tables = found.gradient.recurrent, inputs, found.gradient.outputs, found.gradient.memory, found.gradient.bias
     for table, other in zip(tables, expected, strict=True):
         np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
 
@@ -190,7 +196,7 @@ def test_gradients_of_a_sampled_softmax_are_differences(cell, pooled):
     np.testing.assert_allclose(found.values.sum(), total(own), rtol=1e-12)
     inputs, outputs = np.zeros_like(weights.inputs), np.zeros_like(weights.outputs)
     inputs[found.gradient.items], outputs[candidates.items] = found.gradient.inputs, found.gradient.outputs
-    tables = found.gradient.recurrent, inputs, outputs, found.gradient.memory
+    tables = found.gradient.recurrent, inputs, outputs, found.gradient.memory, found.gradient.bias
     expected = differences(total, Weights(*(table.copy() for table in own)))
     for table, other in zip(tables, expected, strict=True):
         np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
@@ -225,7 +231,7 @@ def test_users_together_are_users_alone(cell, pooled):
     weights, first = weights_of(cell, pooled), first_states()
     own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
     together = window_gradient(own, window, first[users])
-    recurrent, inputs, outputs, memory = (np.zeros_like(table) for table in own)
+    recurrent, inputs, outputs, memory, bias = (np.zeros_like(table) for table in own)
     for k, u in enumerate(users):
         alone, its_places = window_of(data(), LENGTHS, np.array([u]), 0, 100)
         part = weights if pooled else weights._replace(recurrent=weights.recurrent[[u]])
@@ -236,10 +242,12 @@ def test_users_together_are_users_alone(cell, pooled):
         inputs[found.gradient.items] += found.gradient.inputs
         outputs += found.gradient.outputs
         memory += found.gradient.memory
+        bias += found.gradient.bias
     np.testing.assert_allclose(together.gradient.recurrent, recurrent, atol=1e-12)
     np.testing.assert_allclose(together.gradient.inputs, inputs[together.gradient.items], atol=1e-12)
     np.testing.assert_allclose(together.gradient.outputs, outputs, atol=1e-12)
     np.testing.assert_allclose(together.gradient.memory, memory, atol=1e-12)
+    np.testing.assert_allclose(together.gradient.bias, bias, atol=1e-12)
 
 
 def test_an_item_does_not_predict_itself():
@@ -266,9 +274,11 @@ def test_op_in_graphs(mode):
     users = rng.permutation(np.repeat(np.arange(len(LENGTHS)), LENGTHS))
     items, order = np.empty_like(users), np.argsort(users, kind="stable")
     items[order] = sequences.items
-    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix()]
+    in_context = np.empty_like(users)
+    in_context[order] = contexts()
+    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix(), pt.tensor3()]
     factors = rng.normal(size=len(users))
-    values = sequence_logp(users, items, *graphs, 0.1, HALF_LIVES)
+    values = sequence_logp(users, items, in_context, *graphs, 0.1, HALF_LIVES)
     function = pytensor.function(graphs, [values, *pt.grad((values * factors).sum(), graphs)], mode=mode)
     found, *gradient = function(*weights)
     first = np.full((len(LENGTHS), WIDTH), 0.1)
@@ -280,8 +290,12 @@ def test_op_in_graphs(mode):
 
 def test_op_refuses_what_is_out_of_range():
     weights = weights_of("tanh", False)
-    for users, items, message in (([0, 4], [0, 1], "user 4 at row 1"), ([0, 1], [7, 1], "item 7 at row 0")):
-        graph = sequence_logp(np.array(users), np.array(items), *weights, 0.1, HALF_LIVES)
+    for users, items, context, message in (
+        ([0, 4], [0, 1], 0, "user 4 at row 1"),
+        ([0, 1], [7, 1], 0, "item 7 at row 0"),
+        ([0, 1], [0, 1], 3, "context 3 at row 1"),
+    ):
+        graph = sequence_logp(np.array(users), np.array(items), np.array([0, context]), *weights, 0.1, HALF_LIVES)
         function = pytensor.function([], graph, mode="FAST_COMPILE")
         with pytest.raises(InvalidDataError, match=message):
             function()
@@ -292,6 +306,7 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
         R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
         W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
         weights = {"recurrent": R, "inputs": W, "outputs": V, "memory": pm.Normal("M", 0, 1, shape=(2, 4))}
+        weights["bias"] = pm.Normal("b", 0, 1, shape=(1, 1, 3))
         pmep.CollaborativeRNN("y", n_items=4, hidden=3, cell="tanh", **weights, observed=[[0, 1, 0], [3]])
     rng = np.random.default_rng(5)
     point = {name: rng.normal(size=value.shape) for name, value in model.initial_point().items()}
@@ -312,13 +327,21 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
 @every_kind
 def test_without_memories_there_is_the_network_of_the_paper(cell, pooled):
     weights, first = weights_of(cell, pooled, half_lives=()), first_states()
-    found = log_probabilities(weights, data(half_lives=()), first).values
-    np.testing.assert_allclose(found, by_loops(weights, data(), first), rtol=1e-12)
+    sequences = data(half_lives=())._replace(following=None)
+    found = log_probabilities(weights._replace(bias=0.0 * weights.bias), sequences, first).values
+    by_hand = by_loops(weights._replace(bias=np.zeros((1, *weights.bias.shape[1:]))), sequences, first)
+    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
 
 
 def test_an_item_that_softmax_excludes_comes_from_memory():
     """Logits beyond what doubles can exponentiate, whose probability is that of the memory alone."""
-    weights = Weights(np.zeros((1, 1, 1, 1)), np.zeros((3, 1, 1)), np.array([[0.0], [0.0], [-1e4]]), np.zeros((1, 2)))
+    weights = Weights(
+        np.zeros((1, 1, 1, 1)),
+        np.zeros((3, 1, 1)),
+        np.array([[0.0], [0.0], [-1e4]]),
+        np.zeros((1, 2)),
+        np.zeros((1, 1, 1)),
+    )
     sequences, first = Sequences.of_parts([np.array([2, 2])], 3, [np.inf]), np.ones((1, 1))
     found = log_probabilities(weights, sequences, first).values
     # Of exp(0) + exp(0) + 3, the memory has 3: a third of it for each item before the first event.

@@ -31,14 +31,15 @@ class Shares(NamedTuple):
         Of those of each item.
     outputs : ndarray, (1 or I,)
         Of those of outputs; zero where an item is no candidate.
-    memory : ndarray, (1,)
-        Of those of memories.
+    memory, bias : ndarray, (1,)
+        Of those of memories and of biases.
     """
 
     users: np.ndarray
     items: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    bias: np.ndarray
 
 
 class Updated(NamedTuple):
@@ -89,8 +90,8 @@ def updated(
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
     candidates = slice(None) if window.candidates is None else window.candidates.items
-    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None)
-    gradients, scaled = (gradient.recurrent, gradient.inputs, gradient.outputs, gradient.memory), []
+    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None), slice(None)
+    gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
     for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
         scaled.append((g + of_prior) / n_events)

@@ -21,7 +21,7 @@ __all__ = ["CompiledSequences"]
 _WINDOW = 4096
 """Events of a window of all users of a group, to an order of magnitude, for the work of a step."""
 
-_NDIMS = (4, 3, 2, 2)
+_NDIMS = (4, 3, 2, 2, 3)
 """Axes of the tables of weights."""
 
 
@@ -58,14 +58,19 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of recurrent matrices, inputs, outputs and memories, as the variables of the model have them."""
-        shapes = tuple(tuple(map(int, shape)) for shape in self._data()[3:])
-        return shapes if self.form.memory is not None else (*shapes, (0, shapes[0][-1] + 1))
+        """Shapes of matrices, inputs, outputs, memories and biases, as the variables of the model have them."""
+        *network, last = (tuple(map(int, shape)) for shape in self._data()[4:])
+        return (*network, last) if self.form.memory is not None else (*network, (0, network[0][-1] + 1), last)
 
     @property
     def half_lives(self) -> np.ndarray:
         """Half-lives of the memories, (K,)."""
         return np.asarray(self._data()[2])
+
+    @property
+    def contexts(self) -> np.ndarray:
+        """Contexts of the events, (N,), by rows; (0,) without any."""
+        return np.asarray(self._data()[3]).astype(np.int64)
 
     @property
     def pooled(self) -> bool:
@@ -104,24 +109,35 @@ class CompiledSequences(DrawFunctions):
                 f"to {n_users - 1}; correct it."
             )
         require_items(name, items, self.n_items)
-        return self.arranged(users, items, n_users)
+        return self.arranged(users, items, self.contexts, n_users)
 
-    def arranged(self, users: np.ndarray, items: np.ndarray, n_users: int) -> tuple[Sequences, np.ndarray]:
+    def arranged(
+        self, users: np.ndarray, items: np.ndarray, contexts: np.ndarray, n_users: int
+    ) -> tuple[Sequences, np.ndarray]:
         """Return the sequences of rows, (N,) each, with the form's memories, and the row of each event, (N,)."""
-        return Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
+        found, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
+        if not len(self.contexts):
+            return found, order
+        name, n = self.form.sequences.name, self.shapes[4][0]
+        if len(contexts) != len(users) or contexts.min() < 0 or contexts.max() >= n:
+            raise InvalidDataError(
+                f"{name!r} has {len(users)} events and {len(contexts)} contexts, which go from 0 to {n - 1}; give each "
+                f"event one of these."
+            )
+        return found.in_context(contexts[order]), order
 
     def _require_shapes(self) -> None:
         """Raise for weights of shapes that are not those of one network."""
-        recurrent, inputs, outputs, memory = self.shapes
+        recurrent, inputs, outputs, memory, bias = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         known = gates in map(len, CELLS.values()) and recurrent[-2] == width
-        known = known and memory == (len(self.half_lives), width + 1)
+        known = known and memory == (len(self.half_lives), width + 1) and bias[1:] == (gates, width)
         if not known or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
             names = ", ".join(f"{one.name!r} {shape}" for one, shape in zip(self.form.weights, self.shapes))
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
-                f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D) and memories "
-                f"(half-lives, D + 1)."
+                f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D), memories "
+                f"(half-lives, D + 1) and biases (contexts, gates, D)."
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
@@ -134,16 +150,19 @@ class CompiledSequences(DrawFunctions):
         """
         form, parts = self.form, self._priors()
         arrays = dict(zip(form.variables, zip(parts[::2], parts[1::2])))
-        found = [_checked(one, *arrays[one], ndim, dtype) for one, ndim in zip(form.weights, _NDIMS)]
-        if form.memory is None:
-            found.append(Prior(*np.zeros((2, 1, 1), dtype=dtype)))
+        none = Prior(*np.zeros((2, 1, 1), dtype=dtype))
+        found = [
+            none if one is None else _checked(one, *arrays[one], ndim, dtype) for one, ndim in zip(form.tables, _NDIMS)
+        ]
         shared = None if form.shared is None else _checked(form.shared, *arrays[form.shared], 3, dtype)
-        return (found[0], found[1], found[2], found[3]), shared
+        return (found[0], found[1], found[2], found[3], found[4]), shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
         """Return a fingerprint of data and initial states, with which a result is checked to belong to the model."""
         # Half-lives may be infinite, and saved numbers are finite.
         own = {"initial": np.array(self.initial), "decay": 1.0 / self.half_lives}
+        if len(self.contexts):
+            own["contexts"] = digest(self.contexts)
         return {"sequences": digest(self.observed()[0].astype(np.int64))} | own
 
     def describe(self) -> str:
@@ -152,9 +171,10 @@ class CompiledSequences(DrawFunctions):
         cell = next(name for name, gates in CELLS.items() if len(gates) == self.shapes[0][-3])
         whose = "shared by all users" if self.pooled else "each user's own"
         lines = [f"form             sequences of items under a recurrent network ({cell}), matrices {whose}"]
-        priors = dict(zip([one.name for one in form.weights], self.priors("float64")[0]))
-        for one, shape in zip(form.weights, self.shapes):
-            prior = "Gaussian" if (priors[one.name].precision > 0).all() else "no prior"
+        for one, shape, of_table in zip(form.tables, self.shapes, self.priors("float64")[0]):
+            if one is None:
+                continue
+            prior = "Gaussian" if (of_table.precision > 0).all() else "no prior"
             about = f", about {form.shared.name}" if form.shared is not None and one is form.recurrent else ""
             lines.append(f"latent           {one.name}: {' x '.join(map(str, shape))} values, {prior}{about}")
         if form.shared is not None:
@@ -173,7 +193,8 @@ class CompiledSequences(DrawFunctions):
     @cached_property
     def _data(self) -> Callable[..., Any]:
         group = self.form.sequences
-        return self.function([], [group.observed, group.initial, group.half_lives, *self.form.shapes])
+        constants = group.initial, group.half_lives, group.contexts
+        return self.function([], [group.observed, *constants, *self.form.shapes])
 
     @cached_property
     def _priors(self) -> Callable[..., Any]:

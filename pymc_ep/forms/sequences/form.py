@@ -49,6 +49,8 @@ class SequenceGroup(NamedTuple):
         Entries of the states before all events.
     half_lives : TensorVariable, (K,)
         Half-lives of the memories.
+    contexts : TensorVariable, (N,) or (0,)
+        Contexts of the events.
     site : None
         Sequences have no univariate site.
     """
@@ -57,6 +59,7 @@ class SequenceGroup(NamedTuple):
     observed: TensorVariable
     initial: TensorVariable
     half_lives: TensorVariable
+    contexts: TensorVariable
     site: None = None
 
 
@@ -66,9 +69,9 @@ class SequencesForm(LatentForm):
 
     Attributes
     ----------
-    recurrent, inputs, outputs : WeightPrior
+    recurrent, inputs, outputs, bias : WeightPrior
     shapes : tuple of TensorVariable
-        Shapes of the weights, without the users where they share the matrices.
+        Shapes of the weights that there are, without the users where they share the matrices.
     sequences : SequenceGroup
     memory : WeightPrior, optional
         Outputs of memories.
@@ -83,6 +86,7 @@ class SequencesForm(LatentForm):
     recurrent: WeightPrior
     inputs: WeightPrior
     outputs: WeightPrior
+    bias: WeightPrior
     shapes: tuple[TensorVariable, ...]
     sequences: SequenceGroup
     memory: WeightPrior | None = None
@@ -91,10 +95,14 @@ class SequencesForm(LatentForm):
     ignored: tuple[str, ...] = ()
 
     @property
+    def tables(self) -> tuple[WeightPrior | None, ...]:
+        """The weights by the fields of `pymc_ep.kernels.recurrent.Weights`; None for memories without any."""
+        return self.recurrent, self.inputs, self.outputs, self.memory, self.bias
+
+    @property
     def weights(self) -> tuple[WeightPrior, ...]:
-        """The weights of the network."""
-        network = self.recurrent, self.inputs, self.outputs
-        return network if self.memory is None else (*network, self.memory)
+        """The weights of the network that there are."""
+        return tuple(one for one in self.tables if one is not None)
 
     @property
     def variables(self) -> tuple[WeightPrior, ...]:

@@ -56,7 +56,7 @@ class SequencesPosterior:
         form = self.form.form
         recurrent, *others = self.weights
         tables = [recurrent[0] if self.form.pooled else recurrent, *others]
-        out = {one.name: table.astype(float, copy=False) for one, table in zip(form.weights, tables)}
+        out = {one.name: table.astype(float, copy=False) for one, table in zip(form.tables, tables) if one is not None}
         return out if form.shared is None else out | {form.shared.name: self.shared.astype(float, copy=False)}
 
     def draws(
@@ -80,17 +80,34 @@ class SequencesPosterior:
         return log_probabilities(self.weights, sequences, first, begins)
 
     @cached_property
-    def last_states(self) -> np.ndarray:
-        """States of all users after their observed events, (U, D)."""
-        sequences, _ = self.form.sequences()
-        return self.scores(sequences, sequences.lengths).last
+    def _observed(self) -> Sequences:
+        return self.form.sequences()[0]
 
-    def next_log_probabilities(self, users: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of all items as the next one of some users, (k, I)."""
-        sequences, _ = self.form.sequences()
-        parts = [sequences.items[sequences.ends[user] : sequences.ends[user + 1]] for user in users]
-        log_shares = last_log_shares(parts, self.form.n_items, self.form.half_lives)
-        return next_log_probabilities(self.weights, self.last_states[users], log_shares)
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return len(self._observed.lengths)
+
+    def next_log_probabilities(self, users: np.ndarray, context: int = 0) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users, (k, I), in a context."""
+        observed, form = self._observed, self.form
+        places = [np.arange(observed.ends[user], observed.ends[user + 1]) for user in users]
+        parts = [observed.items[own] for own in places]
+        sequences = Sequences.of_parts(parts, form.n_items)
+        if observed.following is not None:
+            following = observed.following[np.concatenate(places)]
+            following[sequences.ends[1:][sequences.lengths > 0] - 1] = context
+            sequences = sequences._replace(following=following)
+        weights = self.weights
+        if not form.pooled:
+            weights = weights._replace(recurrent=weights.recurrent[users])
+        states = log_probabilities(
+            weights._replace(memory=weights.memory[:0]),
+            sequences,
+            initial_states(len(users), weights, form.initial),
+            sequences.lengths,
+        ).last
+        return next_log_probabilities(weights, states, last_log_shares(parts, form.n_items, form.half_lives))
 
 
 def _repeated(value: np.ndarray, size: int) -> np.ndarray:

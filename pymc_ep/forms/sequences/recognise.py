@@ -20,7 +20,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
 __all__ = ["recognise_sequences"]
 
-_WHATS = ("recurrent matrices", "inputs", "outputs", "memories")
+_WHATS = ("recurrent matrices", "inputs", "outputs", "memories", "biases")
 """Words for the weights, in their order among the parameters."""
 
 
@@ -61,10 +61,11 @@ def recognise_sequences(
 
 
 def _build(model: Model, rv: TensorVariable) -> SequencesForm:
-    *weights, initial, half_lives, _ = parameters_of(rv)
+    *tables, initial, half_lives, contexts, _ = parameters_of(rv)
+    found = dict(zip(_WHATS, tables))
     if half_lives.type.shape == (0,):
-        del weights[-1]
-    weights = [_free(model, rv, what, one) for what, one in zip(_WHATS, weights)]
+        del found["memories"]
+    weights = [_free(model, rv, what, one) for what, one in found.items()]
     relevant = relevant_variables(model)
     others = [one for one in relevant if one not in weights]
     shared = _shared_mean(model, weights[0], others)
@@ -84,8 +85,9 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
         inputs=priors[1],
         outputs=priors[2],
         shapes=tuple(pt.stack(infer_shape([one], (), ())[0]) for one in weights),
-        sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives),
-        memory=priors[3] if len(priors) > 3 else None,
+        bias=priors[-1],
+        sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, contexts),
+        memory=priors[3] if len(priors) > 4 else None,
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(one.name for one in model.free_RVs if one not in relevant),

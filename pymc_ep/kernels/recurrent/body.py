@@ -16,6 +16,9 @@ Beside items, the softmax may choose memories of the user's own events, with log
 
     P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
 
+Gates have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known before
+its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row.
+
 Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
 first ones of those at the time before, and nothing is padded.
 """
@@ -58,12 +61,14 @@ class Weights(NamedTuple):
     inputs : ndarray, (I, G, D)
     outputs : ndarray, (I, D)
     memory : ndarray, (K, D + 1)
+    bias : ndarray, (C, G, D)
     """
 
     recurrent: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    bias: np.ndarray
 
 
 class Window(NamedTuple):
@@ -76,6 +81,8 @@ class Window(NamedTuple):
         Number of users with an event at each time, which never rises.
     log_shares : ndarray, (n, K)
         Logarithms of the shares of the items in the memories of their users.
+    following : ndarray of int, (n,), optional
+        Contexts of the events that follow; without, all have the first one.
     candidates : Candidates, optional
         Items that the softmax sums over; by default all.
     """
@@ -83,6 +90,7 @@ class Window(NamedTuple):
     items: np.ndarray
     counts: np.ndarray
     log_shares: np.ndarray
+    following: np.ndarray | None = None
     candidates: Candidates | None = None
 
     @property
@@ -127,6 +135,7 @@ class Gradient(NamedTuple):
     outputs : ndarray, (I or c, D)
         Rows of the window's candidates, where it has some.
     memory : ndarray, (K, D + 1)
+    bias : ndarray, (C, G, D)
     """
 
     recurrent: np.ndarray
@@ -134,6 +143,7 @@ class Gradient(NamedTuple):
     inputs: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    bias: np.ndarray
 
 
 class Windowed(NamedTuple):
@@ -154,7 +164,7 @@ def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
         here = slice(begin, begin + n)
         states[here] = h = h[:n]
         matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
-        x = inputs[window.items[here]]
+        x = inputs[window.items[here]] + weights.bias[0 if window.following is None else window.following[here]]
         if x.shape[1] == 1:
             h = np.tanh(x[:, 0] + _products(matrices, h)[:, 0])
             gates[here, 0] = h
@@ -306,8 +316,13 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
         g = of_states[begins[t] : begins[t] + counts[t]].copy()
         g[:n] += back
     items, of_inputs = summed_rows(window.items, inner)
-    of_recurrent = _outer_sums(recurrent, window, tape, inner)
-    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0])
+    of_recurrent, of_bias = _outer_sums(recurrent, window, tape, inner), np.zeros_like(weights.bias)
+    if window.following is None:
+        of_bias[0] = inner.sum(axis=0)
+    else:
+        contexts, sums = summed_rows(window.following, inner)
+        of_bias[contexts] = sums
+    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0], of_bias)
 
 
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:

@@ -40,6 +40,8 @@ class Grid(NamedTuple):
         One for each of them, zero for padding.
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
+    following : ndarray of int, (T, P), optional
+        Contexts of the events that follow.
     candidates : Candidates, optional
         Items that the softmax sums over, padded by ones whose factor is zero; by default all.
     """
@@ -50,6 +52,7 @@ class Grid(NamedTuple):
     places: np.ndarray
     valid: np.ndarray
     log_shares: np.ndarray
+    following: np.ndarray | None
     candidates: Candidates | None
 
 
@@ -78,7 +81,11 @@ def grid_of(
     log_shares[: len(own)] = window.log_shares[counted]
     if candidates is not None:
         candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, m, dtype)
-    return Grid(items, there, factors, places, valid, log_shares, candidates)
+    following = None
+    if window.following is not None:
+        following = np.zeros_like(items)
+        following[times, window.users] = window.following
+    return Grid(items, there, factors, places, valid, log_shares, following, candidates)
 
 
 def _padded(candidates: Candidates, n_events: int, m: int, dtype: np.dtype) -> Candidates:
@@ -97,23 +104,31 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
     states has the gradient before the nonlinearities, (T, P, G, D), of which those in matrices and inputs are sums:
     taken once, after the loop over times, that would otherwise add to whole tables at each.
     """
-    recurrent, inputs, *tables = weights
+    recurrent, inputs, *tables, bias = weights
     total = jax.value_and_grad(_total, argnums=(0, 1), has_aux=True)
-    (value, (last, seen)), (inner, of_tables) = total(inputs[grid.items], tables, recurrent, grid, first)
+    (value, (last, seen)), (inner, of_tables) = total(_given(weights, grid), tables, recurrent, grid, first)
     own = "gde" if len(recurrent) == 1 else "ngde"
     parts = (slice(1), slice(1, None))
     of_recurrent = jnp.concatenate(
         [jnp.einsum(f"tngd,tne->{own}", inner[:, :, gates], h) for gates, h in zip(parts, seen)], axis=-3
     )
     of_inputs = jnp.zeros_like(inputs).at[grid.items].add(inner)
-    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, *of_tables)
+    contexts = jnp.zeros_like(grid.items) if grid.following is None else grid.following
+    of_bias = jnp.zeros_like(bias).at[contexts].add(inner)
+    of_outputs, of_memory = of_tables
+    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, of_outputs, of_memory, of_bias)
 
 
 def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
-    recurrent, inputs, *tables = weights
-    value, (last, _) = _total(inputs[grid.items], tables, recurrent, grid, first)
+    tables = [weights.outputs, weights.memory]
+    value, (last, _) = _total(_given(weights, grid), tables, weights.recurrent, grid, first)
     return value, last
+
+
+def _given(weights: Weights, grid: Grid) -> jax.Array:
+    """Return what items and contexts add to the products of matrices and states, (T, P, G, D)."""
+    return weights.inputs[grid.items] + weights.bias[0 if grid.following is None else grid.following]
 
 
 def _total(

@@ -15,18 +15,18 @@ from pymc_ep.kernels.recurrent.sequences import Sequences, log_probabilities, su
 
 __all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "sequence_logp"]
 
-_DTYPES = ("int64", "int64", *["float64"] * 6)
-"""Types of users and items of the events, weights, the entries of initial states, and half-lives of memories."""
-WEIGHTS = slice(2, 6)
+_DTYPES = ("int64", "int64", "int64", *["float64"] * 7)
+"""Types of users, items and contexts of the events, weights, entries of initial states, and half-lives of memories."""
+WEIGHTS = slice(3, 8)
 """Weights among the inputs."""
 
 
 class SequenceLogp(Op):
     """Log probability of each event, (n,), given those of its user before it.
 
-    Inputs are users and items of the events, (n,) each, those of a user in their order; recurrent matrices,
-    (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); the number in all entries of the
-    initial states; and the half-lives of the memories, (K,).
+    Inputs are users, items and contexts of the events, (n,) each, those of a user in their order, or no contexts, (0,);
+    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories,
+    (K, D + 1); biases, (C, G, D); the number in all entries of the initial states; and the half-lives, (K,).
     """
 
     __props__ = ()
@@ -45,9 +45,9 @@ class SequenceLogp(Op):
         output_storage[0][0] = self.evaluate(*inputs)
 
     @staticmethod
-    def evaluate(users: np.ndarray, items: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
+    def evaluate(users: np.ndarray, *parameters: np.ndarray) -> np.ndarray:
         """Return the log probabilities, (n,)."""
-        weights, sequences, order, first = _arranged(users, items, *parameters)
+        weights, sequences, order, first = _arranged(users, *parameters)
         out = np.empty(len(users))
         out[order] = log_probabilities(weights, sequences, first).values
         return out
@@ -56,14 +56,14 @@ class SequenceLogp(Op):
         """Return the gradient in the weights; there are no second derivatives."""
         found = SequenceGradient()(*inputs, cotangents[0])
         why = "initial states and half-lives of a recurrent network are constants"
-        undefined = [grad_undefined(self, k, inputs[k], why) for k in (6, 7)]
-        return [DisconnectedType()(), DisconnectedType()(), *found, *undefined]
+        undefined = [grad_undefined(self, k, inputs[k], why) for k in (8, 9)]
+        return [*(DisconnectedType()() for _ in range(3)), *found, *undefined]
 
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Return that users and items have no gradient."""
-        return [[False], [False], *[[True]] * 6]
+        return [*[[False]] * 3, *[[True]] * 7]
 
 
 class SequenceGradient(Op):
@@ -86,22 +86,21 @@ class SequenceGradient(Op):
             storage[0] = value
 
     @staticmethod
-    def evaluate(users: np.ndarray, items: np.ndarray, *rest: np.ndarray) -> Weights:
+    def evaluate(*inputs: np.ndarray) -> Weights:
         """Return the gradient."""
-        *parameters, cotangents = rest
-        weights, sequences, order, first = _arranged(users, items, *parameters)
+        *own, cotangents = inputs
+        weights, sequences, order, first = _arranged(*own)
         return sum_gradient(weights, sequences, first, np.asarray(cotangents)[order])
 
 
-def _arranged(
-    users: np.ndarray, items: np.ndarray, *parameters: np.ndarray
-) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
+def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.ndarray]:
     """Return weights, sequences, the row of each of their events, and the states before them."""
     # Inputs may be arrays of JAX.
-    users, items, *arrays, initial, half_lives = map(np.asarray, (users, items, *parameters))
+    users, items, contexts, *arrays, initial, half_lives = map(np.asarray, inputs)
     weights = Weights(*arrays)
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
-    for what, index, n in (("user", users, n_users), ("item", items, len(weights.outputs))):
+    found = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
+    for what, index, n in found:
         bad = (index < 0) | (index >= n)
         if bad.any():
             k = int(np.argmax(bad))
@@ -109,6 +108,8 @@ def _arranged(
                 f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}."
             )
     sequences, order = Sequences.of_rows(users, items, n_users, len(weights.outputs), half_lives)
+    if len(contexts):
+        sequences = sequences.in_context(contexts[order])
     return weights, sequences, order, initial_states(n_users, weights, float(initial))
 
 

@@ -36,11 +36,14 @@ class Sequences(NamedTuple):
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
     log_shares : ndarray, (N, K)
         Logarithms of the shares of events in the memories of their users before them.
+    following : ndarray of int, (N,), optional
+        Contexts of the events that follow.
     """
 
     items: np.ndarray
     ends: np.ndarray
     log_shares: np.ndarray
+    following: np.ndarray | None = None
 
     @classmethod
     def of_parts(
@@ -49,6 +52,12 @@ class Sequences(NamedTuple):
         """Return the sequences of users, an array of items each, with memories of some half-lives."""
         items, ends = np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
         return cls(items, ends, event_log_shares(items, ends, n_items, half_lives))
+
+    def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
+        """Return the sequences with contexts of their events, (N,), and one of what follows them."""
+        following = np.append(contexts[1:], then)
+        following[self.ends[1:][self.lengths > 0] - 1] = then
+        return self._replace(following=following)
 
     @classmethod
     def of_rows(
@@ -109,7 +118,9 @@ def window_of(
     times = np.repeat(np.arange(len(counts)), counts)
     window = Window(times, counts, sequences.log_shares[:0])
     places = sequences.ends[users[window.users]] + begin + times
-    return window._replace(items=sequences.items[places], log_shares=sequences.log_shares[places]), places
+    following = None if sequences.following is None else sequences.following[places]
+    items, log_shares = sequences.items[places], sequences.log_shares[places]
+    return window._replace(items=items, log_shares=log_shares, following=following), places
 
 
 def log_probabilities(
@@ -169,6 +180,7 @@ def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cota
         found.inputs[own.items] += own.inputs
         found.outputs[...] += own.outputs
         found.memory[...] += own.memory
+        found.bias[...] += own.bias
     return found
 
 

@@ -34,6 +34,7 @@ def walks(length, seed=0):
 
 
 WALKS = walks(60)
+WEIGHTS = "recurrent", "input", "output", "memory", "bias"
 
 
 def model_of(sequences=None, **kwargs):
@@ -61,7 +62,7 @@ def idata(model):
 def by_formula(idata, sequences):
     """Log probabilities of all events at the weights of a result."""
     mode = group(idata, "posterior_mode")
-    weights = Weights(*(mode[f"visits_{what}"].to_numpy() for what in ("recurrent", "input", "output", "memory")))
+    weights = Weights(*(mode[f"visits_{what}"].to_numpy() for what in WEIGHTS))
     sequences, first = Sequences.of_parts(sequences, len(PLACES)), np.full((N_USERS, 8), 0.1)
     return by_loops(weights, sequences, first, half_lives=mode["visits_half_life"].values)
 
@@ -202,7 +203,9 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         found = fitted(model, start=idata, epochs=1, learning_rate=1e-12)
     before, after = group(idata, "posterior_mode"), group(found, "posterior_mode")
     for name in before:
-        same = {"visits_recurrent": {"user": USERS[3:]}, "visits_memory": {}}.get(name, {"item": PLACES})
+        same = {"visits_recurrent": {"user": USERS[3:]}, "visits_memory": {}, "visits_bias": {}}.get(
+            name, {"item": PLACES}
+        )
         np.testing.assert_allclose(after[name].sel(same), before[name].sel(same), atol=1e-10)
     with pytest.raises(ValueError, match=r"'visits_recurrent', and the network needs .*give cell=, hidden="):
         fitted(model_of(cell="tanh"), start=idata)
@@ -352,7 +355,8 @@ def test_next_items_sum_to_one_under_large_weights(model, idata):
     from pymc_ep.kernels.recurrent import next_log_probabilities
 
     outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0, -2.0]])
-    weights, states = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory), np.array([[0.5, 0.4]])
+    weights = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory, np.zeros((1, 1, 2)))
+    states = np.array([[0.5, 0.4]])
     found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]))
     np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-12)
 

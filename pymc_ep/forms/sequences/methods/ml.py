@@ -129,9 +129,9 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
     else:
         matrices = (scale * rng.standard_normal(recurrent)).astype(dtype)
     tables = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
-    inputs, outputs, memory = tables
-    memory[:, -1] = _FIRST_CONSTANT
-    return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory), shared
+    inputs, outputs, memory, bias = tables
+    memory[:, -1], bias[...] = _FIRST_CONSTANT, 0.0
+    return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory, bias), shared
 
 
 def _from_start(

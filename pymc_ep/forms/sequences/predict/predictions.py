@@ -9,7 +9,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.distributions.sequence_data import packed_sequences
+from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sequences.form import SequencesForm
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
@@ -38,12 +38,18 @@ class SequencePredictions:
     @staticmethod
     def sizes(posterior: SequencesPosterior) -> tuple[int, int]:
         """Return the numbers of users and items."""
-        return len(posterior.last_states), posterior.form.n_items
+        return posterior.n_users, posterior.form.n_items
 
     @staticmethod
-    def next_log_probabilities(posterior: SequencesPosterior, users: np.ndarray) -> np.ndarray:
-        """Return the log probabilities of all items as the next one of some users, (k, I)."""
-        return posterior.next_log_probabilities(users)
+    def contexts(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, int] | None:
+        """Return the dim of contexts and their number; None where events have none."""
+        form = posterior.form
+        return (model_dims(model, form.form.bias.name)[0], form.shapes[4][0]) if len(form.contexts) else None
+
+    @staticmethod
+    def next_log_probabilities(posterior: SequencesPosterior, users: np.ndarray, context: int) -> np.ndarray:
+        """Return the log probabilities of all items as the next one of some users in a context, (k, I)."""
+        return posterior.next_log_probabilities(users, context)
 
     @staticmethod
     def log_predictive(model: pm.Model, posterior: SequencesPosterior, data: Mapping[str, Any]) -> xr.Dataset:
@@ -54,8 +60,9 @@ class SequencePredictions:
         model : pymc.Model
         posterior : SequencesPosterior
         data : mapping of str to sequences
-            By the name of the observed variable: a list of arrays of items, one for each user, or a mapping of some
-            users, by label or position, to theirs.
+            By the name of the observed variable: a list of arrays of items, one for each user, a mapping of some
+            users, by label or position, to theirs, or a table of `pymc_ep.from_events` of all users. Where events have
+            contexts, such a table with these, or a mapping to pairs of items and contexts.
 
         Raises
         ------
@@ -72,10 +79,17 @@ class SequencePredictions:
             raise UnsupportedModelError(f"The model's sequences are {name!r}; continue these, not {', '.join(data)}.")
         user, item = SequencePredictions.dims(model, posterior)
         n_users, n_items = SequencePredictions.sizes(posterior)
-        users, items = _continuations(model, name, data[name], user, n_users, n_items)
-        before, _ = posterior.form.sequences()
-        both, order = posterior.form.arranged(
-            np.append(np.repeat(np.arange(n_users), before.lengths), users), np.append(before.items, items), n_users
+        form, given = posterior.form, data[name]
+        users, items = _continuations(model, name, given, user, n_users, n_items)
+        before, order = form.sequences()
+        contexts = form.contexts
+        if len(contexts):
+            contexts = np.append(contexts[order], _their_contexts(name, given, form.shapes[4][0]))
+        both, order = form.arranged(
+            np.append(np.repeat(np.arange(n_users), before.lengths), users),
+            np.append(before.items, items),
+            contexts,
+            n_users,
         )
         values = np.empty(len(items))
         # Events that follow come last, so that they are in the order of their rows.
@@ -126,7 +140,8 @@ def _continuations(
     """Return users and items of the events that follow, (n,) each."""
     if isinstance(given, Mapping):
         numbers, _ = numbered_rows(model, user, list(given), n_users, f"{name!r} by {user}")
-        rows = packed_sequences(name, list(given.values()), n_items, empty=True)
+        own = [one[0] if isinstance(one, tuple) else one for one in given.values()]
+        rows = packed_sequences(name, own, n_items, empty=True)
         return numbers[rows[:, 0]], rows[:, 1]
     rows = packed_sequences(name, given, n_items, empty=True)
     found = len(getattr(given, "sequences", given))
@@ -136,3 +151,16 @@ def _continuations(
             f"be empty, or a mapping of some users to theirs."
         )
     return rows[:, 0], rows[:, 1]
+
+
+def _their_contexts(name: str, given: Any, n_contexts: int) -> np.ndarray:
+    """Return the contexts of the events that follow, (n,)."""
+    contexts, sequences = getattr(given, "contexts", None), getattr(given, "sequences", None)
+    if isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
+        sequences, contexts = ([one[k] for one in given.values()] for k in (0, 1))
+    if contexts is None:
+        raise InvalidDataError(
+            f"Events of {name!r} have contexts; continue them by from_events(..., context=), or by a mapping of users "
+            f"to pairs of items and contexts."
+        )
+    return packed_contexts(name, contexts, sequences, n_contexts)

@@ -27,7 +27,11 @@ def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior
     form = cast(CompiledSequences, compiled_form(model, settings(idata)["latent"]))
     state = fit_state(idata)
     posterior = cast(SequencesPosterior, get_method(fit_method(idata), form.form).rebuild(form, state))
-    for one, value, shape in zip(form.form.weights, posterior.values().values(), form.shapes):
+    values = posterior.values()
+    for one, shape in zip(form.form.tables, form.shapes):
+        if one is None:
+            continue
+        value = values[one.name]
         if value.shape != shape:
             raise ValueError(
                 f"The result holds {one.name!r} of shape {value.shape}, and in the model it is now {shape}. Set the "

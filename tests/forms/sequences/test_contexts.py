@@ -1,0 +1,150 @@
+"""Contexts of events, known before their items: what they tell the network, and how they are given."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+import pymc_ep as pmep
+from pymc_ep.compat import group
+from pymc_ep.kernels.recurrent import Sequences, Weights
+from tests.kernels.test_recurrent import by_loops
+
+HOURS, PLACES, PEOPLE = ["evening", "morning", "noon"], ["cafe", "home", "work"], ["ann", "bob"]
+WEIGHTS = "recurrent", "input", "output", "memory", "bias"
+
+
+def events(n, seed=0):
+    """Hours by chance; each of two people is at a place of its own at each hour, nine times in ten."""
+    rng, rows = np.random.default_rng(seed), []
+    for person, own in zip(PEOPLE, ([1, 2, 0], [0, 1, 2])):
+        for time in range(n):
+            hour = int(rng.integers(3))
+            place = own[hour] if rng.random() < 0.9 else int(rng.integers(3))
+            rows.append({"user": person, "item": PLACES[place], "hour": HOURS[hour], "time": time})
+    return pd.DataFrame(rows)
+
+
+N_PAST, N = 240, 300
+FRAME = events(N)
+PAST, LATER = FRAME[FRAME["time"] < N_PAST], FRAME[FRAME["time"] >= N_PAST]
+
+
+def tables():
+    return (pmep.from_events(part, "user", "item", "time", context="hour") for part in (PAST, LATER))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    past, _ = tables()
+    with pm.Model(coords=past.coords) as model:
+        pmep.CollaborativeRNN("visits", hidden=6, observed=past)
+        idata = pmep.fit(epochs=300, batch=16, held_out=0.1, patience=30, learning_rate=0.02, progressbar=False)
+    return model, idata
+
+
+def test_tables_have_contexts():
+    past, _ = tables()
+    assert past.coords["hour"].tolist() == HOURS and past.context == "hour"
+    own = PAST[PAST["user"] == "bob"]
+    assert [HOURS[k] for k in past.contexts[1]] == own["hour"].tolist()
+    assert [PLACES[k] for k in past.sequences[1]] == own["item"].tolist()
+
+
+def test_places_follow_from_hours(fitted):
+    """By the hour an event costs little more than its entropy; without, it costs nearly that of three places."""
+    model, idata = fitted
+    _, later = tables()
+    nats = -float(pmep.log_predictive(idata, model, {"visits": later})["visits"].mean())
+    entropy = -(0.9 + 0.1 / 3) * np.log(0.9 + 0.1 / 3) - 2 * (0.1 / 3) * np.log(0.1 / 3)
+    assert nats < entropy + 0.25
+    past = pmep.from_events(PAST, "user", "item", "time")
+    with pm.Model(coords=past.coords) as plain:
+        pmep.CollaborativeRNN("visits", hidden=6, observed=past)
+        other = pmep.fit(epochs=100, batch=16, held_out=0.1, patience=5, progressbar=False)
+    without = -float(pmep.log_predictive(other, plain, {"visits": later.sequences})["visits"].mean())
+    assert without > nats + 0.3
+    assert group(idata, "posterior_mode")["visits_bias"].dims == ("hour", "visits_gate", "visits_unit")
+
+
+def test_predictions_are_those_of_loops_in_all_ways_of_giving_contexts(fitted):
+    model, idata = fitted
+    past, later = tables()
+    mode = group(idata, "posterior_mode")
+    weights = Weights(*(mode[f"visits_{what}"].to_numpy() for what in WEIGHTS))
+    both = [np.append(a, b) for a, b in zip(past.sequences, later.sequences)]
+    contexts = np.concatenate([np.append(a, b) for a, b in zip(past.contexts, later.contexts)])
+    half_lives = mode["visits_half_life"].values
+    sequences = Sequences.of_parts(both, 3).in_context(contexts)
+    expected = by_loops(weights, sequences, np.full((2, 6), 0.1), half_lives=half_lives).reshape(2, N)
+    found = pmep.log_predictive(idata, model, {"visits": later})["visits"].values.reshape(2, N - N_PAST)
+    np.testing.assert_allclose(found, expected[:, N_PAST:], rtol=1e-9)
+    some = {"bob": (later.sequences[1][:3], later.contexts[1][:3])}
+    alone = pmep.log_predictive(idata, model, {"visits": some})["visits"].values
+    np.testing.assert_allclose(alone, expected[1, N_PAST : N_PAST + 3], rtol=1e-9)
+    np.testing.assert_allclose(
+        model.compile_logp()({rv.name: mode[rv.name].to_numpy() for rv in model.free_RVs}),
+        expected[:, :N_PAST].sum(),
+        rtol=1e-9,
+    )
+    for k, hour in enumerate(HOURS):
+        best = pmep.next_items(idata, model, user="bob", hour=hour, n=3)
+        for place, p in zip(best["item"].values[0], best["probability"].values[0]):
+            one = {"bob": ([PLACES.index(place)], [k])}
+            np.testing.assert_allclose(
+                pmep.log_predictive(idata, model, {"visits": one})["visits"].values, np.log(p), rtol=1e-9
+            )
+
+
+def test_contexts_of_rows_are_data():
+    """Contexts by rows in any order of users, which may be set anew with the observations."""
+    past, _ = tables()
+    rows = np.stack([np.repeat([0, 1], N_PAST), np.concatenate(past.sequences)], axis=1)
+    order = np.argsort(np.tile(np.arange(N_PAST), 2), kind="stable")
+    curves = []
+    for table in (True, False):
+        with pm.Model(coords=past.coords) as model:
+            if table:
+                pmep.CollaborativeRNN("visits", hidden=3, observed=past)
+            else:
+                model.add_coords({"visits_context": HOURS})
+                data = pm.Data("rows", rows[order]), pm.Data("hours", np.concatenate(past.contexts)[order])
+                pmep.CollaborativeRNN("visits", hidden=3, observed=data[0], context=data[1])
+            with pytest.warns(pmep.ConvergenceWarning, match="raise epochs"):
+                idata = pmep.fit(epochs=3, progressbar=False)
+        curves.append(group(idata, "fit")["objective"].values)
+    np.testing.assert_array_equal(curves[0], curves[1])
+    pm.set_data({"hours": np.zeros(3, dtype=int)}, model=model)
+    with pytest.raises(pmep.InvalidDataError, match="has 480 events and 3 contexts, which go from 0 to 2"):
+        pmep.fit(model=model, progressbar=False)
+
+
+def test_bad_contexts(fitted):
+    model, idata = fitted
+    past, later = tables()
+    for call, error, message in [
+        (lambda: pmep.next_items(idata, model, user="bob"), ValueError, "users by user= and the next event's hour="),
+        (lambda: pmep.next_items(idata, model, user="bob", hour="dawn", n=1), ValueError, "hour= holds 'dawn'"),
+        (
+            lambda: pmep.next_items(idata, model, user="bob", hour=HOURS, n=1),
+            ValueError,
+            "hour= names 3 contexts; ask for one",
+        ),
+        (
+            lambda: pmep.log_predictive(idata, model, {"visits": later.sequences}),
+            pmep.InvalidDataError,
+            r"have contexts; continue them by from_events\(..., context=\)",
+        ),
+        (
+            lambda: pmep.log_predictive(idata, model, {"visits": {"bob": ([0], [3])}}),
+            pmep.InvalidDataError,
+            "has the context 3 at event 0 of all, but contexts go from 0 to 2",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+    with pm.Model(coords=past.coords):
+        with pytest.raises(pmep.InvalidDataError, match="other numbers of contexts than of items, of user 1"):
+            pmep.CollaborativeRNN("y", hidden=2, context=[past.contexts[0], [0]], observed=past)
+        with pytest.raises(pmep.InvalidDataError, match="have no labels; give the model coordinates of 'y_context'"):
+            pmep.CollaborativeRNN("y", hidden=2, context=pm.Data("c", [0]), observed=past.sequences)
