@@ -5,7 +5,7 @@ items, (k, I). Nats and Recall@20 come of these alone, alike for all methods.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,10 @@ __all__ = [
     "Task",
     "checkins",
     "entropies",
+    "in_context",
     "scored",
     "terciles",
     "user_mean",
-    "with_gaps",
 ]
 
 CORE = 10
@@ -50,11 +50,21 @@ class Task(NamedTuple):
     before, after : list of ndarray of int
         Items of each user.
     n_items : int
+    contexts : list of ndarray of int, optional
+        Contexts of the events of each user, before and after.
     """
 
     before: list[np.ndarray]
     after: list[np.ndarray]
     n_items: int
+    contexts: list[np.ndarray] | None = None
+
+    @property
+    def given(self) -> Any:
+        """What follows, as `pymc_ep.log_predictive` takes it."""
+        if self.contexts is None:
+            return self.after
+        return {user: (a, c[len(b) :]) for user, (b, a, c) in enumerate(zip(self.before, self.after, self.contexts))}
 
     @property
     def users(self) -> np.ndarray:
@@ -143,20 +153,15 @@ def validation_of(train: list[np.ndarray], n_items: int) -> Task:
     return Task([s[: len(s) - k] for s, k in zip(train, n)], [s[len(s) - k :] for s, k in zip(train, n)], n_items)
 
 
-def with_gaps(data: CheckIns, edges: list[str]) -> Task:
-    """Return the task of the test where a symbol of the time since the event before precedes each event.
-
-    Symbols are items beyond those of the data, one for each interval that the edges bound.
-    """
-    gaps = data.frame.groupby("user")["time"].diff().fillna(pd.Timedelta(0))
-    symbols = data.test.n_items + np.searchsorted(pd.to_timedelta(edges), gaps, side="right")
-    n, before, after = [len(items) for items in data.test.after], [], []
-    for k, rows in enumerate(data.frame.groupby("user").indices.values()):
-        items = np.append(data.test.before[k], data.test.after[k])
-        both = np.stack([symbols[rows], items], axis=1).ravel()
-        before.append(both[: len(both) - 2 * n[k]])
-        after.append(both[len(both) - 2 * n[k] :])
-    return Task(before, after, data.test.n_items + len(edges) + 1)
+def in_context(data: CheckIns, labels: np.ndarray) -> CheckIns:
+    """Return the tasks with contexts of their events, by labels of the rows of the frame."""
+    _, codes = np.unique(labels, return_inverse=True)
+    every = [codes[rows] for rows in data.frame.groupby("user").indices.values()]
+    tasks = []
+    for task in (data.validation, data.test):
+        n = [(len(b), len(b) + len(a)) for b, a in zip(task.before, task.after)]
+        tasks.append(task._replace(contexts=[own[:end] for own, (_, end) in zip(every, n)]))
+    return data._replace(validation=tasks[0], test=tasks[1])
 
 
 def scored(task: Task, log_p: Predictor) -> Scores:

@@ -43,8 +43,12 @@ class Trained(NamedTuple):
 
 def trained(task: Task, architecture: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
     """Train a network on the events before those of a task, from first weights or those of another training."""
-    with pm.Model() as model:
-        pmep.CollaborativeRNN("visits", n_items=task.n_items, observed=task.before, **architecture)
+    contexts = task.contexts
+    if contexts is not None:
+        contexts = [own[: len(b)] for own, b in zip(contexts, task.before)]
+        n = 1 + max(int(own.max(initial=0)) for own in task.contexts)
+    with pm.Model(coords={} if contexts is None else {"visits_context": range(n)}) as model:
+        pmep.CollaborativeRNN("visits", n_items=task.n_items, observed=task.before, context=contexts, **architecture)
         before = None if start is None else start.idata
         began = time.process_time()
         idata = pmep.fit(method="ml", dtype="float32", progressbar=False, start=before, **options)
@@ -57,6 +61,8 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
     weights = posterior.weights
     both = [np.append(b, a) for b, a in zip(task.before, task.after)]
     lengths, sequences = np.array(list(map(len, both))), Sequences.of_parts(both, task.n_items)
+    if task.contexts is not None:
+        sequences = sequences.in_context(np.concatenate(task.contexts))
     first = initial_states(len(both), weights, posterior.form.initial)
     states = np.empty((len(sequences.items), first.shape[1]), dtype=first.dtype)
     for begin in range(0, len(both), USERS):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import pymc_ep as pmep
 from docs.benchmarks import _sequence_baselines as baselines
@@ -29,10 +30,10 @@ from docs.benchmarks._sequence_data import (
     Predictor,
     checkins,
     entropies,
+    in_context,
     scored,
     terciles,
     user_mean,
-    with_gaps,
 )
 from docs.benchmarks._sequence_device import tables
 from docs.benchmarks._sequence_figures import draw_curves, draw_groups
@@ -80,8 +81,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "repeats=(5, 50, inf)": {"repeats": (5.0, 50.0, np.inf)},
 }
 """Other options of C-GRU, to be judged by the validation events."""
-GAPS = ["1h", "3h", "6h", "12h", "1D", "3D", "7D"]
-"""Bounds of the times between events that symbols stand for."""
+GAPS = pd.to_timedelta(["1h", "3h", "6h", "12h", "1D", "3D", "7D"])
+"""Bounds of the times between events that are told apart."""
+
+
+def gaps(users: pd.Series, times: pd.Series) -> np.ndarray:
+    """Return the interval of the time since the user's event before."""
+    return np.searchsorted(GAPS, times.groupby(users).diff().fillna(pd.Timedelta(0)), side="right")
+
+
+def hours(users: pd.Series, times: pd.Series) -> np.ndarray:
+    """Return the two hours of the day in New York, in standard time, and whether it is a weekend."""
+    local = times - pd.Timedelta(hours=5)
+    return 2 * (local.dt.hour // 2).to_numpy() + (local.dt.weekday >= 5).to_numpy()
+
+
+CONTEXTS: dict[str, Callable[[pd.Series, pd.Series], np.ndarray]] = {"gap": gaps, "hour": hours}
+"""What networks are told of the time of an event."""
 SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2, "learning_rate": 2e-3} | BUDGET
 """One setting, near that of its authors."""
 SIZES = (16, 32, 64)
@@ -165,15 +181,19 @@ def of_baseline(name: str, method: str) -> dict[str, Any]:
 
 
 def of_network(name: str, network: str, seed: int, *, jax: bool = False) -> dict[str, Any]:
-    """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
-    data = data_of(name)
+    """Return the row of a network, on a device by JAX."""
     on = {"device": device()} if jax else {}
     where = {"compile_kwargs": {"mode": "JAX"}} if jax else {}
-    found = fitted(data, NETWORKS[network], BUDGET | where | {"seed": seed})
+    return of_fit(data_of(name), NETWORKS[network], where | {"seed": seed}) | on
+
+
+def of_fit(data: CheckIns, change: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
+    found = fitted(data, change, BUDGET | options)
     predictor = predictor_of(data.test, found)
-    public = pmep.log_predictive(found.idata, found.model, {"visits": data.test.after})["visits"].values
+    public = pmep.log_predictive(found.idata, found.model, {"visits": data.test.given})["visits"].values
     np.testing.assert_allclose(scored(data.test, predictor).log_p, public, atol=1e-3)
-    return measured(data, predictor) | of_training(data, found) | on
+    return measured(data, predictor) | of_training(data, found)
 
 
 def device() -> str:
@@ -184,15 +204,10 @@ def device() -> str:
     return str(jax.devices()[0].device_kind)
 
 
-def of_gaps(name: str, seed: int) -> dict[str, Any]:
-    """Return the row of the paper's C-GRU where symbols of the time that has passed are items between the others."""
+def of_contexts(name: str, what: str, seed: int) -> dict[str, Any]:
+    """Return the row of C-GRU with repeats and a context of events."""
     data = data_of(name)
-    task = with_gaps(data, GAPS)
-    found = trained(task, {"hidden": HIDDEN} | PAPER, BUDGET | {"seed": seed})
-    scores, places = scored(task, predictor_of(task, found)), task.items < data.test.n_items
-    users = task.users[places]
-    nats, recall = -user_mean(users, scores.log_p[places]), user_mean(users, scores.recall[places])
-    return {"nats": nats, "recall": recall, "best_epoch": int(found.idata["fit"]["best_epoch"])}
+    return of_fit(in_context(data, CONTEXTS[what](data.frame["user"], data.frame["time"])), {}, {"seed": seed})
 
 
 def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
@@ -378,14 +393,15 @@ def times(store: Store, name: str) -> str:
     return markdown_table(head, rows)
 
 
-def gaps(store: Store, name: str, seeds: int) -> str:
-    """Return the sentence on symbols of time."""
-    rows = [store.rows.get(f"{name}: gaps, seed {seed}") for seed in range(seeds)]
-    found = [row for row in rows if row]
-    if not found:
-        return ""
-    values = f"{mean(found, 'nats'):.3f} nats a place and a Recall@{TOP} of {mean(found, 'recall'):.3f}"
-    return f"With symbols of the time since the event before, C-GRU has {values}, the mean of {len(found)} seeds.\n"
+def contexts(store: Store, name: str, seeds: int) -> str:
+    """Return the table of contexts."""
+    rows = []
+    for what, key in {"none": "C-GRU, repeats", **{what: f"context {what}" for what in CONTEXTS}}.items():
+        found = [store.rows.get(f"{name}: {key}, seed {seed}") for seed in range(seeds)]
+        if found := [row for row in found if row]:
+            figures = [f"{mean(found, which):.3f}" for which in ("validation_events", "nats", "recall")]
+            rows.append([what, f"{len(found)}", *figures])
+    return markdown_table(["context", "seeds", "validation, events", "nats, test", f"Recall@{TOP}"], rows)
 
 
 def choices(store: Store, name: str) -> str:
@@ -428,7 +444,8 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
     )
     parts += ["## Seconds\n", timed, times(store, first), "### On an accelerator\n", *tables()]
     parts += ["## A sampled softmax\n", sampled, samples(store, first)]
-    parts += ["## Time between events\n", gaps(store, first, seeds)]
+    told = "C-GRU with repeats where the network is told of each event, before its item, what is known of its time.\n"
+    parts += ["## Contexts\n", told, contexts(store, first, seeds)]
     parts += ["## Options\n", varied, choices(store, first), store.measured()]
     return write_page("sequences", parts)
 
@@ -470,7 +487,8 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
         for hidden in SIZES:
             yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)
         for seed in range(seeds):
-            yield f"{name}: gaps, seed {seed}", partial(of_gaps, name, seed)
+            for what in CONTEXTS:
+                yield f"{name}: context {what}, seed {seed}", partial(of_contexts, name, what, seed)
         for n in (*SAMPLES, None):
             yield f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n)
         for n in SAMPLES:
