@@ -11,7 +11,8 @@ from pymc.distributions.shape_utils import change_dist_size
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences
+from pymc_ep.datasets.events import SequenceTable
+from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences, relabelled
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 from pymc_ep.kernels import register_bodies
 from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, Window, initial_states, sequence_logp
@@ -136,8 +137,8 @@ class CollaborativeRNN(Discrete):
     user, item : str
         Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
-        Positions of the items of each user, in their order; what `pymc_ep.from_events` returned; or rows of user and
-        item. All are stored as such rows.
+        Positions of the items of each user, in their order; what `pymc_ep.from_events` returned, whose labels are found
+        in the coordinates of the model; or rows of user and item. All are stored as such rows.
 
     Raises
     ------
@@ -187,6 +188,8 @@ class CollaborativeRNN(Discrete):
         model = pm.modelcontext(None)
         _require_architecture(name, hidden, cell, initial)
         n_items = _agreed(model, name, "items", item, n_items)
+        if isinstance(observed, SequenceTable):
+            observed = relabelled(name, observed, model.coords)
         contexts, of_context = _contexts(model, name, observed, context)
         observed, users, found = _rows(name, observed, lengths, n_items)
         n_users = _agreed(model, name, "users", user, n_users, found)

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from pymc_ep.datasets.events import SequenceTable
 from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["packed_contexts", "packed_sequences", "require_items"]
+__all__ = ["packed_contexts", "packed_sequences", "relabelled", "require_items"]
 
 
 def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bool = False) -> np.ndarray:
@@ -45,6 +46,43 @@ def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bo
         require_items(name, items, n_items, f" of user {user}")
     users = np.repeat(np.arange(len(parts)), [len(items) for items in parts])
     return np.stack([users, np.concatenate(parts)], axis=1)
+
+
+def relabelled(name: str, table: SequenceTable, coords: Mapping[str, Any]) -> SequenceTable:
+    """Return a table of all users of some coordinates, by the positions of its labels in these.
+
+    Dims that the coordinates do not have stay as they are, and users without events have none.
+
+    Raises
+    ------
+    InvalidDataError
+        For a label that the coordinates do not have.
+    """
+    user, item, *of_context = table.coords
+    places = {dim: _places(name, dim, table.coords[dim], coords[dim]) for dim in table.coords if dim in coords}
+    sequences, contexts = table.sequences, table.contexts
+    if item in places:
+        sequences = [places[item][own] for own in sequences]
+    if contexts is not None and of_context[0] in places:
+        contexts = [places[of_context[0]][own] for own in contexts]
+    if user in places:
+        known, nothing = {place: k for k, place in enumerate(places[user].tolist())}, np.zeros(0, dtype=np.int64)
+        order = [known.get(place) for place in range(len(coords[user]))]
+        sequences = [nothing if k is None else sequences[k] for k in order]
+        contexts = None if contexts is None else [nothing if k is None else contexts[k] for k in order]
+    labels = {dim: np.asarray(coords.get(dim, own)) for dim, own in table.coords.items()}
+    return SequenceTable(sequences, labels, contexts, table.context)
+
+
+def _places(name: str, dim: str, own: np.ndarray, labels: Any) -> np.ndarray:
+    """Return the positions of a table's labels among others."""
+    known = {label: k for k, label in enumerate(np.asarray(labels).tolist())}
+    if unknown := [label for label in own.tolist() if label not in known]:
+        raise InvalidDataError(
+            f"{name!r} has events of {unknown[0]!r}, which is no label of {dim!r} in the model; leave them out, or "
+            f"give the model coordinates with it."
+        )
+    return np.array([known[label] for label in own.tolist()], dtype=np.int64)
 
 
 def packed_contexts(name: str, contexts: Any, observed: Any, n_contexts: int | None) -> np.ndarray:

@@ -96,6 +96,27 @@ def test_predictions_are_those_of_loops_in_all_ways_of_giving_contexts(fitted):
             )
 
 
+def test_labels_of_a_table_are_found_in_the_coordinates_of_the_model(fitted):
+    """A later table with fewer people, places and hours, and a model with more of them than its table."""
+    model, idata = fitted
+    few = LATER[(LATER["user"] == "bob") & (LATER["hour"] != "evening") & (LATER["item"] != "cafe")]
+    table = pmep.from_events(few, "user", "item", "time", context="hour")
+    found = pmep.log_predictive(idata, model, {"visits": table})
+    np.testing.assert_array_equal(found["visits_item"], few["item"])
+    pair = few["item"].map(PLACES.index).to_numpy(), few["hour"].map(HOURS.index).to_numpy()
+    expected = pmep.log_predictive(idata, model, {"visits": {"bob": pair}})
+    np.testing.assert_allclose(found["visits"], expected["visits"], rtol=1e-12)
+    gym = pmep.from_events(few.assign(item="gym"), "user", "item", "time", context="hour")
+    with pytest.raises(pmep.InvalidDataError, match="has events of 'gym', which is no label of 'item' in the model"):
+        pmep.log_predictive(idata, model, {"visits": gym})
+    more = {"user": ["bob"], "item": ["bar", *PLACES], "hour": ["dawn", *HOURS]}
+    with pm.Model(coords=more) as wider:
+        pmep.CollaborativeRNN("visits", hidden=2, observed=table)
+    rows = wider.rvs_to_values[wider["visits"]].eval()
+    assert [more["item"][int(k)] for k in rows[:, 1]] == few["item"].tolist()
+    assert wider["visits_bias"].shape.eval().tolist() == [4, 3, 2]
+
+
 def test_contexts_of_rows_are_data():
     """Contexts by rows in any order of users, which may be set anew with the observations."""
     past, _ = tables()

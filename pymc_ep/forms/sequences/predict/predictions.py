@@ -9,7 +9,8 @@ import pymc as pm
 import xarray as xr
 
 from pymc_ep.compat import Container
-from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences
+from pymc_ep.datasets.events import SequenceTable
+from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences, relabelled
 from pymc_ep.exceptions import InvalidDataError, UnsupportedModelError
 from pymc_ep.forms.sequences.form import SequencesForm
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
@@ -61,8 +62,9 @@ class SequencePredictions:
         posterior : SequencesPosterior
         data : mapping of str to sequences
             By the name of the observed variable: a list of arrays of items, one for each user, a mapping of some
-            users, by label or position, to theirs, or a table of `pymc_ep.from_events` of all users. Where events have
-            contexts, such a table with these, or a mapping to pairs of items and contexts.
+            users, by label or position, to theirs, or a table of `pymc_ep.from_events`, whose labels are found in
+            the coordinates of the model. Where events have contexts, such a table with these, or a mapping to pairs of
+            items and contexts.
 
         Raises
         ------
@@ -80,6 +82,11 @@ class SequencePredictions:
         user, item = SequencePredictions.dims(model, posterior)
         n_users, n_items = SequencePredictions.sizes(posterior)
         form, given = posterior.form, data[name]
+        if isinstance(given, SequenceTable):
+            sizes = {user: n_users, item: n_items} | dict(
+                [SequencePredictions.contexts(model, posterior) or (user, n_users)]
+            )
+            given = relabelled(name, given, {dim: row_labels(model, dim, n) for dim, n in sizes.items()})
         users, items = _continuations(model, name, given, user, n_users, n_items)
         before, order = form.sequences()
         contexts = form.contexts
