@@ -63,8 +63,8 @@ def from_events(
     Examples
     --------
     >>> frame = pd.DataFrame({"user": ["Bo", "Al", "Bo"], "item": ["gym", "bar", "bar"], "time": [9, 3, 4]})
-    >>> sequences, coords = from_events(frame, "user", "item", "time")
-    >>> [items.tolist() for items in sequences]
+    >>> table = from_events(frame, "user", "item", "time")
+    >>> [items.tolist() for items in table.sequences]
     [[0], [0, 1]]
     """
     if not isinstance(frame, pd.DataFrame):

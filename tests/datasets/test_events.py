@@ -13,7 +13,7 @@ def table(**columns):
 
 
 def test_events_are_sorted_by_time_and_ties_keep_their_order():
-    sequences, coords = pmep.from_events(table(), "user", "item", "time")
+    sequences, coords, *_ = pmep.from_events(table(), "user", "item", "time")
     assert [items.tolist() for items in sequences] == [[1], [0, 1, 2]]
     assert coords["user"].tolist() == ["Al", "Bo"] and coords["item"].tolist() == [5, 7, 9]
     dates = pd.to_datetime(["2020-01-04", "2020-01-01", "2020-01-03", "2020-01-04"])
@@ -22,7 +22,7 @@ def test_events_are_sorted_by_time_and_ties_keep_their_order():
 
 
 def test_without_times_rows_are_in_order():
-    sequences, _ = pmep.from_events(table(), "user", "item")
+    sequences = pmep.from_events(table(), "user", "item").sequences
     assert [items.tolist() for items in sequences] == [[1], [1, 0, 2]]
 
 
