@@ -155,7 +155,7 @@ class CollaborativeRNN(Discrete):
     Examples
     --------
     >>> with pm.Model(coords={"item": ["home", "work", "gym"]}) as model:
-    ...     CollaborativeRNN("visits", hidden=4, observed=[[0, 1, 0, 1], [0, 2, 2]])
+    ...     visits = CollaborativeRNN("visits", hidden=4, observed=[[0, 1, 0, 1], [0, 2, 2]])
     """
 
     rv_op = collaborative_rnn

@@ -185,6 +185,7 @@ class CompiledSequences(DrawFunctions):
         lines.append(
             f"observed         {form.sequences.name}: {len(sequences.items)} events of "
             f"{int((sequences.lengths > 0).sum())} users with {self.n_items} items"
+            f"{f' in {self.shapes[4][0]} contexts' if len(self.contexts) else ''}"
         )
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")

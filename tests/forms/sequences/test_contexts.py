@@ -51,6 +51,10 @@ def test_tables_have_contexts():
     assert [PLACES[k] for k in past.sequences[1]] == own["item"].tolist()
 
 
+def test_explain_counts_contexts(fitted):
+    assert "480 events of 2 users with 3 items in 3 contexts" in pmep.explain(fitted[0])
+
+
 def test_places_follow_from_hours(fitted):
     """By the hour an event costs little more than its entropy; without, it costs nearly that of three places."""
     model, idata = fitted
