@@ -11,285 +11,36 @@ foursquare-nyc-10core and brightkite-10core in PYMC_EP_DATA.
 
 import argparse
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-import pymc_ep as pmep
-from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._common import header, markdown_table, write_page
 from docs.benchmarks._images import Store
-from docs.benchmarks._sequence_data import (
-    TOP,
-    CheckIns,
-    Predictor,
-    checkins,
-    entropies,
-    in_context,
-    scored,
-    terciles,
-    user_mean,
-)
+from docs.benchmarks._sequence_data import TOP, terciles
 from docs.benchmarks._sequence_device import tables
 from docs.benchmarks._sequence_figures import draw_curves, draw_groups
-from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_torch, predictor_of, softmax_of, trained
+from docs.benchmarks._sequence_rows import (
+    CONTEXTS,
+    DATA,
+    MANY,
+    NETWORKS,
+    SAMPLES,
+    SIZES,
+    SPREAD,
+    VARIANTS,
+    data_of,
+    grids,
+    grouping,
+    work,
+)
 
 NAME = "docs/benchmarks/sequences.py"
-DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
-HIDDEN, SPREAD = 32, 0.3
-"""Units of all networks, and the standard deviation of users' matrices of the hierarchical one."""
-ARCHITECTURE = ("pooled", "cell", "spread", "repeats")
-"""What is said to the network; all else is said to `pymc_ep.fit`."""
-BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
-"""Of all networks; the other options are the defaults."""
-PAPER: dict[str, Any] = {"repeats": False}
-NETWORKS: dict[str, dict[str, Any]] = {
-    "C-GRU, repeats": {},
-    "hierarchical C-GRU, repeats": {"spread": SPREAD},
-    "pooled GRU, repeats": {"pooled": True, "patience": 8},
-    "C-tanh, repeats": {"cell": "tanh"},
-    "C-GRU": PAPER,
-    "hierarchical C-GRU": PAPER | {"spread": SPREAD},
-    "pooled GRU": PAPER | {"pooled": True, "patience": 8},
-    "C-tanh": PAPER | {"cell": "tanh"},
-}
-"""Architectures, and options that differ from the defaults. The loss of a pooled network rises before it falls."""
-LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
-"""A training goes on with the validation events."""
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ridge=0.1": {"ridge": 0.1},
-    "ridge=1": {"ridge": 1.0},
-    "ridge=3": {"ridge": 3.0},
-    "learning_rate=0.003": {"learning_rate": 0.003},
-    "learning_rate=0.02": {"learning_rate": 0.02},
-    "users_per_batch=16": {"users_per_batch": 16},
-    "users_per_batch=64": {"users_per_batch": 64},
-    "batch=32": {"batch": 32},
-    "batch=64": {"batch": 64},
-    "patience=6": {"patience": 6},
-    "dropout=0.2": {"dropout": 0.2},
-    "spread=0.1": {"spread": 0.1},
-    "spread=1": {"spread": 1.0},
-    "repeats=(5,)": {"repeats": (5.0,)},
-    "repeats=(inf,)": {"repeats": (np.inf,)},
-    "repeats=(20, inf)": {"repeats": (20.0, np.inf)},
-    "repeats=(5, 50, inf)": {"repeats": (5.0, 50.0, np.inf)},
-}
-"""Other options of C-GRU, to be judged by the validation events."""
-GAPS = pd.to_timedelta(["1h", "3h", "6h", "12h", "1D", "3D", "7D"])
-"""Bounds of the times between events that are told apart."""
-
-
-def gaps(users: pd.Series, times: pd.Series) -> np.ndarray:
-    """Return the interval of the time since the user's event before."""
-    return np.searchsorted(GAPS, times.groupby(users).diff().fillna(pd.Timedelta(0)), side="right")
-
-
-def hours(users: pd.Series, times: pd.Series) -> np.ndarray:
-    """Return the two hours of the day in New York, in standard time, and whether it is a weekend."""
-    local = times - pd.Timedelta(hours=5)
-    return 2 * (local.dt.hour // 2).to_numpy() + (local.dt.weekday >= 5).to_numpy()
-
-
-CONTEXTS: dict[str, Callable[[pd.Series, pd.Series], np.ndarray]] = {"gap": gaps, "hour": hours}
-"""What networks are told of the time of an event."""
-SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2, "learning_rate": 2e-3} | BUDGET
-"""One setting, near that of its authors."""
-SIZES = (16, 32, 64)
-"""Units of the networks that are timed."""
-TIMED = {"users_per_batch": 32, "batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
-SAMPLES, MANY = (64, 256, 1024), 100_000
-"""Items of a sampled softmax, and of a set of which most are never chosen."""
-POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
-"""Constants that are added to counts."""
 GROUPS = {"groups": 2, "lengths": 0}
 WORDS = {"groups": "entropy", "lengths": "events"}
 """Keys of groups in rows, digits of their bounds, and words for these."""
-
-
-@cache
-def data_of(name: str) -> CheckIns:
-    """Return a data set."""
-    return checkins(name)
-
-
-def measured(data: CheckIns, predictor: Predictor) -> dict[str, Any]:
-    """Return the figures of the test events, over all users and in groups of them by entropy and by length."""
-    task, found = data.test, scored(data.test, predictor)
-    users = task.users
-    row: dict[str, Any] = {"nats": -user_mean(users, found.log_p), "recall": user_mean(users, found.recall)}
-    for what, values in grouping(data).items():
-        groups = terciles(values)
-        kept = [groups[users] == group for group in range(3)]
-        row[what] = [-user_mean(users[own], found.log_p[own]) for own in kept]
-    return row
-
-
-def grouping(data: CheckIns) -> dict[str, np.ndarray]:
-    """Return what users are grouped by: the entropy of their training events, and the number of these."""
-    before = data.test.before
-    return {"groups": entropies(before), "lengths": np.array(list(map(len, before)), dtype=float)}
-
-
-def grids(data: CheckIns) -> dict[str, tuple[Callable[..., Predictor], Iterable[dict[str, Any]]]]:
-    """Return the baselines with settings to choose from, some of which the validation events learn."""
-    return {
-        "uniform": (baselines.uniform, [{}]),
-        "1-gram": (baselines.unigram, [{"epsilon": e} for e in POWERS]),
-        "2-gram": (baselines.bigram, [{"epsilon": e} for e in POWERS]),
-        "1-gram of the user": (
-            baselines.own_unigram,
-            [{"epsilon": 1.0, "weight": w} for w in (1.0, 3.0, 10.0, 30.0, 100.0)],
-        ),
-        "HMM": (
-            partial(baselines.hidden_markov, iterations=30),
-            [{"n_states": k, "epsilon": e} for k in (16, 64) for e in (1e-3, 1e-2)],
-        ),
-        "counts, mixed": (baselines.mixed_counts, mixture_settings(data)),
-        "MF": (baselines.factors, factor_settings(data)),
-    }
-
-
-def factor_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
-    """Yield settings of the matrix factorisation, each with its best slope."""
-    for penalty in (0.003, 0.01, 0.03):
-        for weight in (0.0, 0.001, 0.003, 0.01):
-            one = {"n_factors": HIDDEN, "penalty": penalty, "weight": weight}
-            yield one | {
-                "slope": baselines.best_slope(data.validation, baselines.factor_scores(data.validation, **one))
-            }
-
-
-def mixture_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
-    """Yield settings of the mixture of counts, each with its best weights."""
-    for epsilon in (1e-3, 1e-2, 1e-1):
-        yield {"epsilon": epsilon, "weights": baselines.best_weights(data.validation, epsilon)}
-
-
-def of_baseline(name: str, method: str) -> dict[str, Any]:
-    """Return the row of a baseline, whose settings the validation events choose."""
-    data, began = data_of(name), time.process_time()
-    function, settings = grids(data)[method]
-    best, validation = baselines.chosen(data.validation, function, settings)
-    row = measured(data, function(data.test, **best))
-    return row | {"settings": best, "validation": validation, "seconds": time.process_time() - began}
-
-
-def of_network(name: str, network: str, seed: int, *, jax: bool = False) -> dict[str, Any]:
-    """Return the row of a network, on a device by JAX."""
-    on = {"device": device()} if jax else {}
-    where = {"compile_kwargs": {"mode": "JAX"}} if jax else {}
-    return of_fit(data_of(name), NETWORKS[network], where | {"seed": seed}) | on
-
-
-def of_fit(data: CheckIns, change: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
-    found = fitted(data, change, BUDGET | options)
-    predictor = predictor_of(data.test, found)
-    public = pmep.log_predictive(found.idata, found.model, {"visits": data.test.given})["visits"].values
-    np.testing.assert_allclose(scored(data.test, predictor).log_p, public, atol=1e-3)
-    return measured(data, predictor) | of_training(data, found)
-
-
-def device() -> str:
-    """Return the name of the device that JAX runs on, with products in full single precision."""
-    import jax
-
-    jax.config.update("jax_default_matmul_precision", "float32")
-    return str(jax.devices()[0].device_kind)
-
-
-def of_contexts(name: str, what: str, seed: int) -> dict[str, Any]:
-    """Return the row of C-GRU with repeats and a context of events."""
-    data = data_of(name)
-    return of_fit(in_context(data, CONTEXTS[what](data.frame["user"], data.frame["time"])), {}, {"seed": seed})
-
-
-def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
-    """Return the row of a network that learns from the validation events too, once training has ended by them."""
-    data = data_of(name)
-    first = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
-    found = fitted(data, NETWORKS[network], LATER | {"seed": seed}, first)
-    row = measured(data, predictor_of(data.test, found))
-    return row | {"best_epoch": int(first.idata["fit"]["best_epoch"]), "seconds": first.seconds + found.seconds}
-
-
-def of_variant(name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """Return nats of the validation events under other options; the test is left alone."""
-    data = data_of(name)
-    return of_training(data, fitted(data, change, BUDGET | {"seed": 0}))
-
-
-def fitted(data: CheckIns, change: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
-    """Train a network of an architecture and options that differ from the defaults."""
-    architecture = {key: value for key, value in change.items() if key in ARCHITECTURE}
-    others = {key: value for key, value in change.items() if key not in ARCHITECTURE}
-    return trained(data.test, {"hidden": HIDDEN} | architecture, options | others, start)
-
-
-def of_training(data: CheckIns, found: Trained) -> dict[str, Any]:
-    """Return what a training says of itself, and the validation events: their mean, and that over users of means."""
-    fit = found.idata["fit"]
-    return {
-        "validation": baselines.nats(data.validation, predictor_of(data.validation, found)),
-        "validation_events": float(fit["objective"].min()),
-        "training": float(fit["training_nats"][int(fit["best_epoch"]) - 1]),
-        "curves": [fit[which].values.round(4).tolist() for which in ("training_nats", "objective")],
-        "best_epoch": int(fit["best_epoch"]),
-        "epochs": int(fit["objective"].size),
-        "seconds": found.seconds,
-    }
-
-
-def of_sasrec(name: str, python: str, seed: int) -> dict[str, Any]:
-    """Return the row of SASRec."""
-    data = data_of(name)
-    tail = np.array(list(map(len, data.validation.after)))
-    found = in_torch(python, data.test, tail, SASREC, seed)
-    return measured(data, softmax_of(found["states"], found["outputs"], found["bias"])) | {
-        "validation_events": float(found["trace"].min()),
-        "best_epoch": 1 + int(found["trace"].argmin()),
-        "epochs": len(found["trace"]),
-        "seconds": float(found["seconds"]),
-        "torch": str(found["version"]),
-    }
-
-
-def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
-    """Return processor seconds of an epoch here and in PyTorch, from the same weights in the same order of users."""
-    task, n = data_of(name).test, int(TIMED["epochs"])
-    options = TIMED | {"held_out": 0, "seed": 0}
-    one, all_of_them = (trained(task, PAPER | {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
-    nats = all_of_them.idata["fit"]["training_nats"].values.tolist()
-    row: dict[str, Any] = {"here": (all_of_them.seconds - one.seconds) / (n - 1), "nats": nats}
-    row["events"] = int(sum(map(len, task.before)))
-    if python:
-        tail = np.zeros(len(task.before), dtype=np.int64)
-        peer = in_torch(python, task, tail, TIMED | {"kind": "GRU", "hidden": hidden}, 0)
-        row |= {"torch": float(peer["seconds"][1:].mean()), "torch_nats": peer["nats"].tolist()}
-        row["version"] = str(peer["version"])
-    return row
-
-
-def of_sampled(name: str, n: int) -> dict[str, Any]:
-    """Return nats of the validation events where windows sample items, and the bias of the loss of training."""
-    data = data_of(name)
-    whole = fitted(data, {}, BUDGET | {"seed": 0})
-    found = fitted(data, {}, BUDGET | {"seed": 0, "sampled": n})
-    return of_training(data, found) | {"bias": bias_of_sampling(data.test, whole, n)}
-
-
-def of_many_items(name: str, n_items: int, sampled: int | None) -> dict[str, Any]:
-    """Return processor seconds of an epoch where there are items that nobody chose."""
-    task = data_of(name).test._replace(n_items=n_items)
-    options = {"held_out": 0, "seed": 0, "sampled": sampled}
-    one, two = (trained(task, {"hidden": HIDDEN}, options | {"epochs": k}).seconds for k in (1, 2))
-    return {"seconds": two - one}
 
 
 def samples(store: Store, name: str) -> str:
@@ -471,30 +222,6 @@ def main() -> None:
                 if re.search(options.only, key):
                     store.get(key, measure)
     print(page(store, DATA, options.seeds))
-
-
-def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the key and the measurement of each row of a data set."""
-    for method in grids(data_of(name)):
-        yield f"{name}: {method}", partial(of_baseline, name, method)
-    for seed in range(seeds):
-        for network in NETWORKS:
-            yield f"{name}: {network}, seed {seed}", partial(of_network, name, network, seed, jax=jax)
-        yield f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed)
-        if python:
-            yield f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed)
-    if name == "foursquare-nyc":
-        for hidden in SIZES:
-            yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)
-        for seed in range(seeds):
-            for what in CONTEXTS:
-                yield f"{name}: context {what}, seed {seed}", partial(of_contexts, name, what, seed)
-        for n in (*SAMPLES, None):
-            yield f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n)
-        for n in SAMPLES:
-            yield f"{name}: sampled={n}", partial(of_sampled, name, n)
-        for change, settings in VARIANTS.items():
-            yield f"{name}: {change}", partial(of_variant, name, settings)
 
 
 if __name__ == "__main__":
