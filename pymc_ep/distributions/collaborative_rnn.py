@@ -91,17 +91,18 @@ class CollaborativeRNN(Discrete):
     r"""Sequences of items by users: each item is predicted from those of its user before it [1]_.
 
     .. math:: P(y_{t+1} = i \mid y_1, \dots, y_t) \propto \exp(v_i^\top h_t), \qquad
-              h_t = \tanh(W_{y_t} + R_u h_{t-1})
+              h_t = \tanh(W_{y_t} + a_{x_{t+1}} + R_u h_{t-1})
 
-    or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + R_u (r_t h_{t-1}))` with gates
-    :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates are those of user u; rows of
-    W, the inputs, and v, the outputs, are shared by all users. States begin with :math:`h_0`, all entries of which are
-    `initial`, so that a user's first item is predicted alike for all users.
+    or, with ``cell="gru"``, :math:`h_t = (1 - w_t) h_{t-1} + w_t \tanh(W_{y_t} + a_{x_{t+1}} + R_u (r_t h_{t-1}))` with
+    gates :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates are those of user u;
+    rows of W, the inputs, of v, the outputs, and of a, biases of the context x of the event to predict, are shared by
+    all users. States begin with :math:`h_0`, all entries of which are `initial`, so that a user's first item is
+    predicted alike for all users. The paper has neither biases nor what follows.
 
-    With `repeats`, which the paper does not have, the item may also be one of the user's own past: beside the I items
-    the softmax chooses memories, with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often
-    as it occurred there (as in the pointers of [2]_). In a memory of half-life H an event counts half as much after H
-    others. An empty memory yields all items alike.
+    With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
+    with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often as it occurred there (as in
+    the pointers of [2]_). In a memory of half-life H an event counts half as much after H others. An empty memory
+    yields all items alike.
 
     Parameters
     ----------
@@ -115,17 +116,17 @@ class CollaborativeRNN(Discrete):
         Whether all users share the matrices R.
     repeats : bool or sequence of float
         Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
-        and infinity; False, or none, for the network of the paper.
+        and infinity, False for no memories.
     context : list of array_like of int, or pymc.Data, (N,), optional
-        Something of each event that is known before its item, such as the hour: positions of labels, as many for each
-        user as there are items, or one for each row. By default that of the table that is observed, if it has one.
-        Labels are coordinates of the table's dim of the context, or of ``<name>_context``.
+        What is known of each event before its item, such as the hour: positions of labels, as many for each user as it
+        has events, or one for each row of data. By default that of the table that is observed, if it has one. Labels
+        are coordinates of the table's dim of the context, or of ``<name>_context``.
     recurrent, inputs, outputs, memory, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
-        and b, (memories, D + 1); of what is added to W, (contexts, gates, D), where there is one context if none are
-        given: a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model.
-        Variables are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and
-        ``<name>_bias``. Gates are in the order candidate, update, reset.
+        and b, (memories, D + 1); of a, (contexts, gates, D), with one context if none are given: a distribution such as
+        ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are named
+        ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and ``<name>_bias``. Gates are in
+        the order candidate, update, reset.
     spread : float, optional
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
     initial : float
@@ -190,11 +191,11 @@ class CollaborativeRNN(Discrete):
         n_items = _agreed(model, name, "items", item, n_items)
         if isinstance(observed, SequenceTable):
             observed = relabelled(name, observed, model.coords)
-        contexts, of_context = _contexts(model, name, observed, context)
-        observed, users, found = _rows(name, observed, lengths, n_items)
+        observed, users, found, table = (*_rows(name, observed, lengths, n_items), observed)
         n_users = _agreed(model, name, "users", user, n_users, found)
         if users is None:
             users = np.arange(n_users)
+        contexts, of_context = _contexts(model, name, table, context, users)
         gates, half_lives = CELLS[cell], _half_lives(name, repeats)
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
@@ -309,8 +310,8 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _contexts(model: pm.Model, name: str, observed: Any, context: Any) -> tuple[Any, str]:
-    """Return the contexts of events, (N,) or none, and their dim, whose coordinates the model has."""
+def _contexts(model: pm.Model, name: str, observed: Any, context: Any, users: Any) -> tuple[Any, str]:
+    """Return the contexts of the events of users, (N,) or none, and their dim, whose coordinates the model has."""
     dim = getattr(observed, "context", None) or f"{name}_context"
     given = getattr(observed, "contexts", None) if context is None else context
     if isinstance(given, Variable):
@@ -319,8 +320,12 @@ def _contexts(model: pm.Model, name: str, observed: Any, context: Any) -> tuple[
         return given, dim
     n = len(model.coords[dim]) if dim in model.coords else None
     contexts = np.zeros(0, dtype=np.int64)
+    if given is not None and isinstance(users, Variable):
+        raise InvalidDataError(
+            f"{name!r} observes rows that are data; give context= as data of as many rows, pm.Data, too."
+        )
     if given is not None:
-        contexts = packed_contexts(name, given, observed, n)
+        contexts = packed_contexts(name, given, np.bincount(users).tolist(), n)
     if n is None:
         model.add_coords({dim: range(int(contexts.max(initial=0)) + 1)})
     return contexts, dim

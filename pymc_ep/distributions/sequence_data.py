@@ -1,6 +1,6 @@
 """Observed sequences of items as they are stored: rows of user and item, (N, 2), those of a user in their order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,32 +85,31 @@ def _places(name: str, dim: str, own: np.ndarray, labels: Any) -> np.ndarray:
     return np.array([known[label] for label in own.tolist()], dtype=np.int64)
 
 
-def packed_contexts(name: str, contexts: Any, observed: Any, n_contexts: int | None) -> np.ndarray:
-    """Return the contexts of all events, (N,), of arrays for each user, as many as it has items.
+def packed_contexts(name: str, contexts: Any, lengths: Sequence[int], n_contexts: int | None) -> np.ndarray:
+    """Return the contexts of all events, (N,), of arrays for each user, as many as it has events.
 
     Raises
     ------
     InvalidDataError
         For other lengths than those of the sequences, and numbers that are not whole or out of range.
     """
-    sequences = getattr(observed, "sequences", observed)
     parts = [_whole(f"{name} context", user, one) for user, one in enumerate(contexts)]
-    lengths = [len(one) for one in parts], [len(one) for one in sequences]
-    if lengths[0] != lengths[1]:
-        different = [user for user, (n, m) in enumerate(zip(*lengths)) if n != m]
-        where = f"user {different[0]}" if different else f"{len(lengths[0])} users for {len(lengths[1])}"
+    found = [len(one) for one in parts]
+    if found != list(lengths):
+        different = [user for user, (n, m) in enumerate(zip(found, lengths)) if n != m]
+        where = f"user {different[0]}" if different else f"{len(found)} users for {len(lengths)}"
         raise InvalidDataError(
-            f"{name!r} has other numbers of contexts than of items, of {where}; give each event one."
+            f"{name!r} has other numbers of contexts than of events, of {where}; give each event one."
         )
-    found = np.concatenate(parts)
-    bad = (found < 0) | (found >= (np.inf if n_contexts is None else n_contexts))
+    packed = np.concatenate(parts)
+    bad = (packed < 0) | (packed >= (np.inf if n_contexts is None else n_contexts))
     if bad.any():
         k = int(np.argmax(bad))
         raise InvalidDataError(
-            f"{name!r} has the context {found[k]} at event {k} of all, but contexts go from 0"
+            f"{name!r} has the context {packed[k]} at event {k} of all, but contexts go from 0"
             f"{'' if n_contexts is None else f' to {n_contexts - 1}, as their coordinates say'}; correct it."
         )
-    return found
+    return packed
 
 
 def require_items(name: str, items: np.ndarray, n_items: int | None, where: str = "") -> None:

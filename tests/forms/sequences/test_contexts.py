@@ -169,7 +169,30 @@ def test_bad_contexts(fitted):
         with pytest.raises(error, match=message):
             call()
     with pm.Model(coords=past.coords):
-        with pytest.raises(pmep.InvalidDataError, match="other numbers of contexts than of items, of user 1"):
+        with pytest.raises(pmep.InvalidDataError, match="other numbers of contexts than of events, of user 1"):
             pmep.CollaborativeRNN("y", hidden=2, context=[past.contexts[0], [0]], observed=past)
         with pytest.raises(pmep.InvalidDataError, match="have no labels; give the model coordinates of 'y_context'"):
             pmep.CollaborativeRNN("y", hidden=2, context=pm.Data("c", [0]), observed=past.sequences)
+        with pytest.raises(pmep.InvalidDataError, match="rows that are data; give context= as data"):
+            pmep.CollaborativeRNN("y", hidden=2, context=[[0]], observed=pm.Data("rows", [[0, 0]]))
+
+
+def test_draws_in_contexts():
+    """An hour decides on the place, by large biases, whatever came before."""
+    with pm.Model(coords={"item": PLACES}) as model:
+        bias = np.array([[[9.0, 0.0]], [[-9.0, 0.0]]])
+        pmep.CollaborativeRNN(
+            "y",
+            hidden=2,
+            cell="tanh",
+            repeats=False,
+            lengths=[3, 4],
+            context=[[0, 1, 0], [0, 0, 1, 1]],
+            recurrent=pm.Normal("R", 0, 1e-9, shape=(2, 1, 2, 2)),
+            inputs=pm.Normal("W", 0, 1e-9, shape=(3, 1, 2)),
+            outputs=pm.Normal("V", [[99.0, 0], [-99.0, 0], [0, 0]], 1e-9, shape=(3, 2)),
+            bias=pm.Normal("b", bias, 1e-9, shape=(2, 1, 2)),
+        )
+    for mode in (None, "FAST_COMPILE"):
+        drawn = pm.draw(model["y"], random_seed=1, mode=mode)
+        assert drawn[[1, 2, 4, 5, 6], 1].tolist() == [1, 0, 0, 1, 1]

@@ -162,12 +162,15 @@ def _continuations(
 
 def _their_contexts(name: str, given: Any, n_contexts: int) -> np.ndarray:
     """Return the contexts of the events that follow, (n,)."""
-    contexts, sequences = getattr(given, "contexts", None), getattr(given, "sequences", None)
-    if isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
-        sequences, contexts = ([one[k] for one in given.values()] for k in (0, 1))
-    if contexts is None:
+    pairs = None
+    if isinstance(given, SequenceTable) and given.contexts is not None:
+        pairs = list(zip(given.sequences, given.contexts))
+    elif isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
+        pairs = list(given.values())
+    if pairs is None:
         raise InvalidDataError(
             f"Events of {name!r} have contexts; continue them by from_events(..., context=), or by a mapping of users "
             f"to pairs of items and contexts."
         )
-    return packed_contexts(name, contexts, sequences, n_contexts)
+    items, contexts = zip(*pairs)
+    return packed_contexts(name, contexts, list(map(len, items)), n_contexts)
