@@ -24,7 +24,7 @@ from pymc_ep.kernels.recurrent import (
     window_gradient,
     window_of,
 )
-from pymc_ep.kernels.recurrent.memory import recalled
+from pymc_ep.kernels.recurrent.memory import event_log_shares, last_log_shares, recalled
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
 HALF_LIVES, N_CONTEXTS = (1.5, np.inf), 3
@@ -356,3 +356,17 @@ def test_recalled_events_have_the_shares_of_their_memory():
         ages = recalled(uniform, np.full(n, 6), half_life)
         counted = 0.5 ** (np.arange(6) / half_life)
         np.testing.assert_allclose(np.bincount(ages, minlength=7)[1:] / n, counted / counted.sum(), atol=2e-5)
+
+
+@pytest.mark.parametrize("half_life", [1e-9, 0.3, 40.0, 1e12, np.inf])
+def test_memories_of_all_half_lives(half_life):
+    """From the last event alone to all alike, over sequences in which the smallest weights vanish."""
+    items = np.random.default_rng(0).integers(0, 3, 2000)
+    found = np.exp(event_log_shares(items, np.array([0, 2000]), 3, [half_life])[:, 0])
+    assert found[0] == pytest.approx(1 / 3)
+    for t in (1, 2, 50, 1999):
+        counted = 0.5 ** (np.arange(t)[::-1] / half_life)
+        np.testing.assert_allclose(found[t], counted[items[:t] == items[t]].sum() / counted.sum(), rtol=1e-9)
+    last = np.exp(last_log_shares([items[:50], items[:0]], 3, [half_life])[:, 0])
+    np.testing.assert_allclose(last[0, items[50]], found[50], rtol=1e-9)
+    np.testing.assert_allclose(last.sum(axis=1), 1.0)

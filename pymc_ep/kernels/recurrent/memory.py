@@ -2,9 +2,10 @@
 
 In a memory of half-life H an event counts half as much after H others, so that the share of an item i before event t is
 
-    s(i) = sum_{s < t} [y_s = i] 2^{-(t - s) / H} / sum_{s < t} 2^{-(t - s) / H},
+    s(i) = sum_{s < t} [y_s = i] 2^{-(t - 1 - s) / H} / sum_{s < t} 2^{-(t - 1 - s) / H},
 
-that of the user's events before where H is infinite. Before the first event all items have the same share.
+that of the user's events before where H is infinite. The last event counts one, so that no sum vanishes. Before the
+first event all items have the same share.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ def event_log_shares(
         held = np.zeros(len(items))
         for here in parts[1:]:
             own, last = order[here], order[here - 1]
-            held[own] = (held[last] + 1.0) * 2.0 ** (-(times[own] - times[last]) / half_life)
+            others = times[own] - times[last] - 1
+            held[own] = held[last] * 2.0 ** (-(others + 1) / half_life) + 2.0 ** (-others / half_life)
         with np.errstate(divide="ignore", invalid="ignore"):
             found[:, k] = np.log(held / _total(times, half_life))
     found[times == 0] = -np.log(n_items)
@@ -64,7 +66,7 @@ def last_log_shares(parts: Sequence[np.ndarray], n_items: int, half_lives: Seque
     found = np.full((len(parts), len(half_lives), n_items), -np.log(n_items))
     for own, items in zip(found, parts):
         for log_shares, half_life in zip(own, half_lives if len(items) else ()):
-            held = np.bincount(items, 2.0 ** (-np.arange(len(items), 0, -1) / half_life), n_items)
+            held = np.bincount(items, 2.0 ** (-np.arange(len(items))[::-1] / half_life), n_items)
             with np.errstate(divide="ignore"):
                 log_shares[:] = np.log(held / _total(len(items), half_life))
     return found
@@ -84,4 +86,4 @@ def _total(times: np.ndarray | int, half_life: float) -> np.ndarray:
     if np.isinf(half_life):
         return np.asarray(times, dtype=float)
     rate = -np.log(2.0) / half_life
-    return np.exp(rate) * np.expm1(times * rate) / np.expm1(rate)
+    return np.expm1(times * rate) / np.expm1(rate)

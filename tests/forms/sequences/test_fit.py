@@ -209,6 +209,8 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         np.testing.assert_allclose(after[name].sel(same), before[name].sel(same), atol=1e-10)
     with pytest.raises(ValueError, match=r"'visits_recurrent', and the network needs .*give cell=, hidden="):
         fitted(model_of(cell="tanh"), start=idata)
+    with pytest.raises(ValueError, match=r"as 'memory', and the network needs .*pooled= and repeats= of that fit"):
+        fitted(model_of(repeats=False), start=idata)
 
 
 def test_users_and_items_that_were_hardly_met():

@@ -160,7 +160,8 @@ def _from_start(
             name = what if one is None else one.name
             raise ValueError(
                 f"start= holds {'nothing' if held is None else f'an array of shape {held.shape}'} as {name!r}, and the "
-                f"network needs {table.shape}; give cell=, hidden= and pooled= of that fit, or fit without start=. "
+                f"network needs {table.shape}; give cell=, hidden=, pooled= and repeats= of that fit, or fit without "
+                f"start=. "
                 f"Users and items may be others where both models have coordinates of them."
             )
         found[what] = held.astype(settings["dtype"])
