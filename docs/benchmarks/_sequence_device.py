@@ -100,7 +100,7 @@ def in_jax(task: Task, network: Network, *, precision: str | None = None, block:
     from pymc_ep.kernels.recurrent import jax as kernel
 
     jax.config.update("jax_default_matmul_precision", precision)
-    architecture = {"hidden": network.hidden, "pooled": network.pooled, "repeats": False}
+    architecture = {"hidden": network.hidden, "pooled": network.pooled, "repeats": False, "bias": False}
     options = TIMED | JAX | {"held_out": 0, "seed": 0, "users_per_batch": network.users}
     with patch.object(kernel, "DEVICE_BLOCK", block or kernel.DEVICE_BLOCK), epoch_ends() as ends:
         jax.clear_caches()

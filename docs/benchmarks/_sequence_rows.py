@@ -40,11 +40,11 @@ __all__ = [
 DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
 HIDDEN, SPREAD = 32, 0.3
 """Units of all networks, and the standard deviation of users' matrices of the hierarchical one."""
-ARCHITECTURE = ("pooled", "cell", "spread", "repeats")
+ARCHITECTURE = ("pooled", "cell", "spread", "repeats", "bias")
 """What is said to the network; all else is said to `pymc_ep.fit`."""
 BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
 """Of all networks; the other options are the defaults."""
-PAPER: dict[str, Any] = {"repeats": False}
+PAPER: dict[str, Any] = {"repeats": False, "bias": False}
 NETWORKS: dict[str, dict[str, Any]] = {
     "C-GRU, repeats": {},
     "hierarchical C-GRU, repeats": {"spread": SPREAD},

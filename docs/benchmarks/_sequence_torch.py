@@ -153,8 +153,7 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
     draw = lambda *shape: torch.from_numpy((D**-0.5 * rng.standard_normal(shape)).astype(np.float32)).to(device)  # noqa: E731
     recurrent = draw(1 if pooled else len(sequences), 3, D, D)
     inputs, outputs = draw(n_items, 3, D), draw(n_items, D)
-    bias = torch.zeros(1, 3, D, device=device)
-    tables = [recurrent, inputs, outputs, bias]
+    tables = [recurrent, inputs, outputs]
     moments = [(torch.zeros_like(t), torch.zeros(len(t), device=device)) for t in tables]
     lengths = np.array(list(map(len, sequences)))
     of_items = torch.from_numpy(np.maximum(1, np.bincount(np.concatenate(sequences), minlength=n_items))).to(device)
@@ -176,18 +175,17 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
                 items = torch.from_numpy(items).to(device)
                 rows, local = torch.unique(items, return_inverse=True)
                 n, m = len(active), len(items)
-                leaves = [own[:n].clone(), inputs[rows], outputs.clone(), bias.clone()]
+                leaves = [own[:n].clone(), inputs[rows], outputs.clone()]
                 for leaf in leaves:
                     leaf.requires_grad_()
-                states, last = gru_states(leaves[0], leaves[1] + leaves[3], local, counts, h[:n])
+                states, last = gru_states(leaves[0], leaves[1], local, counts, h[:n])
                 loss = functional.cross_entropy(states @ leaves[2].T, items, reduction="sum")
                 loss.backward()
                 h = torch.cat([last.detach(), h[n:]])
                 total += float(loss.detach())
                 of_all = torch.tensor([m / lengths.sum()], device=device)
                 of_users = torch.tensor([len(p) for p in parts]) / torch.from_numpy(lengths[active])
-                of_own = of_all if pooled else of_users.to(device)
-                shares = [of_own, torch.bincount(local) / of_items[rows], of_all, of_all]
+                shares = [of_all if pooled else of_users.to(device), torch.bincount(local) / of_items[rows], of_all]
                 with torch.no_grad():
                     gradients = [
                         (leaf.grad + settings["ridge"] * share.view(-1, *[1] * (leaf.dim() - 1)) * leaf) / m
@@ -195,7 +193,7 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
                     ]
                     norm = float(torch.sqrt(sum((g * g).sum() for g in gradients)))
                     shrink = min(1.0, settings["clip"] / norm)
-                    places = [slice(n), rows, slice(None), slice(None)]
+                    places = [slice(n), rows, slice(None)]
                     for table, gradient, moment, here in zip(
                         [own, *tables[1:]], gradients, [own_moments, *moments[1:]], places
                     ):

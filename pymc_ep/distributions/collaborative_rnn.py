@@ -97,7 +97,7 @@ class CollaborativeRNN(Discrete):
     gates :math:`w_t, r_t` that are logistic functions of such sums. The matrices R of all gates are those of user u;
     rows of W, the inputs, of v, the outputs, and of a, biases of the context x of the event to predict, are shared by
     all users. States begin with :math:`h_0`, all entries of which are `initial`, so that a user's first item is
-    predicted alike for all users. The paper has neither biases nor what follows.
+    predicted alike for all users.
 
     With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
     with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often as it occurred there (as in
@@ -126,7 +126,8 @@ class CollaborativeRNN(Discrete):
         and b, (memories, D + 1); of a, (contexts, gates, D), with one context if none are given: a distribution such as
         ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are named
         ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and ``<name>_bias``. Gates are in
-        the order candidate, update, reset.
+        the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` it is the network of the
+        paper.
     spread : float, optional
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
     initial : float
@@ -209,14 +210,17 @@ class CollaborativeRNN(Discrete):
             ("recurrent", recurrent, *((shape, of_all) if pooled else ((n_users, *shape), (user, *of_all)))),
             ("input", inputs, (n_items, *shape[:2]), (item, gate, unit)),
             ("output", outputs, (n_items, hidden), (item, unit)),
-            ("bias", bias, (len(model.coords[of_context]), *shape[:2]), (of_context, gate, unit)),
         ]
         if half_lives:
             half_life, term = (f"{name}_{what}" for what in ("half_life", "memory_term"))
             model.add_coords({half_life: half_lives, term: (*map(str, range(hidden)), "constant")})
-            tables.insert(3, ("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
+            tables.append(("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
         elif memory is not None:
             raise ValueError(f"{name!r} has memory= and repeats={repeats!r}, so no memories; leave out one of them.")
+        if bias is not False:
+            tables.append(("bias", bias, (len(model.coords[of_context]), *shape[:2]), (of_context, gate, unit)))
+        elif isinstance(contexts, Variable) or len(contexts):
+            raise ValueError(f"{name!r} has contexts and bias=False, but contexts are biases; leave out one of them.")
         weights = [_weights(model, f"{name}_{what}", *prior_and_shape) for what, *prior_and_shape in tables]
         names = (what for what, *_ in tables[3:])
         kwargs |= dict(zip(names, weights[3:])) | {"half_lives": half_lives, "contexts": contexts}
@@ -246,7 +250,7 @@ class CollaborativeRNN(Discrete):
         outputs : tensor_like, (items, D)
         memory : tensor_like, (memories, D + 1), optional
         bias : tensor_like, (contexts, gates, D), optional
-            By default zero, for one context.
+            None by default.
         users : array_like of int, (N,)
             User of each event, those of a user in their order.
         contexts : array_like of int, (N,), optional
@@ -260,7 +264,7 @@ class CollaborativeRNN(Discrete):
         if recurrent.ndim == 3:
             recurrent = recurrent[None]
         memory = pt.zeros((0, outputs.shape[-1] + 1)) if memory is None else pt.as_tensor_variable(memory)
-        bias = pt.zeros((1, *inputs.shape[1:])) if bias is None else pt.as_tensor_variable(bias)
+        bias = pt.zeros((0, *inputs.shape[1:])) if bias is None else pt.as_tensor_variable(bias)
         ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim, bias.ndim
         if ranks != (4, 3, 2, 2, 3):
             raise InvalidDataError(

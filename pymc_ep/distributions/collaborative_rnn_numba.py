@@ -73,7 +73,9 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
             for step in range(n_gates):
                 gate = n_gates - 1 - step
                 for d in range(width):
-                    total = inputs[item, gate, d] + bias[following[k], gate, d]
+                    total = inputs[item, gate, d]
+                    if len(bias):
+                        total += bias[following[k], gate, d]
                     for e in range(width):
                         total += matrices[gate, d, e] * (own[e] if gate or n_gates == 1 else reset[e])
                     sums[gate, d] = 1.0 / (1.0 + np.exp(-total)) if gate else np.tanh(total)

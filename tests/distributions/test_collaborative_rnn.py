@@ -121,6 +121,7 @@ def test_bad_sequences(observed, message):
         ({"repeats": (5, 5)}, r"repeats=\(5, 5\) of 'y' must be True, False or different half-lives"),
         ({"repeats": "often"}, "repeats='often' of 'y' must be True, False or different half-lives"),
         ({"repeats": False, "memory": pm.Flat.dist()}, "memory= and repeats=False, so no memories"),
+        ({"bias": False, "context": [[0, 0], [0]]}, "has contexts and bias=False, but contexts are biases"),
         ({"inputs": 3.0}, "The prior of 'y_input' is a float; give a distribution"),
         ({"outputs": np.zeros(3)}, "The prior of 'y_output' is a ndarray; give a distribution"),
     ],

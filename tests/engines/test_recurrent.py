@@ -25,14 +25,17 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
     counts = np.maximum(1, np.bincount(items, minlength=n_items))
     priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2, 3))
     contexts = np.random.default_rng(3).integers(0, N_CONTEXTS, len(items))
-    data = Sequences.of_parts(sequences, n_items, half_lives).in_context(contexts)
+    data = Sequences.of_parts(sequences, n_items, half_lives)
+    if half_lives:
+        data = data.in_context(contexts)
     return Problem(data, np.maximum(lengths - tail, 1), counts, INITIAL, priors, of_shared)
 
 
 def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0, half_lives=HALF_LIVES):
     rng = np.random.default_rng(seed)
     shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(half_lives), width + 1)
-    shapes = (*shapes, (N_CONTEXTS, gates, width))
+    # Without memories there are no biases either, as in the paper.
+    shapes = (*shapes, (N_CONTEXTS if half_lives else 0, gates, width))
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 

@@ -327,10 +327,13 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
 @every_kind
 def test_without_memories_there_is_the_network_of_the_paper(cell, pooled):
     weights, first = weights_of(cell, pooled, half_lives=()), first_states()
-    sequences = data(half_lives=())._replace(following=None)
-    found = log_probabilities(weights._replace(bias=0.0 * weights.bias), sequences, first).values
+    sequences, plain = data(half_lives=())._replace(following=None), weights._replace(bias=weights.bias[:0])
+    found = log_probabilities(plain, sequences, first).values
     by_hand = by_loops(weights._replace(bias=np.zeros((1, *weights.bias.shape[1:]))), sequences, first)
     np.testing.assert_allclose(found, by_hand, rtol=1e-12)
+    window, _ = window_of(sequences, LENGTHS, np.array([2]), 0, 100)
+    own = plain if pooled else plain._replace(recurrent=plain.recurrent[[2]])
+    assert window_gradient(own, window, first[[2]]).gradient.bias.shape == plain.bias.shape
 
 
 def test_an_item_that_softmax_excludes_comes_from_memory():

@@ -59,8 +59,12 @@ class CompiledSequences(DrawFunctions):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of matrices, inputs, outputs, memories and biases, as the variables of the model have them."""
-        *network, last = (tuple(map(int, shape)) for shape in self._data()[4:])
-        return (*network, last) if self.form.memory is not None else (*network, (0, network[0][-1] + 1), last)
+        found = iter(self._data()[4:])
+        known = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
+        recurrent, inputs = known[0], known[1]
+        assert recurrent is not None and inputs is not None, "a network has matrices and inputs"
+        none = (), (), (), (0, recurrent[-1] + 1), (0, *inputs[1:])
+        return tuple(shape if one is None else one for one, shape in zip(known, none))
 
     @property
     def half_lives(self) -> np.ndarray:

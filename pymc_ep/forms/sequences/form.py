@@ -69,12 +69,12 @@ class SequencesForm(LatentForm):
 
     Attributes
     ----------
-    recurrent, inputs, outputs, bias : WeightPrior
+    recurrent, inputs, outputs : WeightPrior
     shapes : tuple of TensorVariable
         Shapes of the weights that there are, without the users where they share the matrices.
     sequences : SequenceGroup
-    memory : WeightPrior, optional
-        Outputs of memories.
+    memory, bias : WeightPrior, optional
+        Outputs of memories, and biases of the gates.
     shared : WeightPrior, optional
         Matrices about which those of the users lie.
     deterministics : dict of str to TensorVariable
@@ -86,17 +86,17 @@ class SequencesForm(LatentForm):
     recurrent: WeightPrior
     inputs: WeightPrior
     outputs: WeightPrior
-    bias: WeightPrior
     shapes: tuple[TensorVariable, ...]
     sequences: SequenceGroup
     memory: WeightPrior | None = None
+    bias: WeightPrior | None = None
     shared: WeightPrior | None = None
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
     @property
     def tables(self) -> tuple[WeightPrior | None, ...]:
-        """The weights by the fields of `pymc_ep.kernels.recurrent.Weights`; None for memories without any."""
+        """The weights by the fields of `pymc_ep.kernels.recurrent.Weights`; None for those that there are not."""
         return self.recurrent, self.inputs, self.outputs, self.memory, self.bias
 
     @property

@@ -65,6 +65,8 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
     found = dict(zip(_WHATS, tables))
     if half_lives.type.shape == (0,):
         del found["memories"]
+    if found["biases"].type.shape[0] == 0:
+        del found["biases"]
     weights = [_free(model, rv, what, one) for what, one in found.items()]
     relevant = relevant_variables(model)
     others = [one for one in relevant if one not in weights]
@@ -75,19 +77,19 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
             f"scales or means of their priors: give it a value, or use pm.sample."
         )
     stand_ins = {one: one.type(f"{one.name}_values") for one in (*weights, *others)}
-    priors = [_prior(rv, one, stand_ins[one], shared) for one in weights]
+    priors = {what: _prior(rv, one, stand_ins[one], shared) for what, one in zip(found, weights)}
     deterministics = [d for d in model.deterministics if follows_from(model, d, relevant)]
     graphs = graph_replace(deterministics, stand_ins, strict=False) if deterministics else []
     return SequencesForm(
         **hyper_fields(model, []),
         hyper_coordinates=(),
-        recurrent=priors[0],
-        inputs=priors[1],
-        outputs=priors[2],
+        recurrent=priors["recurrent matrices"],
+        inputs=priors["inputs"],
+        outputs=priors["outputs"],
         shapes=tuple(pt.stack(infer_shape([one], (), ())[0]) for one in weights),
-        bias=priors[-1],
         sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, contexts),
-        memory=priors[3] if len(priors) > 4 else None,
+        memory=priors.get("memories"),
+        bias=priors.get("biases"),
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),
         ignored=tuple(one.name for one in model.free_RVs if one not in relevant),

@@ -16,8 +16,9 @@ Beside items, the softmax may choose memories of the user's own events, with log
 
     P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
 
-Gates have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known before
-its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row.
+Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known
+before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
+where there are no biases.
 
 Events of several users lie by time, the users of longer sequences first, so that those with an event at a time are the
 first ones of those at the time before, and nothing is padded.
@@ -164,7 +165,9 @@ def forward(weights: Weights, window: Window, first: np.ndarray) -> Tape:
         here = slice(begin, begin + n)
         states[here] = h = h[:n]
         matrices = recurrent if len(recurrent) == 1 else recurrent[:n]
-        x = inputs[window.items[here]] + weights.bias[0 if window.following is None else window.following[here]]
+        x = inputs[window.items[here]]
+        if len(weights.bias):
+            x = x + weights.bias[0 if window.following is None else window.following[here]]
         if x.shape[1] == 1:
             h = np.tanh(x[:, 0] + _products(matrices, h)[:, 0])
             gates[here, 0] = h
@@ -318,7 +321,7 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
     items, of_inputs = summed_rows(window.items, inner)
     of_recurrent, of_bias = _outer_sums(recurrent, window, tape, inner), np.zeros_like(weights.bias)
     if window.following is None:
-        of_bias[0] = inner.sum(axis=0)
+        of_bias[:1] = inner.sum(axis=0)
     else:
         contexts, sums = summed_rows(window.following, inner)
         of_bias[contexts] = sums

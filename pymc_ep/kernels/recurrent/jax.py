@@ -114,7 +114,9 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
     )
     of_inputs = jnp.zeros_like(inputs).at[grid.items].add(inner)
     contexts = jnp.zeros_like(grid.items) if grid.following is None else grid.following
-    of_bias = jnp.zeros_like(bias).at[contexts].add(inner)
+    of_bias = jnp.zeros_like(bias)
+    if len(bias):
+        of_bias = of_bias.at[contexts].add(inner)
     of_outputs, of_memory = of_tables
     return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, of_outputs, of_memory, of_bias)
 
@@ -128,7 +130,8 @@ def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Arra
 
 def _given(weights: Weights, grid: Grid) -> jax.Array:
     """Return what items and contexts add to the products of matrices and states, (T, P, G, D)."""
-    return weights.inputs[grid.items] + weights.bias[0 if grid.following is None else grid.following]
+    x = weights.inputs[grid.items]
+    return x + weights.bias[0 if grid.following is None else grid.following] if len(weights.bias) else x
 
 
 def _total(

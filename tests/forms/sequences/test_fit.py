@@ -146,7 +146,7 @@ def test_log_likelihoods_are_stored_on_request(idata):
     [
         {"cell": "tanh"},
         {"pooled": True},
-        {"spread": 0.3, "repeats": False},
+        {"spread": 0.3, "repeats": False, "bias": False},
         {"repeats": [4]},
         {"inputs": pm.Normal.dist},
     ],
