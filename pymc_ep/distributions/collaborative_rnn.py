@@ -191,12 +191,12 @@ class CollaborativeRNN(Discrete):
         _require_architecture(name, hidden, cell, initial)
         n_items = _agreed(model, name, "items", item, n_items)
         if isinstance(observed, SequenceTable):
-            observed = relabelled(name, observed, model.coords)
-        observed, users, found, table = (*_rows(name, observed, lengths, n_items), observed)
+            observed = relabelled(name, observed, (user, item), model.coords)
+        rows, users, found = _rows(name, observed, lengths, n_items)
         n_users = _agreed(model, name, "users", user, n_users, found)
         if users is None:
             users = np.arange(n_users)
-        contexts, of_context = _contexts(model, name, table, context, users)
+        contexts, of_context = _contexts(model, name, observed, context, users, n_users)
         gates, half_lives = CELLS[cell], _half_lives(name, repeats)
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
@@ -224,7 +224,7 @@ class CollaborativeRNN(Discrete):
         weights = [_weights(model, f"{name}_{what}", *prior_and_shape) for what, *prior_and_shape in tables]
         names = (what for what, *_ in tables[3:])
         kwargs |= dict(zip(names, weights[3:])) | {"half_lives": half_lives, "contexts": contexts}
-        return super().__new__(cls, name, *weights[:3], users=users, initial=initial, observed=observed, **kwargs)
+        return super().__new__(cls, name, *weights[:3], users=users, initial=initial, observed=rows, **kwargs)
 
     @classmethod
     def dist(
@@ -314,7 +314,7 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _contexts(model: pm.Model, name: str, observed: Any, context: Any, users: Any) -> tuple[Any, str]:
+def _contexts(model: pm.Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
     """Return the contexts of the events of users, (N,) or none, and their dim, whose coordinates the model has."""
     dim = getattr(observed, "context", None) or f"{name}_context"
     given = getattr(observed, "contexts", None) if context is None else context
@@ -329,7 +329,7 @@ def _contexts(model: pm.Model, name: str, observed: Any, context: Any, users: An
             f"{name!r} observes rows that are data; give context= as data of as many rows, pm.Data, too."
         )
     if given is not None:
-        contexts = packed_contexts(name, given, np.bincount(users).tolist(), n)
+        contexts = packed_contexts(name, given, np.bincount(users, minlength=n_users).tolist(), n)
     if n is None:
         model.add_coords({dim: range(int(contexts.max(initial=0)) + 1)})
     return contexts, dim

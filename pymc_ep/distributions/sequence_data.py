@@ -9,10 +9,12 @@ from pymc_ep.datasets.events import SequenceTable
 from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["packed_contexts", "packed_sequences", "relabelled", "require_items"]
+__all__ = ["packed_contexts", "packed_sequences", "relabelled", "require_contexts", "require_items"]
 
 
-def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bool = False) -> np.ndarray:
+def packed_sequences(
+    name: str, observed: Any, n_items: int | None, *, empty: bool = False, users: Sequence[Any] | None = None
+) -> np.ndarray:
     """Return rows of user and item, (N, 2), of sequences of items, one for each user.
 
     Parameters
@@ -25,46 +27,57 @@ def packed_sequences(name: str, observed: Any, n_items: int | None, *, empty: bo
         Number of items, where it is known.
     empty : bool
         Whether a user may have no events.
+    users : sequence, optional
+        Labels of the users, for messages; by default their positions.
 
     Raises
     ------
     InvalidDataError
         For users without events, numbers that are not whole, and items out of range.
     """
-    sequences = getattr(observed, "sequences", observed)
-    if isinstance(sequences, Mapping | str) or not isinstance(sequences, Iterable):
-        raise InvalidDataError(
-            f"{name!r} takes sequences, one array of items for each user, and got a {type(sequences).__name__}; give a "
-            f"list of arrays, or from_events(frame, user, item, time)."
-        )
-    parts = [_whole(name, user, sequence) for user, sequence in enumerate(sequences)]
+    parts = _parts(name, "item", getattr(observed, "sequences", observed), users)
     if not parts:
         raise InvalidDataError(f"{name!r} has no sequences; observe those of at least one user.")
-    for user, items in enumerate(parts):
+    for user, items in parts:
         if not len(items) and not empty:
-            raise InvalidDataError(f"{name!r} has no events of user {user}; leave that user out.")
-        require_items(name, items, n_items, f" of user {user}")
-    users = np.repeat(np.arange(len(parts)), [len(items) for items in parts])
-    return np.stack([users, np.concatenate(parts)], axis=1)
+            raise InvalidDataError(f"{name!r} has no events of user {user!r}; leave that user out.")
+        require_items(name, items, n_items, f" of user {user!r}")
+    lengths = [len(items) for _, items in parts]
+    return np.stack([np.repeat(np.arange(len(parts)), lengths), np.concatenate([items for _, items in parts])], axis=1)
 
 
-def relabelled(name: str, table: SequenceTable, coords: Mapping[str, Any]) -> SequenceTable:
+def relabelled(name: str, table: SequenceTable, dims: Sequence[str], coords: Mapping[str, Any]) -> SequenceTable:
     """Return a table of all users of some coordinates, by the positions of its labels in these.
 
     Dims that the coordinates do not have stay as they are, and users without events have none.
 
+    Parameters
+    ----------
+    name : str
+        The observed variable, for messages.
+    table : SequenceTable
+    dims : sequence of str
+        Dims of users and items, and of contexts where they are known.
+    coords : mapping of str to array_like
+
     Raises
     ------
     InvalidDataError
-        For a label that the coordinates do not have.
+        For a label that the coordinates do not have, and columns of other names than the dims.
     """
-    user, item, *of_context = table.coords
+    user, item, *_ = table.coords
+    if any(own != dim for own, dim in zip(table.coords, dims)):
+        raise InvalidDataError(
+            f"{name!r} has the dims {', '.join(map(repr, dims))}, and the table the columns "
+            f"{', '.join(map(repr, table.coords))}; give both the same names, as by user= and item= of "
+            f"CollaborativeRNN."
+        )
     places = {dim: _places(name, dim, table.coords[dim], coords[dim]) for dim in table.coords if dim in coords}
     sequences, contexts = table.sequences, table.contexts
     if item in places:
         sequences = [places[item][own] for own in sequences]
-    if contexts is not None and of_context[0] in places:
-        contexts = [places[of_context[0]][own] for own in contexts]
+    if contexts is not None and table.context in places:
+        contexts = [places[table.context][own] for own in contexts]
     if user in places:
         known, nothing = {place: k for k, place in enumerate(places[user].tolist())}, np.zeros(0, dtype=np.int64)
         order = [known.get(place) for place in range(len(coords[user]))]
@@ -85,59 +98,90 @@ def _places(name: str, dim: str, own: np.ndarray, labels: Any) -> np.ndarray:
     return np.array([known[label] for label in own.tolist()], dtype=np.int64)
 
 
-def packed_contexts(name: str, contexts: Any, lengths: Sequence[int], n_contexts: int | None) -> np.ndarray:
+def packed_contexts(
+    name: str, contexts: Any, lengths: Sequence[int], n_contexts: int | None, *, users: Sequence[Any] | None = None
+) -> np.ndarray:
     """Return the contexts of all events, (N,), of arrays for each user, as many as it has events.
+
+    Parameters
+    ----------
+    name : str
+        The observed variable, for messages.
+    contexts : iterable of array_like of int
+    lengths : sequence of int, (users,)
+        Number of events of each user.
+    n_contexts : int, optional
+        Number of contexts, where it is known.
+    users : sequence, optional
+        Labels of the users, for messages; by default their positions.
 
     Raises
     ------
     InvalidDataError
         For other lengths than those of the sequences, and numbers that are not whole or out of range.
     """
-    parts = [_whole(f"{name} context", user, one) for user, one in enumerate(contexts)]
-    found = [len(one) for one in parts]
-    if found != list(lengths):
-        different = [user for user, (n, m) in enumerate(zip(found, lengths)) if n != m]
-        where = f"user {different[0]}" if different else f"{len(found)} users for {len(lengths)}"
+    parts = _parts(name, "context", contexts, users)
+    if len(parts) != len(lengths):
         raise InvalidDataError(
-            f"{name!r} has other numbers of contexts than of events, of {where}; give each event one."
+            f"{name!r} has contexts of {len(parts)} users, and events of {len(lengths)}; give one array for each user."
         )
-    packed = np.concatenate(parts)
-    bad = (packed < 0) | (packed >= (np.inf if n_contexts is None else n_contexts))
-    if bad.any():
-        k = int(np.argmax(bad))
-        raise InvalidDataError(
-            f"{name!r} has the context {packed[k]} at event {k} of all, but contexts go from 0"
-            f"{'' if n_contexts is None else f' to {n_contexts - 1}, as their coordinates say'}; correct it."
-        )
-    return packed
+    for (user, own), n in zip(parts, lengths):
+        if len(own) != n:
+            raise InvalidDataError(
+                f"{name!r} has other numbers of contexts than of events, of user {user!r} {len(own)} and {n}; give "
+                f"each event one."
+            )
+        require_contexts(name, own, n_contexts, f" of user {user!r}")
+    return np.concatenate([own for _, own in parts])
 
 
 def require_items(name: str, items: np.ndarray, n_items: int | None, where: str = "") -> None:
     """Raise for the first item out of range."""
-    bad = (items < 0) | (items >= (np.inf if n_items is None else n_items))
+    end = "" if n_items is None else f" to {n_items - 1}, as n_items={n_items} says"
+    _require_range(name, "item", items, n_items, where, f"{end}; correct it, or raise n_items")
+
+
+def require_contexts(name: str, contexts: np.ndarray, n_contexts: int | None, where: str = "") -> None:
+    """Raise for the first context out of range."""
+    end = "" if n_contexts is None else f" to {n_contexts - 1}"
+    rest = f"{end}; correct it, or give the model coordinates of all contexts"
+    _require_range(name, "context", contexts, n_contexts, where, rest)
+
+
+def _require_range(name: str, what: str, numbers: np.ndarray, n: int | None, where: str, rest: str) -> None:
+    bad = (numbers < 0) | (numbers >= (np.inf if n is None else n))
     if bad.any():
         k = int(np.argmax(bad))
-        end = "" if n_items is None else f" to {n_items - 1}, as n_items={n_items} says"
         raise InvalidDataError(
-            f"{name!r} has the item {items[k]} at event {k}{where}, but items go from 0{end}; correct it, or raise "
-            f"n_items."
+            f"{name!r} has the {what} {numbers[k]} at event {k}{where}, but {what}s go from 0{rest}."
         )
 
 
-def _whole(name: str, user: int, sequence: Any) -> np.ndarray:
-    """Return a user's items as integers; raise unless they are whole numbers in one row."""
-    items = np.asarray(sequence)
-    if items.ndim != 1 or (items.size and items.dtype.kind not in "iuf"):
-        held = f"the shape {items.shape}" if items.ndim != 1 else f"the type {items.dtype}"
+def _parts(name: str, what: str, sequences: Any, users: Sequence[Any] | None) -> list[tuple[Any, np.ndarray]]:
+    """Return each user's label and its items or contexts, as integers; raise unless they are whole numbers in a row."""
+    if isinstance(sequences, Mapping | str) or not isinstance(sequences, Iterable):
         raise InvalidDataError(
-            f"The sequence of user {user} in {name!r} has {held}; give one array of whole numbers, the positions of "
-            f"the items in their order, for each user. from_events makes these from labels."
+            f"{name!r} takes sequences, one array of {what}s for each user, and got a {type(sequences).__name__}; give "
+            f"a list of arrays, or from_events(frame, user, item, time)."
         )
-    doubles = items.astype(np.float64)
+    arrays = list(sequences)
+    labels = range(len(arrays)) if users is None else users
+    return [(user, _whole(name, what, user, own)) for user, own in zip(labels, arrays, strict=True)]
+
+
+def _whole(name: str, what: str, user: Any, sequence: Any) -> np.ndarray:
+    numbers = np.asarray(sequence)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iuf"):
+        held = f"the shape {numbers.shape}" if numbers.ndim != 1 else f"the type {numbers.dtype}"
+        raise InvalidDataError(
+            f"The sequence of user {user!r} in {name!r} has {held}; give one array of whole numbers, the positions of "
+            f"the {what}s in their order, for each user. from_events makes these from labels."
+        )
+    doubles = numbers.astype(np.float64)
     bad = ~(doubles == np.floor(doubles)) | (np.abs(doubles) > MOST)
     if bad.any():
         k = int(np.argmax(bad))
         raise InvalidDataError(
-            f"{name!r} has the item {items[k]} at event {k} of user {user}, which is no whole number; correct it."
+            f"{name!r} has the {what} {numbers[k]} at event {k} of user {user!r}, which is no whole number; correct it."
         )
-    return items.astype(np.int64)
+    return numbers.astype(np.int64)

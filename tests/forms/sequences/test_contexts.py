@@ -163,7 +163,22 @@ def test_bad_contexts(fitted):
         (
             lambda: pmep.log_predictive(idata, model, {"visits": {"bob": ([0], [3])}}),
             pmep.InvalidDataError,
-            "has the context 3 at event 0 of all, but contexts go from 0 to 2",
+            "has the context 3 at event 0 of user 'bob', but contexts go from 0 to 2; .*coordinates of all contexts",
+        ),
+        (
+            lambda: pmep.log_predictive(idata, model, {"visits": {"bob": ([0, 1], [0])}}),
+            pmep.InvalidDataError,
+            "other numbers of contexts than of events, of user 'bob' 1 and 2",
+        ),
+        (
+            lambda: pmep.log_predictive(idata, model, {"visits": {"bob": ([0, 1], [0, 0.5])}}),
+            pmep.InvalidDataError,
+            "has the context 0.5 at event 1 of user 'bob', which is no whole number",
+        ),
+        (
+            lambda: pmep.log_predictive(idata, model, {"visits": later._replace(coords={"who": 0, "item": 0})}),
+            pmep.InvalidDataError,
+            "has the dims 'user', 'item', 'hour', and the table the columns 'who', 'item'; give both the same names",
         ),
     ]:
         with pytest.raises(error, match=message):
@@ -171,6 +186,12 @@ def test_bad_contexts(fitted):
     with pm.Model(coords=past.coords):
         with pytest.raises(pmep.InvalidDataError, match="other numbers of contexts than of events, of user 1"):
             pmep.CollaborativeRNN("y", hidden=2, context=[past.contexts[0], [0]], observed=past)
+        with pytest.raises(pmep.InvalidDataError, match="has contexts of 1 users, and events of 2"):
+            pmep.CollaborativeRNN("y", hidden=2, context=[[0]], observed=past)
+        with pytest.raises(pmep.InvalidDataError, match="one array of contexts for each user, and got a int"):
+            pmep.CollaborativeRNN("y", hidden=2, context=0, observed=past)
+        with pytest.raises(pmep.InvalidDataError, match="the dims 'person', 'item', and the table the columns 'user'"):
+            pmep.CollaborativeRNN("y", hidden=2, user="person", observed=past)
         with pytest.raises(pmep.InvalidDataError, match="have no labels; give the model coordinates of 'y_context'"):
             pmep.CollaborativeRNN("y", hidden=2, context=pm.Data("c", [0]), observed=past.sequences)
         with pytest.raises(pmep.InvalidDataError, match="rows that are data; give context= as data"):
@@ -196,3 +217,9 @@ def test_draws_in_contexts():
     for mode in (None, "FAST_COMPILE"):
         drawn = pm.draw(model["y"], random_seed=1, mode=mode)
         assert drawn[[1, 2, 4, 5, 6], 1].tolist() == [1, 0, 0, 1, 1]
+
+
+def test_users_without_events_have_no_contexts():
+    with pm.Model(coords={"item": PLACES}) as model:
+        pmep.CollaborativeRNN("y", hidden=2, lengths=[0, 2, 0], context=[[], [0, 1], []])
+    assert model["y"].owner.inputs[-2].eval().tolist() == [0, 1]

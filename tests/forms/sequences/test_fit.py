@@ -88,6 +88,8 @@ def test_predictions_carry_the_state_through_what_was_observed(model, idata):
     np.testing.assert_array_equal(found["visits_item"], PLACES[np.concatenate([items[50:] for items in WALKS])])
     some = pmep.log_predictive(idata, model, {"visits": {103: WALKS[3][50:], 101: WALKS[1][50:52]}})
     np.testing.assert_allclose(some["visits"], [*found["visits"][30:40], *found["visits"][10:12]], rtol=1e-12)
+    pair = pmep.log_predictive(idata, model, {"visits": {101: tuple(WALKS[1][50:52])}})
+    np.testing.assert_allclose(pair["visits"], found["visits"][10:12], rtol=1e-12)
     assert pmep.log_predictive(idata, model, {"visits": [[]] * N_USERS})["visits"].size == 0
 
 
@@ -211,6 +213,20 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         fitted(model_of(cell="tanh"), start=idata)
     with pytest.raises(ValueError, match=r"as 'memory', and the network needs .*pooled= and repeats= of that fit"):
         fitted(model_of(repeats=False), start=idata)
+
+
+def test_events_of_users_who_share_their_matrices_are_found_by_labels():
+    """Of a table with some of them, whose column has a name of its own."""
+    coords = {"person": USERS, "item": PLACES}
+    with pm.Model(coords=coords) as model:
+        pmep.CollaborativeRNN("visits", hidden=2, pooled=True, user="person", observed=[items[:50] for items in WALKS])
+    with pytest.warns(pmep.ConvergenceWarning):
+        found = fitted(model, epochs=1)
+    frame = pd.DataFrame({"person": 103, "item": PLACES[WALKS[3][50:]]})
+    lpd = pmep.log_predictive(found, model, {"visits": pmep.from_events(frame, "person", "item")})
+    expected = pmep.log_predictive(found, model, {"visits": {3: WALKS[3][50:]}})
+    np.testing.assert_allclose(lpd["visits"], expected["visits"], rtol=1e-12)
+    assert (lpd["visits_user"] == 103).all()
 
 
 def test_users_and_items_that_were_hardly_met():

@@ -1,7 +1,7 @@
 """Predictive probabilities of events that follow the observed sequences."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,17 +81,17 @@ class SequencePredictions:
             raise UnsupportedModelError(f"The model's sequences are {name!r}; continue these, not {', '.join(data)}.")
         user, item = SequencePredictions.dims(model, posterior)
         n_users, n_items = SequencePredictions.sizes(posterior)
-        form, given = posterior.form, data[name]
+        form, given, of_contexts = posterior.form, data[name], SequencePredictions.contexts(model, posterior)
+        if isinstance(given, SequenceTable) and form.pooled:
+            # No weights of the model have the dim of its users.
+            user = next(iter(given.coords))
+        sizes = {user: n_users, item: n_items} | dict([] if of_contexts is None else [of_contexts])
         if isinstance(given, SequenceTable):
-            sizes = {user: n_users, item: n_items} | dict(
-                [SequencePredictions.contexts(model, posterior) or (user, n_users)]
-            )
-            given = relabelled(name, given, {dim: row_labels(model, dim, n) for dim, n in sizes.items()})
-        users, items = _continuations(model, name, given, user, n_users, n_items)
+            given = relabelled(name, given, tuple(sizes), {dim: row_labels(model, dim, n) for dim, n in sizes.items()})
+        users, items, contexts = _continuations(model, name, given, user, list(sizes.values()))
         before, order = form.sequences()
-        contexts = form.contexts
-        if len(contexts):
-            contexts = np.append(contexts[order], _their_contexts(name, given, form.shapes[4][0]))
+        if of_contexts is not None:
+            contexts = np.append(form.contexts[order], contexts)
         both, order = form.arranged(
             np.append(np.repeat(np.arange(n_users), before.lengths), users),
             np.append(before.items, items),
@@ -142,35 +142,41 @@ class SequencePredictions:
 
 
 def _continuations(
-    model: pm.Model, name: str, given: Any, user: str, n_users: int, n_items: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return users and items of the events that follow, (n,) each."""
-    if isinstance(given, Mapping):
-        numbers, _ = numbered_rows(model, user, list(given), n_users, f"{name!r} by {user}")
-        own = [one[0] if isinstance(one, tuple) else one for one in given.values()]
-        rows = packed_sequences(name, own, n_items, empty=True)
-        return numbers[rows[:, 0]], rows[:, 1]
-    rows = packed_sequences(name, given, n_items, empty=True)
-    found = len(getattr(given, "sequences", given))
-    if found != n_users:
+    model: pm.Model, name: str, given: Any, user: str, sizes: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return users, items and contexts of the events that follow, (n,) each, and (0,) without contexts.
+
+    `sizes` are the numbers of users and items, and of contexts where there are some.
+    """
+    (n_users, n_items, *n_contexts), contexts = sizes, []
+    if n_contexts:
+        given, contexts = _unpaired(name, given)
+    labels = list(given) if isinstance(given, Mapping) else None
+    numbers = np.arange(n_users)
+    if labels is not None:
+        numbers, _ = numbered_rows(model, user, labels, n_users, f"{name!r} by {user}")
+        given = list(given.values())
+    rows = packed_sequences(name, given, n_items, empty=True, users=labels)
+    if labels is None and (found := len(getattr(given, "sequences", given))) != n_users:
         raise InvalidDataError(
             f"{name!r} is continued by {found} sequences, and there are {n_users} users; give each user one, which may "
             f"be empty, or a mapping of some users to theirs."
         )
-    return rows[:, 0], rows[:, 1]
+    users, items = rows.T
+    packed = np.zeros(0, dtype=np.int64)
+    if n_contexts:
+        lengths = np.bincount(users, minlength=len(numbers)).tolist()
+        packed = packed_contexts(name, contexts, lengths, n_contexts[0], users=labels)
+    return numbers[users], items, packed
 
 
-def _their_contexts(name: str, given: Any, n_contexts: int) -> np.ndarray:
-    """Return the contexts of the events that follow, (n,)."""
-    pairs = None
+def _unpaired(name: str, given: Any) -> tuple[Any, list[Any]]:
+    """Return the sequences of a table or a mapping, and their contexts."""
     if isinstance(given, SequenceTable) and given.contexts is not None:
-        pairs = list(zip(given.sequences, given.contexts))
-    elif isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
-        pairs = list(given.values())
-    if pairs is None:
-        raise InvalidDataError(
-            f"Events of {name!r} have contexts; continue them by from_events(..., context=), or by a mapping of users "
-            f"to pairs of items and contexts."
-        )
-    items, contexts = zip(*pairs)
-    return packed_contexts(name, contexts, list(map(len, items)), n_contexts)
+        return given.sequences, given.contexts
+    if isinstance(given, Mapping) and all(isinstance(one, tuple) and len(one) == 2 for one in given.values()):
+        return {user: items for user, (items, _) in given.items()}, [contexts for _, contexts in given.values()]
+    raise InvalidDataError(
+        f"Events of {name!r} have contexts; continue them by from_events(..., context=), or by a mapping of users to "
+        f"pairs of items and contexts."
+    )
