@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_ep.compat import numpy_mode
-from pymc_ep.distributions.sequence_data import require_items
+from pymc_ep.distributions.sequence_data import require_contexts, require_items
 from pymc_ep.engines.checkpoint import digest
 from pymc_ep.engines.recurrent.values import Prior, Priors
 from pymc_ep.exceptions import InvalidDataError
@@ -73,8 +73,8 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def contexts(self) -> np.ndarray:
-        """Contexts of the events, (N,), by rows; (0,) without any."""
-        return np.asarray(self._data()[3]).astype(np.int64)
+        """Contexts of the events as they are now, (N,), by rows; (0,) without any."""
+        return np.asarray(self._data()[3])
 
     @property
     def pooled(self) -> bool:
@@ -123,12 +123,17 @@ class CompiledSequences(DrawFunctions):
         if not len(self.contexts):
             return found, order
         name, n = self.form.sequences.name, self.shapes[4][0]
-        if len(contexts) != len(users) or contexts.min() < 0 or contexts.max() >= n:
+        if len(contexts) != len(users):
             raise InvalidDataError(
                 f"{name!r} has {len(users)} events and {len(contexts)} contexts, which go from 0 to {n - 1}; give each "
                 f"event one of these."
             )
-        return found.in_context(contexts[order]), order
+        if bad := np.flatnonzero(contexts != np.floor(contexts)).tolist():
+            raise InvalidDataError(
+                f"{name!r} has the context {contexts[bad[0]]} at event {bad[0]}, no whole number; correct it."
+            )
+        require_contexts(name, contexts, n)
+        return found.in_context(contexts[order].astype(np.int64)), order
 
     def _require_shapes(self) -> None:
         """Raise for weights of shapes that are not those of one network."""
@@ -162,12 +167,13 @@ class CompiledSequences(DrawFunctions):
         return (found[0], found[1], found[2], found[3], found[4]), shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
-        """Return a fingerprint of data and initial states, with which a result is checked to belong to the model."""
-        # Half-lives may be infinite, and saved numbers are finite.
-        own = {"initial": np.array(self.initial), "decay": 1.0 / self.half_lives}
-        if len(self.contexts):
-            own["contexts"] = digest(self.contexts)
-        return {"sequences": digest(self.observed()[0].astype(np.int64))} | own
+        """Return a fingerprint of all that is no weight, by which a result is checked to belong to the model."""
+        return {
+            "sequences": digest(self.observed()[0].astype(np.int64)),
+            "contexts": digest(self.contexts.astype(np.int64)),
+            "initial_states": np.array(self.initial),
+            "half_lives": digest(self.half_lives),
+        }
 
     def describe(self) -> str:
         """Return a description of the form, one line per part."""

@@ -87,7 +87,9 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
         inputs=priors["inputs"],
         outputs=priors["outputs"],
         shapes=tuple(pt.stack(infer_shape([one], (), ())[0]) for one in weights),
-        sequences=SequenceGroup(rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, contexts),
+        sequences=SequenceGroup(
+            rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, without_casts(contexts)
+        ),
         memory=priors.get("memories"),
         bias=priors.get("biases"),
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),

@@ -142,6 +142,42 @@ def test_contexts_of_rows_are_data():
     pm.set_data({"hours": np.zeros(3, dtype=int)}, model=model)
     with pytest.raises(pmep.InvalidDataError, match="has 480 events and 3 contexts, which go from 0 to 2"):
         pmep.fit(model=model, progressbar=False)
+    for bad, message in ((3, "has the context 3 at event 7, but .* 0 to 2"), (-1, "the context -1 at event 7")):
+        pm.set_data({"hours": np.where(np.arange(480) == 7, bad, 0)}, model=model)
+        with pytest.raises(pmep.InvalidDataError, match=message):
+            pmep.fit(model=model, progressbar=False)
+
+
+def test_contexts_of_data_are_whole_numbers():
+    with pm.Model(coords={"visits_context": HOURS}) as model:
+        rows = pm.Data("rows", [[0, 0], [0, 1]])
+        pmep.CollaborativeRNN(
+            "visits", n_items=3, n_users=1, hidden=2, context=pm.Data("hours", [0.0, 1.5]), observed=rows
+        )
+    with pytest.raises(pmep.InvalidDataError, match=r"has the context 1\.5 at event 1, no whole number"):
+        pmep.fit(model=model, progressbar=False)
+
+
+def test_a_result_is_that_of_its_contexts_and_half_lives():
+    """Weights of one shape, so that all that differs is what goes in."""
+    items, contexts, found = [[0, 1, 2, 0], [2, 1]], [[0, 1, 2, 0], [1, 2]], {}
+    for what, options in {
+        "contexts": {"context": contexts},
+        "none": {},
+        "others": {"context": [[1, 1, 2, 0], [1, 2]]},
+        "half lives": {"context": contexts, "repeats": (2, 3)},
+    }.items():
+        with pm.Model(coords={"visits_context": HOURS}) as model:
+            memory = pm.Flat("memory", shape=(2, 3))
+            pmep.CollaborativeRNN("visits", n_items=3, hidden=2, observed=items, memory=memory, **options)
+        with pytest.warns(pmep.ConvergenceWarning):
+            found[what] = model, pmep.fit(model=model, epochs=1, held_out=0.2, progressbar=False)
+    _, idata = found["contexts"]
+    for other, what in (("none", "contexts"), ("others", "contexts"), ("half lives", "half lives")):
+        with pytest.raises(ValueError, match=f"data of the model have changed since the fit .its {what} differ"):
+            pmep.log_predictive(idata, found[other][0], {"visits": [[], []]})
+    with pytest.raises(ValueError, match="its contexts differ"):
+        pmep.log_predictive(found["none"][1], found["contexts"][0], {"visits": [[], []]})
 
 
 def test_bad_contexts(fitted):
