@@ -18,6 +18,7 @@ from pymc_ep.kernels import register_bodies
 from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, Window, initial_states, sequence_logp
 from pymc_ep.kernels.recurrent.body import forward
 from pymc_ep.kernels.recurrent.memory import recalled
+from pymc_ep.kernels.recurrent.op import require_rows
 
 __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 
@@ -57,6 +58,7 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     """Return rows of user and item, (N, 2): one event of all users after the other."""
     *tables, initial, half_lives, contexts, users = parameters
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
+    require_rows(weights, users, np.zeros_like(users), contexts)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
     table, no_shares = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((0, len(half_lives)))
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)

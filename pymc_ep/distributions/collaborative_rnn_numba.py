@@ -29,8 +29,15 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         users: Any,
     ) -> Any:
         n, n_memories, (n_items, n_gates, width) = len(users), len(memory), inputs.shape
+        # Numba reads beyond the ends of arrays.
+        if len(contexts) > 0 and len(contexts) != n:
+            raise ValueError("the sequences have other numbers of contexts than of events; give each event one")
         n_users = 0
         for k in range(n):
+            if users[k] < 0 or (len(recurrent) > 1 and users[k] >= len(recurrent)):
+                raise ValueError("the sequences have a user without recurrent matrices; correct the users")
+            if len(contexts) > 0 and not 0 <= contexts[k] < len(bias):
+                raise ValueError("the sequences have a context without biases; correct the contexts")
             n_users = max(n_users, users[k] + 1)
         ends, lengths = np.zeros(n_users + 1, dtype=np.int64), np.zeros(n_users, dtype=np.int64)
         for k in range(n):

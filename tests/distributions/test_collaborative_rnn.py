@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_ep as pmep
@@ -64,6 +65,27 @@ def test_draws_have_the_probabilities_of_the_density(cell, mode):
         p = np.exp(log_probabilities(Weights(*weights), data, first).values.sum())
         share = (drawn[:, :, 1] == items).all(axis=1).mean()
         assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / n)
+
+
+@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
+def test_draws_of_what_has_no_weights_are_refused(mode):
+    """Set anew as data, so that one function is compiled for all."""
+    users, contexts = pytensor.shared(np.array([0, 0, 1])), pytensor.shared(np.array([0, 1, 0]))
+    weights = [np.zeros(shape) for shape in ((2, 1, 2, 2), (3, 1, 2), (3, 2))]
+    rv = pmep.CollaborativeRNN.dist(*weights, bias=np.zeros((2, 1, 2)), users=users, contexts=contexts)
+    draw = pm.compile([], rv, mode=mode)
+    assert draw().shape == (3, 2)
+    for bad, message in (
+        (([0, 0, 10**6], [0, 1, 0]), "user"),
+        (([0, 0, -1], [0, 1, 0]), "user"),
+        (([0, 0, 1], [0, 1, 10**6]), "context"),
+        (([0, 0, 1], [0, -1, 0]), "context"),
+        (([0, 0, 1], [0]), "contexts"),
+    ):
+        for variable, values in zip((users, contexts), bad):
+            variable.set_value(np.array(values))
+        with pytest.raises(ValueError, match=message):
+            draw()
 
 
 def test_draws_of_many_parameters():

@@ -290,12 +290,13 @@ def test_op_in_graphs(mode):
 
 def test_op_refuses_what_is_out_of_range():
     weights = weights_of("tanh", False)
-    for users, items, context, message in (
-        ([0, 4], [0, 1], 0, "user 4 at row 1"),
-        ([0, 1], [7, 1], 0, "item 7 at row 0"),
-        ([0, 1], [0, 1], 3, "context 3 at row 1"),
+    for users, items, own, message in (
+        ([0, 4], [0, 1], [0, 0], "user 4 at row 1"),
+        ([0, 1], [7, 1], [0, 0], "item 7 at row 0"),
+        ([0, 1], [0, 1], [0, 3], "context 3 at row 1"),
+        ([0, 1], [0, 1], [0, 0, 0], "2 events and 3 contexts"),
     ):
-        graph = sequence_logp(np.array(users), np.array(items), np.array([0, context]), *weights, 0.1, HALF_LIVES)
+        graph = sequence_logp(np.array(users), np.array(items), np.array(own), *weights, 0.1, HALF_LIVES)
         function = pytensor.function([], graph, mode="FAST_COMPILE")
         with pytest.raises(InvalidDataError, match=message):
             function()

@@ -13,7 +13,7 @@ from pymc_ep.exceptions import InvalidDataError
 from pymc_ep.kernels.recurrent.body import Weights
 from pymc_ep.kernels.recurrent.sequences import Sequences, log_probabilities, sum_gradient
 
-__all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "sequence_logp"]
+__all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "require_rows", "sequence_logp"]
 
 _DTYPES = ("int64", "int64", "int64", *["float64"] * 7)
 """Types of users, items and contexts of the events, weights, entries of initial states, and half-lives of memories."""
@@ -25,8 +25,8 @@ class SequenceLogp(Op):
     """Log probability of each event, (n,), given those of its user before it.
 
     Inputs are users, items and contexts of the events, (n,) each, those of a user in their order, or no contexts, (0,);
-    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories,
-    (K, D + 1); biases, (C, G, D); the number in all entries of the initial states; and the half-lives, (K,).
+    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); biases,
+    (C, G, D); the number in all entries of the initial states; and the half-lives of the memories, (K,).
     """
 
     __props__ = ()
@@ -62,7 +62,7 @@ class SequenceLogp(Op):
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Return that users and items have no gradient."""
+        """Return that users, items and contexts have no gradient."""
         return [*[[False]] * 3, *[[True]] * 7]
 
 
@@ -98,6 +98,15 @@ def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.n
     # Inputs may be arrays of JAX.
     users, items, contexts, *arrays, initial, half_lives = map(np.asarray, inputs)
     weights = Weights(*arrays)
+    n_users = require_rows(weights, users, items, contexts)
+    sequences, order = Sequences.of_rows(users, items, n_users, len(weights.outputs), half_lives)
+    if len(contexts):
+        sequences = sequences.in_context(contexts[order])
+    return weights, sequences, order, initial_states(n_users, weights, float(initial))
+
+
+def require_rows(weights: Weights, users: np.ndarray, items: np.ndarray, contexts: np.ndarray) -> int:
+    """Return the number of users; raise unless all events have weights, and all or none a context."""
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
     found = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
     for what, index, n in found:
@@ -105,12 +114,13 @@ def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.n
         if bad.any():
             k = int(np.argmax(bad))
             raise InvalidDataError(
-                f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}."
+                f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}; correct it."
             )
-    sequences, order = Sequences.of_rows(users, items, n_users, len(weights.outputs), half_lives)
-    if len(contexts):
-        sequences = sequences.in_context(contexts[order])
-    return weights, sequences, order, initial_states(n_users, weights, float(initial))
+    if len(contexts) not in (0, len(users)):
+        raise InvalidDataError(
+            f"The sequences have {len(users)} events and {len(contexts)} contexts; give each event one, or none."
+        )
+    return n_users
 
 
 def initial_states(n_users: int, weights: Weights, initial: float) -> np.ndarray:
