@@ -148,7 +148,7 @@ def host(task: Task, network: Network) -> dict[str, Any]:
         for begin in range(0, int(lengths[users[0]]), TIMED["batch"]):
             window, _ = window_of(sequences, lengths, users, begin, TIMED["batch"])
             np.bincount(window.items, minlength=task.n_items)
-            grid_of(window, TIMED["batch"], len(users), None, np.dtype(np.float32))
+            grid_of(window, TIMED["batch"], len(users), task.n_items, None, np.dtype(np.float32))
             windows += 1
     return {"in": "layout of windows", "windows": windows, "seconds": time.perf_counter() - began}
 

@@ -165,14 +165,37 @@ def test_gradients_on_a_grid_are_those_of_events(cell, pooled, monkeypatch):
     own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
     kept = np.random.default_rng(3).random((len(places), WIDTH))
     expected = window_gradient(own, window, first, kept)
-    grid = on_grid.grid_of(window, 9, len(users), kept, first.dtype)
+    grid = on_grid.grid_of(window, 9, len(users), N_ITEMS, kept, first.dtype)
     total, last, gradient = jax.jit(lambda *args: on_grid.grid_gradient(*args))(own, grid, first)
     inputs = np.zeros_like(weights.inputs)
     inputs[expected.gradient.items] = expected.gradient.inputs
     np.testing.assert_allclose(total, expected.values.sum(), rtol=1e-12)
     np.testing.assert_allclose(last, expected.last, rtol=1e-12)
-    for table, other in zip(gradient, (expected.gradient.recurrent, inputs, expected.gradient.outputs)):
+    of_rows = expected.gradient.outputs, expected.gradient.memory, expected.gradient.bias
+    for table, other in zip(gradient, (expected.gradient.recurrent, inputs, *of_rows), strict=True):
         np.testing.assert_allclose(table, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, N_ITEMS])
+def test_gradients_of_a_sampled_softmax_on_a_grid(n):
+    """Padded to one shape for all windows, and never beyond all items."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    from pymc_ep.kernels.recurrent import jax as on_grid
+
+    users = longest_first(LENGTHS, np.arange(len(LENGTHS)))
+    sequences, weights, first = data(items=data().items % 4), weights_of("gru", True), first_states()[users]
+    for size, most in ((9, N_ITEMS), (1, min(N_ITEMS, len(users) + n))):
+        window, _ = window_of(sequences, LENGTHS, users, 0, size)
+        candidates = sampled_candidates(window.items, N_ITEMS, n, np.random.default_rng(2))
+        window = window._replace(candidates=candidates)
+        expected = window_gradient(weights, window, first)
+        grid = on_grid.grid_of(window, size, len(users), N_ITEMS, None, first.dtype)
+        assert len(grid.candidates.items) == most
+        total, _, gradient = jax.jit(lambda *args: on_grid.grid_gradient(*args))(weights, grid, first)
+        np.testing.assert_allclose(total, expected.values.sum(), rtol=1e-12)
+        np.testing.assert_allclose(gradient.outputs[candidates.items], expected.gradient.outputs, atol=1e-12)
+        np.testing.assert_allclose(gradient.memory, expected.gradient.memory, atol=1e-12)
 
 
 @every_kind

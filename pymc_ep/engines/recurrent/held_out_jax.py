@@ -28,7 +28,7 @@ def held_out_total_jax(weights: Weights, problem: Problem, batch: int, users_per
         h = initial_states(size, weights, problem.initial)
         for at in range(0, int(lengths[users[0]]), batch):
             window, places = window_of(problem.sequences, lengths, users, at, batch)
-            grid = grid_of(window, batch, size, None, weights.outputs.dtype, held_out[places])
+            grid = grid_of(window, batch, size, len(weights.outputs), None, weights.outputs.dtype, held_out[places])
             total, h = _grid_total(own, grid, h)
             totals.append(total)
     return float(sum(map(float, totals)))

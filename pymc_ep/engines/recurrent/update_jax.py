@@ -28,7 +28,8 @@ def updated_jax(
 ) -> Updated:
     """Return weights after a step up the gradient; arguments as in NumPy, and the length of full windows."""
     require_float64()
-    grid = grid_of(window, batch, len(first), kept, learned.weights.outputs.dtype)
+    outputs = learned.weights.outputs
+    grid = grid_of(window, batch, len(first), len(outputs), kept, outputs.dtype)
     return Updated(*_updated(learned, grid, first, priors, shares, settings))
 
 

@@ -259,7 +259,7 @@ def log_softmax(
         logits = h @ table.T
         logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
-            logits[:, :n_items] += candidates.offsets
+            logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
         top = logits.max(axis=1)
         logits -= top[:, None]
         ways[here, 0] = logits[np.arange(len(own)), own]

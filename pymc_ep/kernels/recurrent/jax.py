@@ -60,11 +60,25 @@ def grid_of(
     window: Window,
     n_times: int,
     n_users: int,
+    n_items: int,
     kept: np.ndarray | None,
     dtype: np.dtype,
     counted: np.ndarray | slice = slice(None),
 ) -> Grid:
-    """Return the grid of a window of at most so many times and users; by default all its events count."""
+    """Return the grid of a window.
+
+    Parameters
+    ----------
+    window : Window
+    n_times, n_users : int
+        Bounds on those of all windows, T and P.
+    n_items : int
+    kept : ndarray, (n, D), optional
+        Dropout.
+    dtype : numpy.dtype
+    counted : ndarray of bool, (n,), optional
+        Events that count; by default all.
+    """
     times = np.repeat(np.arange(len(window.counts)), window.counts)
     there, items = np.zeros((n_times, n_users), dtype=bool), np.zeros((n_times, n_users), dtype=np.int32)
     there[times, window.users], items[times, window.users] = True, window.items
@@ -80,7 +94,7 @@ def grid_of(
     log_shares = np.zeros((m, window.log_shares.shape[1]), dtype=dtype)
     log_shares[: len(own)] = window.log_shares[counted]
     if candidates is not None:
-        candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, m, dtype)
+        candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, n_items, m, dtype)
     following = None
     if window.following is not None:
         following = np.zeros_like(items)
@@ -88,13 +102,13 @@ def grid_of(
     return Grid(items, there, factors, places, valid, log_shares, following, candidates)
 
 
-def _padded(candidates: Candidates, n_events: int, m: int, dtype: np.dtype) -> Candidates:
-    """Return as many candidates as windows of so many events may have, and m places."""
-    n_distinct = int((candidates.offsets == 0).sum())
-    n = max(0, n_events - n_distinct)
-    offsets = np.pad(candidates.offsets.astype(dtype), (0, n), constant_values=-np.inf)
+def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: np.dtype) -> Candidates:
+    """Return as many candidates as windows of so many events may have, at most all items, and m places."""
+    n, n_drawn = len(candidates.items), int((candidates.offsets > 0).sum())
+    more = max(0, min(n_items, n_events + n_drawn) - n)
+    offsets = np.pad(candidates.offsets.astype(dtype), (0, more), constant_values=-np.inf)
     own = np.pad(candidates.own, (0, m - len(candidates.own)))
-    return Candidates(np.pad(candidates.items, (0, n)), offsets, own)
+    return Candidates(np.pad(candidates.items, (0, more)), offsets, own)
 
 
 def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array, Weights]:
