@@ -148,7 +148,8 @@ def _continuations(
 
     `sizes` are the numbers of users and items, and of contexts where there are some.
     """
-    (n_users, n_items, *n_contexts), contexts = sizes, []
+    n_users, n_items, *n_contexts = sizes
+    contexts: list[Any] = []
     if n_contexts:
         given, contexts = _unpaired(name, given)
     labels = list(given) if isinstance(given, Mapping) else None
