@@ -26,12 +26,11 @@ import numpy as np
 from docs.benchmarks._common import PAGES, markdown_table
 from docs.benchmarks._sequence_data import Task, checkins, scored, user_mean
 from docs.benchmarks._sequence_networks import in_torch, predictor_of, trained
+from docs.benchmarks._sequence_rows import PAPER, TIMED
 from pymc_ep.engines.recurrent.training import Training
 from pymc_ep.kernels.recurrent import Sequences, longest_first, window_of
 
 JAX: dict[str, Any] = {"compile_kwargs": {"mode": "JAX"}}
-TIMED: dict[str, Any] = {"batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
-"""As the benchmark times networks; nothing is held out."""
 OWN, POOLED = (16, 32, 64, 128), (32, 128, 256, 768)
 """Units of networks whose matrices are each user's, and of those with one set."""
 FEW = 32
@@ -100,7 +99,7 @@ def in_jax(task: Task, network: Network, *, precision: str | None = None, block:
     from pymc_ep.kernels.recurrent import jax as kernel
 
     jax.config.update("jax_default_matmul_precision", precision)
-    architecture = {"hidden": network.hidden, "pooled": network.pooled, "repeats": False, "bias": False}
+    architecture = PAPER | {"hidden": network.hidden, "pooled": network.pooled}
     options = TIMED | JAX | {"held_out": 0, "seed": 0, "users_per_batch": network.users}
     with patch.object(kernel, "DEVICE_BLOCK", block or kernel.DEVICE_BLOCK), epoch_ends() as ends:
         jax.clear_caches()

@@ -27,9 +27,11 @@ __all__ = [
     "DATA",
     "MANY",
     "NETWORKS",
+    "PAPER",
     "SAMPLES",
     "SIZES",
     "SPREAD",
+    "TIMED",
     "VARIANTS",
     "data_of",
     "grids",
@@ -45,6 +47,7 @@ ARCHITECTURE = ("pooled", "cell", "spread", "repeats", "bias")
 BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
 """Of all networks; the other options are the defaults."""
 PAPER: dict[str, Any] = {"repeats": False, "bias": False}
+"""The network of the paper."""
 NETWORKS: dict[str, dict[str, Any]] = {
     "C-GRU, repeats": {},
     "hierarchical C-GRU, repeats": {"spread": SPREAD},
@@ -99,7 +102,14 @@ SASREC = {"kind": "SASRec", "width": 64, "blocks": 2, "heads": 1, "dropout": 0.2
 """One setting, near that of its authors."""
 SIZES = (16, 32, 64)
 """Units of the networks that are timed."""
-TIMED = {"users_per_batch": 32, "batch": 128, "learning_rate": 0.01, "ridge": 0.3, "clip": 1.0, "epochs": 3}
+TIMED: dict[str, Any] = {
+    "users_per_batch": 32,
+    "batch": 128,
+    "learning_rate": 0.01,
+    "ridge": 0.3,
+    "clip": 1.0,
+    "epochs": 3,
+}
 SAMPLES, MANY = (64, 256, 1024), 100_000
 """Items of a sampled softmax, and of a set of which most are never chosen."""
 POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]

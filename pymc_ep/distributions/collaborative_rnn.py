@@ -23,8 +23,8 @@ from pymc_ep.kernels.recurrent.op import require_rows
 __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 
 _HALF_LIVES = (5.0, np.inf)
-"""Of the memories that items are repeated from by default: of 5, 20 and 80 events the first one is by far the best for
-check-ins of Brightkite, and for those of Foursquare within a few hundredths of a nat of 20, the best."""
+"""By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for those of Foursquare it is
+20, and 5 costs a few hundredths of a nat more."""
 
 
 class CollaborativeRNNRV(RandomVariable):
@@ -147,8 +147,10 @@ class CollaborativeRNN(Discrete):
     Raises
     ------
     InvalidDataError
-        For users without events, numbers that are not whole, items out of range, and numbers of users or items other
-        than those of their coordinates.
+        For users without events, numbers that are not whole, items and contexts out of range, numbers of users or items
+        other than those of their coordinates, and a table of columns that are not `user` and `item`.
+    ValueError
+        For an unknown cell, half-lives that are not positive, and options that exclude each other.
 
     References
     ----------

@@ -28,7 +28,7 @@ class State(NamedTuple):
     Attributes
     ----------
     learned : Learned
-        Inputs and outputs as they are now, recurrent matrices as at the start of the epoch, unless they are shared.
+        Recurrent matrices as at the start of the epoch, unless they are shared; all other weights as they are now.
     shared : ndarray, (G, D, D)
         Matrices about which those of the users lie; empty without any.
     visited : tuple of Visited

@@ -30,9 +30,9 @@ class Shares(NamedTuple):
     items : ndarray, (I,)
         Of those of each item.
     outputs : ndarray, (1 or I,)
-        Of those of outputs; zero where an item is no candidate.
+        Of all; where there are candidates, times the factor of each, and zero for other items.
     memory, bias : ndarray, (1,)
-        Of those of memories and of biases.
+        Of all.
     """
 
     users: np.ndarray

@@ -1,10 +1,10 @@
 """The form "sequences of items by users, under a recurrent network" (Ko, Maystre and Grossglauser 2016).
 
-    P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t; R_u, W),
+    P(y_{t+1} = i | y_1 .. y_t) = softmax(V h_t)_i,        h_t = cell(h_{t-1}, y_t, x_{t+1}; R_u, W, a),
 
-with recurrent matrices R of each user, or of all, inputs W and outputs V: points, with a Gaussian prior or none. The
-means of the matrices may be a variable that users share. Beside items, the softmax may choose memories of the user's
-own items, with outputs of their own.
+with recurrent matrices R of each user, or of all, inputs W, outputs V and biases a of the context x of the event to
+predict: points, with a Gaussian prior or none. The means of the matrices may be a variable that users share. Beside
+items, the softmax may choose memories of the user's own items, with outputs of their own.
 """
 
 from dataclasses import dataclass, field

@@ -118,7 +118,7 @@ def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[st
 
 
 def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weights, np.ndarray]:
-    """Return weights drawn from N(0, 1 / D); matrices about shared ones are these."""
+    """Return weights drawn from N(0, 1 / D); matrices about shared ones are these, and biases zero."""
     rng = np.random.default_rng(settings["seed"])
     recurrent, *others = form.shapes
     scale, dtype = recurrent[-1] ** -0.5, settings["dtype"]
@@ -160,9 +160,8 @@ def _from_start(
             name = what if one is None else one.name
             raise ValueError(
                 f"start= holds {'nothing' if held is None else f'an array of shape {held.shape}'} as {name!r}, and the "
-                f"network needs {table.shape}; give cell=, hidden=, pooled= and repeats= of that fit, or fit without "
-                f"start=. "
-                f"Users and items may be others where both models have coordinates of them."
+                f"network needs {table.shape}; give cell=, hidden=, bias=, pooled= and repeats= of that fit, or fit "
+                f"without start=. Users and items may be others where both models have coordinates of them."
             )
         found[what] = held.astype(settings["dtype"])
     return Weights(*(found[what] for what in Weights._fields)), found["shared"]
