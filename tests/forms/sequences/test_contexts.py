@@ -121,6 +121,20 @@ def test_labels_of_a_table_are_found_in_the_coordinates_of_the_model(fitted):
     assert wider["visits_bias"].shape.eval().tolist() == [4, 3, 2]
 
 
+def test_users_who_share_their_matrices_are_found_by_labels():
+    """In a table of one of them, whose column has a name of its own."""
+    past = pmep.from_events(PAST.rename(columns={"user": "who"}), "who", "item", "time")
+    with pm.Model(coords=past.coords) as model:
+        pmep.CollaborativeRNN("visits", hidden=2, pooled=True, user="who", observed=past)
+        with pytest.warns(pmep.ConvergenceWarning, match="raise epochs"):
+            idata = pmep.fit(epochs=1, progressbar=False)
+    bob = pmep.from_events(LATER[LATER["user"] == "bob"].rename(columns={"user": "who"}), "who", "item", "time")
+    found = pmep.log_predictive(idata, model, {"visits": bob})
+    expected = pmep.log_predictive(idata, model, {"visits": {1: bob.sequences[0]}})
+    np.testing.assert_allclose(found["visits"], expected["visits"], rtol=1e-12)
+    assert (found["visits_user"] == "bob").all()
+
+
 def test_contexts_of_rows_are_data():
     """Contexts by rows in any order of users, which may be set anew with the observations."""
     past, _ = tables()

@@ -215,20 +215,6 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         fitted(model_of(repeats=False), start=idata)
 
 
-def test_events_of_users_who_share_their_matrices_are_found_by_labels():
-    """Of a table with some of them, whose column has a name of its own."""
-    coords = {"person": USERS, "item": PLACES}
-    with pm.Model(coords=coords) as model:
-        pmep.CollaborativeRNN("visits", hidden=2, pooled=True, user="person", observed=[items[:50] for items in WALKS])
-    with pytest.warns(pmep.ConvergenceWarning):
-        found = fitted(model, epochs=1)
-    frame = pd.DataFrame({"person": 103, "item": PLACES[WALKS[3][50:]]})
-    lpd = pmep.log_predictive(found, model, {"visits": pmep.from_events(frame, "person", "item")})
-    expected = pmep.log_predictive(found, model, {"visits": {3: WALKS[3][50:]}})
-    np.testing.assert_allclose(lpd["visits"], expected["visits"], rtol=1e-12)
-    assert (lpd["visits_user"] == 103).all()
-
-
 def test_users_and_items_that_were_hardly_met():
     sequences = [[0], *([k % 6 for k in items[:20]] for items in WALKS[1:])]
     model = model_of(sequences)
