@@ -25,7 +25,6 @@ from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_tor
 __all__ = [
     "CONTEXTS",
     "DATA",
-    "MANY",
     "NETWORKS",
     "PAPER",
     "SAMPLES",
@@ -110,8 +109,8 @@ TIMED: dict[str, Any] = {
     "clip": 1.0,
     "epochs": 3,
 }
-SAMPLES, MANY = (64, 256, 1024), 100_000
-"""Items of a sampled softmax, and of a set of which most are never chosen."""
+SAMPLES = (64, 256, 1024)
+"""Items of a sampled softmax."""
 POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
 """Constants that are added to counts."""
 
@@ -288,14 +287,6 @@ def of_sampled(name: str, n: int) -> dict[str, Any]:
     return of_training(data, found) | {"bias": bias_of_sampling(data.test, whole, n)}
 
 
-def of_many_items(name: str, n_items: int, sampled: int | None) -> dict[str, Any]:
-    """Return processor seconds of an epoch where there are items that nobody chose."""
-    task = data_of(name).test._replace(n_items=n_items)
-    options = {"held_out": 0, "seed": 0, "sampled": sampled}
-    one, two = (trained(task, {"hidden": HIDDEN}, options | {"epochs": k}).seconds for k in (1, 2))
-    return {"seconds": two - one}
-
-
 def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Yield the key and the measurement of each row of a data set."""
     for method in grids(data_of(name)):
@@ -312,8 +303,6 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
         for seed in range(seeds):
             for what in CONTEXTS:
                 yield f"{name}: context {what}, seed {seed}", partial(of_contexts, name, what, seed)
-        for n in (*SAMPLES, None):
-            yield f"{name}: {MANY:,} items, sampled={n}", partial(of_many_items, name, MANY, n)
         for n in SAMPLES:
             yield f"{name}: sampled={n}", partial(of_sampled, name, n)
         for change, settings in VARIANTS.items():

@@ -25,7 +25,6 @@ from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_rows import (
     CONTEXTS,
     DATA,
-    MANY,
     NETWORKS,
     SAMPLES,
     SIZES,
@@ -48,14 +47,12 @@ def samples(store: Store, name: str) -> str:
     rows = []
     for n in (*SAMPLES, None):
         row = store.rows.get(f"{name}: C-GRU, repeats, seed 0" if n is None else f"{name}: sampled={n}")
-        many = store.rows.get(f"{name}: {MANY:,} items, sampled={n}")
         if row:
             bias = "0" if n is None else f"{row['bias']:+.4f}"
             nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation")]
             rows.append([f"{n or 'all'}", bias, *nats, f"{row['seconds'] / row['epochs']:.2f}"])
-            rows[-1].append(f"{many['seconds']:.1f}" if many else "-")
     head = ["items sampled", "bias, nats", "validation, events", "validation, users", "s an epoch"]
-    return markdown_table([*head, f"s an epoch of {MANY:,} items"], rows)
+    return markdown_table(head, rows)
 
 
 def rows_of(store: Store, name: str, seeds: int) -> dict[str, list[dict[str, Any]]]:
