@@ -61,23 +61,18 @@ NETWORKS: dict[str, dict[str, Any]] = {
 LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
 """A training goes on with the validation events."""
 VARIANTS: dict[str, dict[str, Any]] = {
-    "ridge=0.1": {"ridge": 0.1},
-    "ridge=1": {"ridge": 1.0},
-    "ridge=3": {"ridge": 3.0},
-    "learning_rate=0.003": {"learning_rate": 0.003},
-    "learning_rate=0.02": {"learning_rate": 0.02},
-    "users_per_batch=16": {"users_per_batch": 16},
-    "users_per_batch=64": {"users_per_batch": 64},
-    "batch=32": {"batch": 32},
-    "batch=64": {"batch": 64},
-    "patience=6": {"patience": 6},
-    "dropout=0.2": {"dropout": 0.2},
-    "spread=0.1": {"spread": 0.1},
-    "spread=1": {"spread": 1.0},
-    "repeats=(5,)": {"repeats": (5.0,)},
-    "repeats=(inf,)": {"repeats": (np.inf,)},
-    "repeats=(20, inf)": {"repeats": (20.0, np.inf)},
-    "repeats=(5, 50, inf)": {"repeats": (5.0, 50.0, np.inf)},
+    f"{option}={value}": {option: value}
+    for option, values in {
+        "ridge": (0.1, 1, 3),
+        "learning_rate": (0.003, 0.02),
+        "users_per_batch": (16, 64),
+        "batch": (32, 64),
+        "patience": (6,),
+        "dropout": (0.2,),
+        "spread": (0.1, 1),
+        "repeats": ((5,), (np.inf,), (20, np.inf), (5, 50, np.inf)),
+    }.items()
+    for value in values
 }
 """Other options of C-GRU, to be judged by the validation events."""
 GAPS = pd.to_timedelta(["1h", "3h", "6h", "12h", "1D", "3D", "7D"])
@@ -279,12 +274,17 @@ def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
     return row
 
 
+@cache
+def default_network(name: str) -> Trained:
+    """Return C-GRU with repeats under the default options."""
+    return fitted(data_of(name), {}, BUDGET | {"seed": 0})
+
+
 def of_sampled(name: str, n: int) -> dict[str, Any]:
     """Return nats of the validation events where windows sample items, and the bias of the loss of training."""
     data = data_of(name)
-    whole = fitted(data, {}, BUDGET | {"seed": 0})
     found = fitted(data, {}, BUDGET | {"seed": 0, "sampled": n})
-    return of_training(data, found) | {"bias": bias_of_sampling(data.test, whole, n)}
+    return of_training(data, found) | {"bias": bias_of_sampling(data.test, default_network(name), n)}
 
 
 def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

@@ -253,7 +253,6 @@ class Training:
         shared = state.shared
         if problem.of_shared is not None:
             shared = _best_shared(learned.weights.recurrent, problem.priors[0].precision, problem.of_shared)
-        weights = converted(np.asarray, learned.weights)
         trained = -state.total / problem.n_trained
         held_out = self._held_out(problem, learned.weights)
         nats, epoch = trained if held_out is None else held_out, state.epoch + 1
@@ -268,6 +267,7 @@ class Training:
         )
         if held_out is not None and nats >= state.best_nats:
             return after
+        weights = converted(np.asarray, learned.weights)
         return after._replace(best=weights, best_shared=shared, best_nats=nats, best_epoch=epoch)
 
     def _held_out(self, problem: Problem, weights: Weights) -> float | None:

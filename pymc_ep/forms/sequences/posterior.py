@@ -80,24 +80,23 @@ class SequencesPosterior:
         return log_probabilities(self.weights, sequences, first, begins)
 
     @cached_property
-    def _observed(self) -> Sequences:
-        return self.form.sequences()[0]
+    def _observed(self) -> tuple[Sequences, np.ndarray]:
+        return self.form.sequences()
 
     @property
     def n_users(self) -> int:
         """Number of users."""
-        return len(self._observed.lengths)
+        return len(self._observed[0].lengths)
 
     def next_log_probabilities(self, users: np.ndarray, context: int = 0) -> np.ndarray:
         """Return the log probabilities of all items as the next one of some users, (k, I), in a context."""
-        observed, form = self._observed, self.form
+        (observed, order), form = self._observed, self.form
         places = [np.arange(observed.ends[user], observed.ends[user + 1]) for user in users]
         parts = [observed.items[own] for own in places]
         sequences = Sequences.of_parts(parts, form.n_items)
-        if observed.following is not None:
-            following = observed.following[np.concatenate(places)]
-            following[sequences.ends[1:][sequences.lengths > 0] - 1] = context
-            sequences = sequences._replace(following=following)
+        if len(form.contexts):
+            contexts = form.contexts[order][np.concatenate(places)].astype(np.int64)
+            sequences = sequences.in_context(contexts, context)
         weights = self.weights
         if not form.pooled:
             weights = weights._replace(recurrent=weights.recurrent[users])

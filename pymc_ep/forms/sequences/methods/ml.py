@@ -128,8 +128,7 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
         matrices = np.broadcast_to(shared, recurrent).copy()
     else:
         matrices = (scale * rng.standard_normal(recurrent)).astype(dtype)
-    tables = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
-    inputs, outputs, memory, bias = tables
+    inputs, outputs, memory, bias = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
     memory[:, -1], bias[...] = _FIRST_CONSTANT, 0.0
     return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory, bias), shared
 
