@@ -13,6 +13,7 @@ from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._sequence_data import (
     CheckIns,
     Predictor,
+    Task,
     checkins,
     entropies,
     in_context,
@@ -260,18 +261,27 @@ def of_sasrec(name: str, python: str, seed: int) -> dict[str, Any]:
 
 def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:
     """Return processor seconds of an epoch here and in PyTorch, from the same weights in the same order of users."""
-    task, n = data_of(name).test, int(TIMED["epochs"])
-    options = TIMED | {"held_out": 0, "seed": 0}
-    one, all_of_them = (trained(task, PAPER | {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
-    nats = all_of_them.idata["fit"]["training_nats"].values.tolist()
-    row: dict[str, Any] = {"here": (all_of_them.seconds - one.seconds) / (n - 1), "nats": nats}
-    row["events"] = int(sum(map(len, task.before)))
+    task = data_of(name).test
+    row: dict[str, Any] = epoch_of(task, hidden, TIMED) | {"events": int(sum(map(len, task.before)))}
     if python:
         tail = np.zeros(len(task.before), dtype=np.int64)
         peer = in_torch(python, task, tail, TIMED | {"kind": "GRU", "hidden": hidden}, 0)
         row |= {"torch": float(peer["seconds"][1:].mean()), "torch_nats": peer["nats"].tolist()}
         row["version"] = str(peer["version"])
     return row
+
+
+def of_single_users(name: str, hidden: int) -> dict[str, Any]:
+    """Return processor seconds of an epoch in which each user makes a step of its own."""
+    return epoch_of(data_of(name).test, hidden, TIMED | {"users_per_batch": 1})
+
+
+def epoch_of(task: Task, hidden: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return processor seconds of an epoch of the paper's network after the first, and nats of training."""
+    n, options = int(options["epochs"]), options | {"held_out": 0, "seed": 0}
+    one, all_of_them = (trained(task, PAPER | {"hidden": hidden}, options | {"epochs": k}) for k in (1, n))
+    nats = all_of_them.idata["fit"]["training_nats"].values.tolist()
+    return {"here": (all_of_them.seconds - one.seconds) / (n - 1), "nats": nats}
 
 
 @cache
@@ -300,6 +310,7 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
     if name == "foursquare-nyc":
         for hidden in SIZES:
             yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)
+            yield f"{name}: time, {hidden} units, single users", partial(of_single_users, name, hidden)
         for seed in range(seeds):
             for what in CONTEXTS:
                 yield f"{name}: context {what}, seed {seed}", partial(of_contexts, name, what, seed)

@@ -142,7 +142,8 @@ class CollaborativeRNN(Discrete):
         Dims of users and items. Where the model has no coordinates of these names they are numbered from zero.
     observed : list of array_like of int, SequenceTable, or pymc.Data, (N, 2)
         Positions of the items of each user, in their order; what `pymc_ep.from_events` returned, whose labels are found
-        in the coordinates of the model; or rows of user and item. All are stored as such rows.
+        in the coordinates of the model; or rows of user and item. All are stored as such rows, and the coordinates
+        ``<name>_column`` are the dims of users and items.
 
     Raises
     ------
@@ -205,7 +206,8 @@ class CollaborativeRNN(Discrete):
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
         numbered = {side: range(n) for side, n in ((user, n_users), (item, n_items)) if side not in model.coords}
-        model.add_coords(numbered)
+        # No variable of users that share their matrices has the dim of users.
+        model.add_coords(numbered | {f"{name}_column": (user, item)})
         of_all = gate, unit, earlier
         shape = (len(gates), hidden, hidden)
         if spread is not None:

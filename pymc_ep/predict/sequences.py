@@ -33,9 +33,8 @@ def next_items(idata: Container, model: pm.Model | None = None, *, n: int = 10, 
     n : int
         Number of items; as many as there are give the whole distribution.
     **user
-        The dim of the users with a label or position, or a list of these, as in ``user=7``. Users that share their
-        matrices are always called ``user``. Where events have contexts, their dim too, with the one of the next event,
-        as in ``hour=9``.
+        The dim of the users with a label or position, or a list of these, as in ``user=7``. Where events have
+        contexts, their dim too, with the one of the next event, as in ``hour=9``.
 
     Returns
     -------

@@ -122,7 +122,7 @@ def test_labels_of_a_table_are_found_in_the_coordinates_of_the_model(fitted):
 
 
 def test_users_who_share_their_matrices_are_found_by_labels():
-    """In a table of one of them, whose column has a name of its own."""
+    """In a table of one of them, in a mapping, and by name; their column has a name of its own."""
     past = pmep.from_events(PAST.rename(columns={"user": "who"}), "who", "item", "time")
     with pm.Model(coords=past.coords) as model:
         pmep.CollaborativeRNN("visits", hidden=2, pooled=True, user="who", observed=past)
@@ -130,9 +130,14 @@ def test_users_who_share_their_matrices_are_found_by_labels():
             idata = pmep.fit(epochs=1, progressbar=False)
     bob = pmep.from_events(LATER[LATER["user"] == "bob"].rename(columns={"user": "who"}), "who", "item", "time")
     found = pmep.log_predictive(idata, model, {"visits": bob})
-    expected = pmep.log_predictive(idata, model, {"visits": {1: bob.sequences[0]}})
-    np.testing.assert_allclose(found["visits"], expected["visits"], rtol=1e-12)
+    for user in (1, "bob"):
+        expected = pmep.log_predictive(idata, model, {"visits": {user: bob.sequences[0]}})
+        np.testing.assert_allclose(found["visits"], expected["visits"], rtol=1e-12)
     assert (found["visits_user"] == "bob").all()
+    best = pmep.next_items(idata, model, who="bob", n=len(PLACES))
+    assert best["who"].values.tolist() == ["bob"]
+    own = best["probability"].values[best["item"].values == str(found["visits_item"].values[0])]
+    np.testing.assert_allclose(np.log(own), found["visits"].values[0], rtol=1e-10)
 
 
 def test_contexts_of_rows_are_data():

@@ -31,10 +31,9 @@ class SequencePredictions:
 
     @staticmethod
     def dims(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, str]:
-        """Return the dims of users and items; users that share their matrices have the dim ``"user"``."""
-        form = posterior.form.form
-        user = "user" if posterior.form.pooled else model_dims(model, form.recurrent.name)[0]
-        return user, model_dims(model, form.outputs.name)[0]
+        """Return the dims of users and items."""
+        user, item = model.coords[f"{posterior.form.form.sequences.name}_column"]
+        return user, item
 
     @staticmethod
     def sizes(posterior: SequencesPosterior) -> tuple[int, int]:
@@ -82,9 +81,6 @@ class SequencePredictions:
         user, item = SequencePredictions.dims(model, posterior)
         n_users, n_items = SequencePredictions.sizes(posterior)
         form, given, of_contexts = posterior.form, data[name], SequencePredictions.contexts(model, posterior)
-        if isinstance(given, SequenceTable) and form.pooled:
-            # No weights of the model have the dim of its users.
-            user = next(iter(given.coords))
         sizes = {user: n_users, item: n_items} | dict([] if of_contexts is None else [of_contexts])
         if isinstance(given, SequenceTable):
             given = relabelled(name, given, tuple(sizes), {dim: row_labels(model, dim, n) for dim, n in sizes.items()})
