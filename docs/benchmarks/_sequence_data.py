@@ -1,4 +1,4 @@
-"""Check-ins split as Ko, Maystre and Grossglauser (2016) split them, and how predictions of the later ones are scored.
+"""Sequences split as Ko, Maystre and Grossglauser (2016) split them, and how predictions of later events are scored.
 
 A method predicts events by a function of their places k among all that it predicts: the log probabilities of all
 items, (k, I). Nats and Recall@20 come of these alone, alike for all methods.
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pymc_ep.datasets import load_checkins
+from pymc_ep.datasets import load_checkins, load_movielens
 
 __all__ = [
     "TOP",
-    "CheckIns",
     "Predictor",
     "Scores",
+    "Split",
     "Task",
-    "checkins",
     "entropies",
     "in_context",
     "scored",
+    "split",
     "terciles",
     "user_mean",
 ]
@@ -82,7 +82,7 @@ class Task(NamedTuple):
         return np.concatenate([np.append(b[-1:], a[:-1])[: len(a)] for b, a in zip(self.before, self.after)])
 
 
-class CheckIns(NamedTuple):
+class Split(NamedTuple):
     """Both tasks of a data set.
 
     Attributes
@@ -111,29 +111,36 @@ class Scores(NamedTuple):
     recall: np.ndarray
 
 
-def checkins(name: str) -> CheckIns:
-    """Return the check-ins of a data set of `pymc_ep.datasets.load_checkins`."""
-    frame = load_checkins(name)
+def events(name: str) -> pd.DataFrame:
+    """Return the events of a data set: ``user``, ``item`` and ``time``, those of a user in their order."""
+    if name == "ml-100k":
+        return load_movielens("100k").sort_values(["user", "time"], kind="stable")
+    return load_checkins(name).rename(columns={"place": "item"})
+
+
+def split(name: str) -> Split:
+    """Return the tasks of a data set."""
+    frame = events(name)
     found = len(frame)
     while True:
-        enough = [frame.groupby(side)[side].transform("size") >= CORE for side in ("user", "place")]
+        enough = [frame.groupby(side)[side].transform("size") >= CORE for side in ("user", "item")]
         if (enough[0] & enough[1]).all():
             break
         frame = frame[enough[0] & enough[1]]
     outside = found - len(frame)
-    visits = frame.groupby(["user", "place"]).size()
-    share = visits.groupby("user").max() / visits.groupby("user").sum()
+    counted = frame.groupby(["user", "item"]).size()
+    share = counted.groupby("user").max() / counted.groupby("user").sum()
     homogeneous = share.index[share > HOMOGENEOUS]
     frame = frame[~frame["user"].isin(homogeneous)]
     before, after = [], []
-    for places in (own.to_numpy() for _, own in frame.groupby("user")["place"]):
-        n = int(np.clip(np.ceil(TEST_SHARE * len(places)), *TEST_LENGTHS))
-        before.append(places[:-n])
-        after.append(places[-n:])
+    for items in (own.to_numpy() for _, own in frame.groupby("user")["item"]):
+        n = int(np.clip(np.ceil(TEST_SHARE * len(items)), *TEST_LENGTHS))
+        before.append(items[:-n])
+        after.append(items[-n:])
     known, codes = np.unique(np.concatenate(before), return_inverse=True)
-    train = np.split(codes, np.cumsum([len(places) for places in before])[:-1])
-    kept = [places[np.isin(places, known)] for places in after]
-    test = Task(train, [np.searchsorted(known, places) for places in kept], len(known))
+    train = np.split(codes, np.cumsum([len(items) for items in before])[:-1])
+    kept = [items[np.isin(items, known)] for items in after]
+    test = Task(train, [np.searchsorted(known, items) for items in kept], len(known))
     counts = {
         "users": len(train),
         "items": len(known),
@@ -143,8 +150,7 @@ def checkins(name: str) -> CheckIns:
         "events outside the core": outside,
         "homogeneous users": len(homogeneous),
     }
-    kept_places = frame["place"].isin(known)
-    return CheckIns(validation_of(train, len(known)), test, counts, frame[kept_places])
+    return Split(validation_of(train, len(known)), test, counts, frame[frame["item"].isin(known)])
 
 
 def validation_of(train: list[np.ndarray], n_items: int) -> Task:
@@ -153,7 +159,7 @@ def validation_of(train: list[np.ndarray], n_items: int) -> Task:
     return Task([s[: len(s) - k] for s, k in zip(train, n)], [s[len(s) - k :] for s, k in zip(train, n)], n_items)
 
 
-def in_context(data: CheckIns, labels: np.ndarray) -> CheckIns:
+def in_context(data: Split, labels: np.ndarray) -> Split:
     """Return the tasks with contexts of their events, by labels of the rows of the frame."""
     _, codes = np.unique(labels, return_inverse=True)
     every = [codes[rows] for rows in data.frame.groupby("user").indices.values()]

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from docs.benchmarks._common import PAGES, markdown_table
-from docs.benchmarks._sequence_data import Task, checkins, scored, user_mean
+from docs.benchmarks._sequence_data import Task, scored, split, user_mean
 from docs.benchmarks._sequence_networks import in_torch, predictor_of, trained
 from docs.benchmarks._sequence_rows import PAPER, TIMED
 from pymc_ep.engines.recurrent.training import Training
@@ -61,7 +61,7 @@ Measure = Callable[[Task, Network], dict[str, Any]]
 
 def write(path: Path, name: str) -> None:
     """Keep the task of the test events of a data set."""
-    task = checkins(name).test
+    task = split(name).test
     parts = {"before": task.before, "after": task.after}
     arrays = {f"{key}_lengths": list(map(len, part)) for key, part in parts.items()}
     arrays |= {key: np.concatenate(part).astype(np.int32) for key, part in parts.items()}

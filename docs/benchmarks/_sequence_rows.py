@@ -11,13 +11,13 @@ import pandas as pd
 import pymc_ep as pmep
 from docs.benchmarks import _sequence_baselines as baselines
 from docs.benchmarks._sequence_data import (
-    CheckIns,
     Predictor,
+    Split,
     Task,
-    checkins,
     entropies,
     in_context,
     scored,
+    split,
     terciles,
     user_mean,
 )
@@ -26,11 +26,11 @@ from docs.benchmarks._sequence_networks import Trained, bias_of_sampling, in_tor
 __all__ = [
     "CONTEXTS",
     "DATA",
+    "DEFAULT",
     "NETWORKS",
     "PAPER",
     "SAMPLES",
     "SIZES",
-    "SPREAD",
     "TIMED",
     "VARIANTS",
     "data_of",
@@ -39,26 +39,28 @@ __all__ = [
     "work",
 ]
 
-DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite"}
-HIDDEN, SPREAD = 32, 0.3
-"""Units of all networks, and the standard deviation of users' matrices of the hierarchical one."""
+DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite", "ml-100k": "MovieLens 100k"}
+HIDDEN = 32
+"""Units of all networks."""
 ARCHITECTURE = ("pooled", "cell", "spread", "repeats", "bias")
 """What is said to the network; all else is said to `pymc_ep.fit`."""
 BUDGET: dict[str, Any] = {"epochs": 60, "patience": 3}
 """Of all networks; the other options are the defaults."""
-PAPER: dict[str, Any] = {"repeats": False, "bias": False}
+PAPER: dict[str, Any] = {"repeats": False, "bias": False, "spread": False}
 """The network of the paper."""
 NETWORKS: dict[str, dict[str, Any]] = {
-    "C-GRU, repeats": {},
-    "hierarchical C-GRU, repeats": {"spread": SPREAD},
+    "hierarchical C-GRU, repeats": {},
+    "C-GRU, repeats": {"spread": False},
     "pooled GRU, repeats": {"pooled": True, "patience": 8},
-    "C-tanh, repeats": {"cell": "tanh"},
+    "C-tanh, repeats": {"cell": "tanh", "spread": False},
+    "hierarchical C-GRU": PAPER | {"spread": True},
     "C-GRU": PAPER,
-    "hierarchical C-GRU": PAPER | {"spread": SPREAD},
     "pooled GRU": PAPER | {"pooled": True, "patience": 8},
     "C-tanh": PAPER | {"cell": "tanh"},
 }
 """Architectures, and options that differ from the defaults. The loss of a pooled network rises before it falls."""
+DEFAULT = "hierarchical C-GRU, repeats"
+"""The one of the default options."""
 LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
 """A training goes on with the validation events."""
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -70,12 +72,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": (32, 64),
         "patience": (6,),
         "dropout": (0.2,),
-        "spread": (0.1, 1),
+        "spread": (0.1, 0.3, 3),
         "repeats": ((5,), (np.inf,), (20, np.inf), (5, 50, np.inf)),
     }.items()
     for value in values
 }
-"""Other options of C-GRU, to be judged by the validation events."""
+"""Other options of the default network, to be judged by the validation events."""
 GAPS = pd.to_timedelta(["1h", "3h", "6h", "12h", "1D", "3D", "7D"])
 """Bounds of the times between events that are told apart."""
 
@@ -112,12 +114,12 @@ POWERS = [10.0 ** (k / 2) for k in range(-8, 5)]
 
 
 @cache
-def data_of(name: str) -> CheckIns:
+def data_of(name: str) -> Split:
     """Return a data set."""
-    return checkins(name)
+    return split(name)
 
 
-def measured(data: CheckIns, predictor: Predictor) -> dict[str, Any]:
+def measured(data: Split, predictor: Predictor) -> dict[str, Any]:
     """Return the figures of the test events, over all users and in groups of them by entropy and by length."""
     task, found = data.test, scored(data.test, predictor)
     users = task.users
@@ -129,13 +131,13 @@ def measured(data: CheckIns, predictor: Predictor) -> dict[str, Any]:
     return row
 
 
-def grouping(data: CheckIns) -> dict[str, np.ndarray]:
+def grouping(data: Split) -> dict[str, np.ndarray]:
     """Return what users are grouped by: the entropy of their training events, and the number of these."""
     before = data.test.before
     return {"groups": entropies(before), "lengths": np.array(list(map(len, before)), dtype=float)}
 
 
-def grids(data: CheckIns) -> dict[str, tuple[Callable[..., Predictor], Iterable[dict[str, Any]]]]:
+def grids(data: Split) -> dict[str, tuple[Callable[..., Predictor], Iterable[dict[str, Any]]]]:
     """Return the baselines with settings to choose from, some of which the validation events learn."""
     return {
         "uniform": (baselines.uniform, [{}]),
@@ -154,7 +156,7 @@ def grids(data: CheckIns) -> dict[str, tuple[Callable[..., Predictor], Iterable[
     }
 
 
-def factor_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
+def factor_settings(data: Split) -> Iterator[dict[str, Any]]:
     """Yield settings of the matrix factorisation, each with its best slope."""
     for penalty in (0.003, 0.01, 0.03):
         for weight in (0.0, 0.001, 0.003, 0.01):
@@ -164,7 +166,7 @@ def factor_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
             }
 
 
-def mixture_settings(data: CheckIns) -> Iterator[dict[str, Any]]:
+def mixture_settings(data: Split) -> Iterator[dict[str, Any]]:
     """Yield settings of the mixture of counts, each with its best weights."""
     for epsilon in (1e-3, 1e-2, 1e-1):
         yield {"epsilon": epsilon, "weights": baselines.best_weights(data.validation, epsilon)}
@@ -186,7 +188,7 @@ def of_network(name: str, network: str, seed: int, *, jax: bool = False) -> dict
     return of_fit(data_of(name), NETWORKS[network], where | {"seed": seed}) | on
 
 
-def of_fit(data: CheckIns, change: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def of_fit(data: Split, change: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a network; its log probabilities are those of `pymc_ep.log_predictive`."""
     found = fitted(data, change, BUDGET | options)
     predictor = predictor_of(data.test, found)
@@ -204,7 +206,7 @@ def device() -> str:
 
 
 def of_contexts(name: str, what: str, seed: int) -> dict[str, Any]:
-    """Return the row of C-GRU with repeats and a context of events."""
+    """Return the row of the default network with a context of events."""
     data = data_of(name)
     return of_fit(in_context(data, CONTEXTS[what](data.frame["user"], data.frame["time"])), {}, {"seed": seed})
 
@@ -224,14 +226,14 @@ def of_variant(name: str, change: dict[str, Any]) -> dict[str, Any]:
     return of_training(data, fitted(data, change, BUDGET | {"seed": 0}))
 
 
-def fitted(data: CheckIns, change: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
+def fitted(data: Split, change: dict[str, Any], options: dict[str, Any], start: Trained | None = None) -> Trained:
     """Train a network of an architecture and options that differ from the defaults."""
     architecture = {key: value for key, value in change.items() if key in ARCHITECTURE}
     others = {key: value for key, value in change.items() if key not in ARCHITECTURE}
     return trained(data.test, {"hidden": HIDDEN} | architecture, options | others, start)
 
 
-def of_training(data: CheckIns, found: Trained) -> dict[str, Any]:
+def of_training(data: Split, found: Trained) -> dict[str, Any]:
     """Return what a training says of itself, and the validation events: their mean, and that over users of means."""
     fit = found.idata["fit"]
     return {
@@ -286,7 +288,7 @@ def epoch_of(task: Task, hidden: int, options: dict[str, Any]) -> dict[str, Any]
 
 @cache
 def default_network(name: str) -> Trained:
-    """Return C-GRU with repeats under the default options."""
+    """Return the default network."""
     return fitted(data_of(name), {}, BUDGET | {"seed": 0})
 
 

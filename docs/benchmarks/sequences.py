@@ -1,12 +1,12 @@
-"""Sequences of check-ins: collaborative recurrent networks beside counts, factors, Markov models and self-attention.
+"""Sequences of events: collaborative recurrent networks beside counts, factors, Markov models and self-attention.
 
-    python -m docs.benchmarks.sequences [--data foursquare-nyc brightkite] [--seeds 3] [--torch PYTHON] [--jax]
+    python -m docs.benchmarks.sequences [--data foursquare-nyc brightkite ml-100k] [--seeds 3] [--torch PYTHON] [--jax]
                                         [--only REGEX] [--page]
 
 PYTHON is an interpreter that has torch; without it there are no rows of PyTorch. With --jax networks are trained in
 JAX, along the same path. Finished rows are kept in
 docs/benchmarks/rows/sequences.json; a second call runs what is missing. Writes docs/benchmarks/sequences.md; needs
-foursquare-nyc-10core and brightkite-10core in PYMC_EP_DATA.
+foursquare-nyc-10core, brightkite-10core and ml-100k in PYMC_EP_DATA.
 """
 
 import argparse
@@ -25,10 +25,10 @@ from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_rows import (
     CONTEXTS,
     DATA,
+    DEFAULT,
     NETWORKS,
     SAMPLES,
     SIZES,
-    SPREAD,
     VARIANTS,
     data_of,
     grids,
@@ -46,7 +46,7 @@ def samples(store: Store, name: str) -> str:
     """Return the tables of a sampled softmax."""
     rows = []
     for n in (*SAMPLES, None):
-        row = store.rows.get(f"{name}: C-GRU, repeats, seed 0" if n is None else f"{name}: sampled={n}")
+        row = store.rows.get(f"{name}: {DEFAULT}, seed 0" if n is None else f"{name}: sampled={n}")
         if row:
             bias = "0" if n is None else f"{row['bias']:+.4f}"
             nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation")]
@@ -146,7 +146,7 @@ def times(store: Store, name: str) -> str:
 def contexts(store: Store, name: str, seeds: int) -> str:
     """Return the table of contexts."""
     rows = []
-    for what, key in {"none": "C-GRU, repeats", **{what: f"context {what}" for what in CONTEXTS}}.items():
+    for what, key in {"none": DEFAULT, **{what: f"context {what}" for what in CONTEXTS}}.items():
         found = [store.rows.get(f"{name}: {key}, seed {seed}") for seed in range(seeds)]
         if found := [row for row in found if row]:
             figures = [f"{mean(found, which):.3f}" for which in ("validation_events", "nats", "recall")]
@@ -157,14 +157,14 @@ def contexts(store: Store, name: str, seeds: int) -> str:
 def choices(store: Store, name: str) -> str:
     """Return the table of other options."""
     rows = []
-    keys = {"defaults": "C-GRU, repeats, seed 0"} | {change: change for change in VARIANTS}
-    keys[f"spread={SPREAD}"] = "hierarchical C-GRU, repeats, seed 0"
+    keys = {"defaults": f"{DEFAULT}, seed 0"} | {change: change for change in VARIANTS}
+    keys |= {"spread=False": "C-GRU, repeats, seed 0", "pooled=True, patience=8": "pooled GRU, repeats, seed 0"}
     for change, key in keys.items():
         if row := store.rows.get(f"{name}: {key}"):
             nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation", "training")]
             lengths = [f"{row['best_epoch']}", f"{row['epochs']}", f"{row['seconds']:.0f}"]
             rows.append([change, *nats, *lengths])
-    head = ["C-GRU with", "validation, events", "validation, users", "training", "best epoch", "epochs", "processor s"]
+    head = ["options", "validation, events", "validation, users", "training", "best epoch", "epochs", "processor s"]
     return markdown_table(head, rows)
 
 
@@ -189,12 +189,12 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
         "that are not named are the defaults.\n"
     )
     sampled = (
-        "C-GRU with repeats where the softmax of a window sums over its own items and a sample of the others. The bias "
-        "is that of the log probability of a training event, at the weights of the whole softmax.\n"
+        "The default network where the softmax of a window sums over its own items and a sample of the others. The "
+        "bias is that of the log probability of a training event, at the weights of the whole softmax.\n"
     )
     parts += ["## Seconds\n", timed, times(store, first), "### On an accelerator\n", *tables()]
     parts += ["## A sampled softmax\n", sampled, samples(store, first)]
-    told = "C-GRU with repeats where the network is told of each event, before its item, what is known of its time.\n"
+    told = "The default network where it is told of each event, before its item, what is known of its time.\n"
     parts += ["## Contexts\n", told, contexts(store, first, seeds)]
     parts += ["## Options\n", varied, choices(store, first), store.measured()]
     return write_page("sequences", parts)

@@ -57,7 +57,8 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
     -------
     pandas.DataFrame
         A row for each of 1,000,209 or 100,000 pairs, with the columns ``user``, ``item`` (both the publishers'
-        numbers), ``title`` of the film and ``rating``, from 1 to 5. In ``"100k"`` 18 titles have two numbers each.
+        numbers), ``title`` of the film, ``rating``, from 1 to 5, and ``time``, in UTC, missing where the file has none.
+        In ``"100k"`` 18 titles have two numbers each.
 
     Raises
     ------
@@ -74,12 +75,16 @@ def load_movielens(size: str = "1m", path: str | os.PathLike | None = None) -> p
         raise ValueError(f"size={size!r} is neither '1m' nor '100k'.{did_you_mean(size, _MOVIELENS)}")
     small, files = size == "100k", _MOVIELENS[size]
     # Fields of ratings.dat are separated by two colons; every other field between single ones is empty.
-    sep, fields = ("\t", [0, 1, 2]) if small else (":", [0, 2, 4])
+    sep, fields = ("\t", [0, 1, 2, 3]) if small else (":", [0, 2, 4, 6])
+    names = ["user", "item", "rating", "time"]
     with files.open("u.data", path) if small else _ratings_1m(path) as lines:
-        ratings = pd.read_csv(lines, sep=sep, header=None, usecols=fields).set_axis(["user", "item", "rating"], axis=1)
+        ratings = pd.read_csv(lines, sep=sep, header=None)
+        ratings = ratings[[field for field in fields if field in ratings]]
+        ratings = ratings.set_axis(names[: ratings.shape[1]], axis=1)
         ratings = ratings.apply(lambda column: require_counts(ratings, column.name))
     titles = {int(number): title for number, title, *_ in _films(size, path)}
-    return ratings.assign(title=ratings["item"].map(titles))[["user", "item", "title", "rating"]]
+    time = pd.to_datetime(ratings.get("time", np.full(len(ratings), np.nan)), unit="s")
+    return ratings.assign(title=ratings["item"].map(titles), time=time)[["user", "item", "title", "rating", "time"]]
 
 
 def film_genres(size: str, path: str | os.PathLike | None = None) -> pd.DataFrame:

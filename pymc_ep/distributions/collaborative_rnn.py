@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_ep.datasets.events import SequenceTable
-from pymc_ep.distributions.sequence_data import packed_contexts, packed_sequences, relabelled
+from pymc_ep.distributions.sequence_data import relabelled, stored_contexts, stored_rows
 from pymc_ep.exceptions import InvalidDataError, did_you_mean
 from pymc_ep.kernels import register_bodies
 from pymc_ep.kernels.recurrent import CELLS, Sequences, Weights, Window, initial_states, sequence_logp
@@ -25,6 +25,9 @@ __all__ = ["CollaborativeRNN", "CollaborativeRNNRV"]
 _HALF_LIVES = (5.0, np.inf)
 """By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for those of Foursquare it is
 20, and 5 costs a few hundredths of a nat more."""
+_SPREAD = 1.0
+"""By default. It saves 0.03 nats an event of Foursquare, 0.04 of Brightkite and 0.09 of MovieLens 100k against matrices
+without a prior; 0.1 and 1 differ by less."""
 
 
 class CollaborativeRNNRV(RandomVariable):
@@ -128,10 +131,11 @@ class CollaborativeRNN(Discrete):
         and b, (memories, D + 1); of a, (contexts, gates, D), with one context if none are given: a distribution such as
         ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are named
         ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and ``<name>_bias``. Gates are in
-        the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` it is the network of the
-        paper.
-    spread : float, optional
-        Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``.
+        the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` and ``spread=False`` it
+        is the network of the paper.
+    spread : bool or float
+        Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``. True
+        stands for 1, unless users share R or it has a prior; False is for R that know nothing of each other.
     initial : float
         Entries of the state before all events.
     n_users : int, optional
@@ -182,7 +186,7 @@ class CollaborativeRNN(Discrete):
         outputs: Any = None,
         memory: Any = None,
         bias: Any = None,
-        spread: float | None = None,
+        spread: bool | float = True,
         initial: float = 0.1,
         n_users: int | None = None,
         lengths: Any = None,
@@ -197,11 +201,11 @@ class CollaborativeRNN(Discrete):
         n_items = _agreed(model, name, "items", item, n_items)
         if isinstance(observed, SequenceTable):
             observed = relabelled(name, observed, (user, item), model.coords)
-        rows, users, found = _rows(name, observed, lengths, n_items)
+        rows, users, found = stored_rows(name, observed, lengths, n_items)
         n_users = _agreed(model, name, "users", user, n_users, found)
         if users is None:
             users = np.arange(n_users)
-        contexts, of_context = _contexts(model, name, observed, context, users, n_users)
+        contexts, of_context = stored_contexts(model, name, observed, context, users, n_users)
         gates, half_lives = CELLS[cell], _half_lives(name, repeats)
         unit, earlier, gate = (f"{name}_{what}" for what in ("unit", "earlier_unit", "gate"))
         model.add_coords({unit: range(hidden), earlier: range(hidden), gate: gates})
@@ -210,7 +214,9 @@ class CollaborativeRNN(Discrete):
         model.add_coords(numbered | {f"{name}_column": (user, item)})
         of_all = gate, unit, earlier
         shape = (len(gates), hidden, hidden)
-        if spread is not None:
+        if spread is True:
+            spread = _SPREAD if not pooled and recurrent is None else False
+        if spread is not False:
             recurrent = _about_shared(name, spread, pooled, recurrent, shape, of_all)
         tables = [
             ("recurrent", recurrent, *((shape, of_all) if pooled else ((n_users, *shape), (user, *of_all)))),
@@ -320,42 +326,6 @@ def _half_lives(name: str, repeats: Any) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _contexts(model: pm.Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
-    """Return the contexts of the events of users, (N,) or none, and their dim, whose coordinates the model has."""
-    dim = getattr(observed, "context", None) or f"{name}_context"
-    given = getattr(observed, "contexts", None) if context is None else context
-    if isinstance(given, Variable):
-        if dim not in model.coords:
-            raise InvalidDataError(f"The contexts of {name!r} have no labels; give the model coordinates of {dim!r}.")
-        return given, dim
-    n = len(model.coords[dim]) if dim in model.coords else None
-    contexts = np.zeros(0, dtype=np.int64)
-    if given is not None and isinstance(users, Variable):
-        raise InvalidDataError(
-            f"{name!r} observes rows that are data; give context= as data of as many rows, pm.Data, too."
-        )
-    if given is not None:
-        contexts = packed_contexts(name, given, np.bincount(users, minlength=n_users).tolist(), n)
-    if n is None:
-        model.add_coords({dim: range(int(contexts.max(initial=0)) + 1)})
-    return contexts, dim
-
-
-def _rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
-    """Return rows as they are stored, the users of these or of those to draw, and the number of users, where known."""
-    if isinstance(observed, Variable):
-        if observed.ndim != 2:
-            raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
-        return observed, observed[:, 0].astype("int64"), None
-    if observed is not None:
-        rows = packed_sequences(name, observed, n_items)
-        # Doubles, since PyMC stores integers in 32 bits.
-        return rows.astype(np.float64), rows[:, 0], int(rows[-1, 0]) + 1
-    if lengths is not None:
-        return None, np.repeat(np.arange(len(lengths)), lengths), len(lengths)
-    return None, None, None
-
-
 def _agreed(model: pm.Model, name: str, what: str, dim: str, given: int | None, found: int | None = None) -> int:
     """Return the number of users or items, on which what is given, coordinates and observations must agree."""
     labels = model.coords.get(dim)
@@ -380,8 +350,8 @@ def _about_shared(
     if pooled or recurrent is not None:
         other = "pooled=True" if pooled else "recurrent="
         raise ValueError(f"{name!r} has spread={spread!r} and {other}, of which one alone says how users differ.")
-    if isinstance(spread, bool) or not isinstance(spread, int | float | np.number) or not 0 < spread < np.inf:
-        raise ValueError(f"spread={spread!r} of {name!r} must be a positive number.")
+    if not isinstance(spread, int | float | np.number) or not 0 < spread < np.inf:
+        raise ValueError(f"spread={spread!r} of {name!r} must be a positive number, or False for none.")
     return pm.Normal.dist(pm.Flat(f"{name}_recurrent_mean", shape=shape, dims=dims), spread)
 
 

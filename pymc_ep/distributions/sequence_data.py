@@ -4,12 +4,58 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pymc import Model
+from pytensor.graph.basic import Variable
 
 from pymc_ep.datasets.events import SequenceTable
 from pymc_ep.distributions.counts import MOST
 from pymc_ep.exceptions import InvalidDataError
 
-__all__ = ["packed_contexts", "packed_sequences", "relabelled", "require_contexts", "require_items"]
+__all__ = [
+    "packed_contexts",
+    "packed_sequences",
+    "relabelled",
+    "require_contexts",
+    "require_items",
+    "stored_contexts",
+    "stored_rows",
+]
+
+
+def stored_rows(name: str, observed: Any, lengths: Any, n_items: int) -> tuple[Any, Any, int | None]:
+    """Return rows as they are stored, the users of these or of those to draw, and the number of users, where known."""
+    if isinstance(observed, Variable):
+        if observed.ndim != 2:
+            raise InvalidDataError(f"{name!r} has data of {observed.ndim} dimensions; give rows of user and item.")
+        return observed, observed[:, 0].astype("int64"), None
+    if observed is not None:
+        rows = packed_sequences(name, observed, n_items)
+        # Doubles, since PyMC stores integers in 32 bits.
+        return rows.astype(np.float64), rows[:, 0], int(rows[-1, 0]) + 1
+    if lengths is not None:
+        return None, np.repeat(np.arange(len(lengths)), lengths), len(lengths)
+    return None, None, None
+
+
+def stored_contexts(model: Model, name: str, observed: Any, context: Any, users: Any, n_users: int) -> tuple[Any, str]:
+    """Return the contexts of the events of users, (N,) or none, and their dim, whose coordinates the model has."""
+    dim = getattr(observed, "context", None) or f"{name}_context"
+    given = getattr(observed, "contexts", None) if context is None else context
+    if isinstance(given, Variable):
+        if dim not in model.coords:
+            raise InvalidDataError(f"The contexts of {name!r} have no labels; give the model coordinates of {dim!r}.")
+        return given, dim
+    n = len(model.coords[dim]) if dim in model.coords else None
+    contexts = np.zeros(0, dtype=np.int64)
+    if given is not None and isinstance(users, Variable):
+        raise InvalidDataError(
+            f"{name!r} observes rows that are data; give context= as data of as many rows, pm.Data, too."
+        )
+    if given is not None:
+        contexts = packed_contexts(name, given, np.bincount(users, minlength=n_users).tolist(), n)
+    if n is None:
+        model.add_coords({dim: range(int(contexts.max(initial=0)) + 1)})
+    return contexts, dim
 
 
 def packed_sequences(

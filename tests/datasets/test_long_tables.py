@@ -16,7 +16,11 @@ def test_movielens_is_read_with_and_without_times(ratings, encoding, tmp_path):
         out.write(ratings)
     films = "7::Alien: Resurrection (1997)::Action|Sci-Fi\n11::Misérables, Les (1995)::Drama\n"
     (tmp_path / "movies.dat").write_text(films, encoding=encoding)
-    assert load_movielens(path=tmp_path).to_dict("list") == {
+    found = load_movielens(path=tmp_path)
+    assert found.pop("time").dropna().tolist() == [
+        pd.Timestamp(t) for t in ("2000-12-31 22:12:40", "2000-12-31 22:35:09") if name == "ratings.dat"
+    ]
+    assert found.to_dict("list") == {
         "user": [2, 1],
         "item": [11, 7],
         "title": ["Misérables, Les (1995)", "Alien: Resurrection (1997)"],
@@ -71,6 +75,7 @@ def test_real_ratings_are_what_their_sources_say(size, shape, titles, ratings, d
     films = load_movielens(size, data_folder / f"ml-{size}")
     assert films["rating"].value_counts().sort_index().tolist() == ratings
     assert films["title"].notna().all() and films["title"].nunique() == titles
+    assert films["time"].isna().all() if size == "1m" else films["time"].dt.year.isin([1997, 1998]).all()
     assert any("Misérables" in title for title in films["title"].unique())
     counts, coords = from_pairs(films, "user", "item")
     assert counts.shape == shape and counts.nnz == sum(ratings) and counts.max() == 1

@@ -5,6 +5,7 @@ import pandas as pd
 import pymc as pm
 import pytensor
 import pytest
+from scipy import stats
 
 import pymc_ep as pmep
 from pymc_ep.distributions.collaborative_rnn import CollaborativeRNNRV
@@ -47,6 +48,28 @@ def test_weights_have_dims_and_priors():
     assert list(model.coords["y_half_life"]) == [5.0, np.inf]
     assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV"] * 2 + ["FlatRV"] * 3
     assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "sd"),
+    [
+        ({}, 1.0),
+        ({"spread": 0.2}, 0.2),
+        ({"spread": False}, None),
+        ({"pooled": True}, None),
+        ({"recurrent": pm.Flat.dist()}, None),
+    ],
+)
+def test_matrices_of_users_lie_about_shared_ones_unless_told_otherwise(options, sd):
+    with pm.Model() as model:
+        pmep.CollaborativeRNN("y", n_items=3, hidden=2, observed=[[0, 1], [2]], **options)
+    assert ("y_recurrent_mean" in model.named_vars) == (sd is not None)
+    point = {name: np.random.default_rng(0).normal(size=value.shape) for name, value in model.initial_point().items()}
+    found = float(model.compile_logp(model["y_recurrent"], mode="FAST_COMPILE")(point))
+    expected = 0.0
+    if sd is not None:
+        expected = stats.norm.logpdf(point["y_recurrent"], point["y_recurrent_mean"], sd).sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("cell", "mode"), [("gru", None), ("gru", "FAST_COMPILE"), ("tanh", "FAST_COMPILE")])

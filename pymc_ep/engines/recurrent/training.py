@@ -17,7 +17,7 @@ from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.update import Settings, Shares, Updated, updated
 from pymc_ep.engines.recurrent.values import Learned, Moments, Prior, Priors, Problem, Visited, converted
 from pymc_ep.kernels.recurrent import Weights, Window, initial_states, longest_first, sampled_candidates, window_of
-from pymc_ep.numerics.backend.namespace import Array, replaced, to_jax
+from pymc_ep.numerics.backend.namespace import replaced, to_jax
 
 __all__ = ["State", "Training"]
 
@@ -252,7 +252,8 @@ class Training:
         learned = _merged(state)
         shared = state.shared
         if problem.of_shared is not None:
-            shared = _best_shared(learned.weights.recurrent, problem.priors[0].precision, problem.of_shared)
+            precision = problem.priors[0].precision
+            learned, shared = _about_shared(learned, shared, problem.lengths > 1, precision, problem.of_shared)
         trained = -state.total / problem.n_trained
         held_out = self._held_out(problem, learned.weights)
         nats, epoch = trained if held_out is None else held_out, state.epoch + 1
@@ -307,8 +308,20 @@ def _merged(state: State) -> Learned:
     return Learned(weights._replace(recurrent=recurrent), (of_recurrent, *moments[1:]))
 
 
-def _best_shared(recurrent: Array, precision: np.ndarray, prior: Prior) -> np.ndarray:
-    """Return the mode of the matrices about which those of the users lie, (G, D, D), given these."""
-    own = np.broadcast_to(precision, recurrent.shape)
-    total = own.sum(axis=0) + prior.precision
-    return ((own * np.asarray(recurrent)).sum(axis=0) + prior.precision * prior.mean) / total
+def _about_shared(
+    learned: Learned, shared: np.ndarray, trained: np.ndarray, precision: np.ndarray, prior: Prior
+) -> tuple[Learned, np.ndarray]:
+    """Return the mode of the matrices about which those of the users lie, (G, D, D), given those of trained users.
+
+    Those of the others, on which no event that is trained on depends, are put at the mode.
+    """
+    recurrent = learned.weights.recurrent
+    of_users = np.broadcast_to(precision * trained.reshape(-1, 1, 1, 1), recurrent.shape)
+    total = of_users.sum(axis=0) + prior.precision
+    weighted = np.einsum("u...,u...->...", of_users, np.asarray(recurrent)) + prior.precision * prior.mean
+    known = total > 0
+    shared = np.where(known, weighted / np.where(known, total, 1.0), shared)
+    others = np.flatnonzero(~trained)
+    if len(others):
+        recurrent = replaced(recurrent, others, [np.broadcast_to(shared, (len(others), *shared.shape))])
+    return learned._replace(weights=learned.weights._replace(recurrent=recurrent)), shared

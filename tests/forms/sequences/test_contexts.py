@@ -87,7 +87,7 @@ def test_predictions_are_those_of_loops_in_all_ways_of_giving_contexts(fitted):
     alone = pmep.log_predictive(idata, model, {"visits": some})["visits"].values
     np.testing.assert_allclose(alone, expected[1, N_PAST : N_PAST + 3], rtol=1e-9)
     np.testing.assert_allclose(
-        model.compile_logp()({rv.name: mode[rv.name].to_numpy() for rv in model.free_RVs}),
+        model.compile_logp(model["visits"])({rv.name: mode[rv.name].to_numpy() for rv in model.free_RVs}),
         expected[:, :N_PAST].sum(),
         rtol=1e-9,
     )

@@ -138,6 +138,8 @@ def _from_start(
 ) -> tuple[Weights, np.ndarray]:
     """Return the weights of an earlier fit; rows of new users and items have first values, and others are left out.
 
+    Matrices of new users begin at those that users share, where there are any.
+
     Raises
     ------
     ValueError
@@ -145,6 +147,9 @@ def _from_start(
     """
     start: Mapping[str, np.ndarray] = call.start or {}
     weights, shared = _first(form, settings)
+    about = start.get("shared", shared)
+    if shared.size and about.shape == shared.shape:
+        weights.recurrent[...] = about
     found = {}
     for what, table in (weights._asdict() | {"shared": shared}).items():
         one, held = getattr(form.form, what), start.get(what)
@@ -159,8 +164,8 @@ def _from_start(
             name = what if one is None else one.name
             raise ValueError(
                 f"start= holds {'nothing' if held is None else f'an array of shape {held.shape}'} as {name!r}, and the "
-                f"network needs {table.shape}; give cell=, hidden=, bias=, pooled= and repeats= of that fit, or fit "
-                f"without start=. Users and items may be others where both models have coordinates of them."
+                f"network needs {table.shape}; give cell=, hidden=, spread=, bias=, pooled= and repeats= of that fit, "
+                f"or fit without start=. Users and items may be others where both models have coordinates of them."
             )
         found[what] = held.astype(settings["dtype"])
     return Weights(*(found[what] for what in Weights._fields)), found["shared"]
@@ -202,9 +207,10 @@ def _status(problem: Problem, status: Status) -> str:
     remarks = [status.sentence]
     sequences = problem.sequences
     if alone := int((sequences.lengths == 1).sum()):
+        whose = "those that they started from" if problem.of_shared is None else "those that users share"
         remarks.append(
             f"{alone} of {len(sequences.lengths)} users have one event, which is predicted from the first state: their "
-            f"matrices are those that they started from"
+            f"matrices are {whose}"
         )
     if unmet := len(problem.item_counts) - len(np.unique(sequences.items)):
         remarks.append(f"{unmet} of {len(problem.item_counts)} items have no event, and inputs that they started from")
