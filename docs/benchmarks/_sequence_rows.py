@@ -33,6 +33,7 @@ __all__ = [
     "SIZES",
     "TIMED",
     "VARIANTS",
+    "VARIED",
     "data_of",
     "grids",
     "grouping",
@@ -68,16 +69,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     for option, values in {
         "ridge": (0.1, 1, 3),
         "learning_rate": (0.003, 0.02),
+        "optimizer": ("rmsprop", "adam"),
         "users_per_batch": (16, 64),
-        "batch": (32, 64),
+        "batch": (16, 32, 64),
         "patience": (6,),
-        "dropout": (0.2,),
+        "dropout": (0.2, 0.5),
         "spread": (0.1, 0.3, 3),
         "repeats": ((5,), (np.inf,), (20, np.inf), (5, 50, np.inf)),
     }.items()
     for value in values
 }
 """Other options of the default network, to be judged by the validation events."""
+VARIED = ("foursquare-nyc", "ml-100k")
+"""Data sets on which these are tried."""
 GAPS = pd.to_timedelta(["1h", "3h", "6h", "12h", "1D", "3D", "7D"])
 """Bounds of the times between events that are told apart."""
 
@@ -106,6 +110,7 @@ TIMED: dict[str, Any] = {
     "ridge": 0.3,
     "clip": 1.0,
     "epochs": 3,
+    "optimizer": "rmsprop",
 }
 SAMPLES = (64, 256, 1024)
 """Items of a sampled softmax."""
@@ -318,5 +323,6 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
                 yield f"{name}: context {what}, seed {seed}", partial(of_contexts, name, what, seed)
         for n in SAMPLES:
             yield f"{name}: sampled={n}", partial(of_sampled, name, n)
+    if name in VARIED:
         for change, settings in VARIANTS.items():
             yield f"{name}: {change}", partial(of_variant, name, settings)

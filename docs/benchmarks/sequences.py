@@ -30,6 +30,7 @@ from docs.benchmarks._sequence_rows import (
     SAMPLES,
     SIZES,
     VARIANTS,
+    VARIED,
     data_of,
     grids,
     grouping,
@@ -196,7 +197,10 @@ def page(store: Store, names: Iterable[str], seeds: int) -> Path:
     parts += ["## A sampled softmax\n", sampled, samples(store, first)]
     told = "The default network where it is told of each event, before its item, what is known of its time.\n"
     parts += ["## Contexts\n", told, contexts(store, first, seeds)]
-    parts += ["## Options\n", varied, choices(store, first), store.measured()]
+    parts += ["## Options\n", varied]
+    for name in VARIED:
+        parts += [f"### {DATA[name]}\n", choices(store, name)]
+    parts.append(store.measured())
     return write_page("sequences", parts)
 
 

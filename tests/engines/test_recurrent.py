@@ -53,16 +53,33 @@ def random_sequences(seed=0, n_users=12, n_items=9):
 
 @pytest.mark.parametrize("optimizer", RULES)
 def test_updates_are_those_of_the_papers(optimizer):
-    """Kingma and Ba (2015), Algorithm 1; RMSprop is its case of beta_1 = 0."""
+    """Kingma and Ba (2015), Algorithm 1, of which RMSprop is the case beta_1 = 0, and Zaheer et al. (2018), 2."""
     rule, rng, rate = RULES[optimizer], np.random.default_rng(0), 0.1
     w = rng.normal(size=(3, 2))
     moments, m, v, expected = Moments.zero(w, with_first=rule.first > 0), 0.0, 0.0, w
     for t in range(1, 6):
         g = rng.normal(size=w.shape)
         w, moments = stepped(rule, rate, w, g, moments)
-        m, v = rule.first * m + (1 - rule.first) * g, rule.second * v + (1 - rule.second) * g**2
+        m = rule.first * m + (1 - rule.first) * g
+        if optimizer == "yogi":
+            v = v - (1 - rule.second) * np.sign(v - g**2) * g**2
+        else:
+            v = rule.second * v + (1 - rule.second) * g**2
         expected = expected + rate * (m / (1 - rule.first**t)) / (np.sqrt(v / (1 - rule.second**t)) + 1e-8)
         np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("optimizer", "up"), [("yogi", True), ("rmsprop", False)])
+def test_large_rare_gradients_outweigh_small_ones(optimizer, up):
+    """Of 200 gradients one is 300 and the others -1: their sum is positive. RMSprop forgets the large one."""
+    w, ends = np.zeros((1, 1)), []
+    moments = Moments.zero(w, with_first=False)
+    for t in range(4000):
+        g = np.full((1, 1), 300.0 if t % 200 == 0 else -1.0)
+        w, moments = stepped(RULES[optimizer], 0.01, w, g, moments)
+        if t % 200 == 199:
+            ends.append(float(w[0, 0]))
+    assert (np.diff(ends) > 0).all() == up and (ends[-1] > ends[0]) == up
 
 
 @pytest.mark.parametrize("shared", [False, True])

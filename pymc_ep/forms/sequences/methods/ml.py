@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
     "users_per_batch": 32,
     "patience": 3,
     "held_out": 0.05,
-    "optimizer": "rmsprop",
+    "optimizer": "yogi",
     "learning_rate": 0.01,
     "clip": 1.0,
     "ridge": 0.3,
