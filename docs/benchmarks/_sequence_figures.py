@@ -13,16 +13,18 @@ __all__ = ["draw_curves", "draw_groups"]
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+COLOURS = {"hierarchical C-GRU": "C2", "C-GRU": "C0", "pooled GRU": "C1", "C-tanh": "C4"}
+"""Colours of networks, with repeats and without."""
+REPEATS = ", repeats"
+"""How names of networks with repeats end."""
 METHODS = {
     "2-gram": ("0.75", ""),
     "1-gram of the user": ("0.5", ""),
     "SASRec": ("C3", ""),
-    "C-GRU": ("C0", ""),
-    "C-GRU, repeats": ("C0", "///"),
-    "hierarchical C-GRU, repeats": ("C2", "///"),
-    "pooled GRU, repeats": ("C1", "///"),
+    "C-GRU": (COLOURS["C-GRU"], ""),
+    **{f"{network}{REPEATS}": (COLOURS[network], "///") for network in ("C-GRU", "hierarchical C-GRU", "pooled GRU")},
 }
-"""Colours and hatches of the methods that are drawn."""
+"""Colours and hatches of the methods whose groups are drawn."""
 DPI = 110
 
 Rows = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
@@ -54,20 +56,22 @@ def draw_groups(rows: Rows, bounds: Mapping[str, Mapping[str, Sequence[str]]], l
 
 def draw_curves(rows: Rows) -> str:
     """Draw nats by epoch in training, dashed, and of the validation events; return the line of the page."""
-    figure, axes = pyplot.subplots(1, len(rows), figsize=(10.0, 3.4), layout="constrained", squeeze=False)
-    for panel, (title, methods) in zip(axes[0], rows.items()):
-        for k, (method, seeds) in enumerate((m, own) for m, own in methods.items() if own and "curves" in own[0]):
-            for one in seeds:
-                training, validation = one["curves"]
-                epochs = 1 + np.arange(len(training))
-                panel.plot(epochs, training, color=f"C{k}", ls="--", lw=0.8)
-                panel.plot(epochs, validation, color=f"C{k}", lw=1.3, label=method if one is seeds[0] else None)
-        panel.set(title=title, xlabel="epoch", ylabel="nats an event", xscale="log")
-        _, most = panel.get_xlim()
-        ticks = [tick for tick in (1, 2, 5, 10, 20, 50) if tick <= most]
-        panel.set_xticks(ticks, list(map(str, ticks)))
-        panel.minorticks_off()
-    shown = {label: handle for panel in axes[0] for handle, label in zip(*panel.get_legend_handles_labels())}
+    endings = {REPEATS: "with repeats", "": "without"}
+    figure, axes = pyplot.subplots(len(endings), len(rows), figsize=(10.0, 5.6), layout="constrained", squeeze=False)
+    for panels, (ending, words) in zip(axes, endings.items()):
+        for panel, (title, methods) in zip(panels, rows.items()):
+            for network, colour in COLOURS.items():
+                for one in methods.get(network + ending, []):
+                    training, validation = one["curves"]
+                    epochs = 1 + np.arange(len(training))
+                    panel.plot(epochs, training, color=colour, ls="--", lw=0.8)
+                    panel.plot(epochs, validation, color=colour, lw=1.3, label=network)
+            panel.set(title=f"{title}, {words}", xlabel="epoch", ylabel="nats an event", xscale="log")
+            _, most = panel.get_xlim()
+            ticks = [tick for tick in (1, 2, 5, 10, 20, 50) if tick <= most]
+            panel.set_xticks(ticks, list(map(str, ticks)))
+            panel.minorticks_off()
+    shown = {label: handle for panel in axes.flat for handle, label in zip(*panel.get_legend_handles_labels())}
     figure.legend(shown.values(), shown, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PAGES / "sequences_curves.png", dpi=DPI)
     pyplot.close(figure)

@@ -25,6 +25,7 @@ from pymc_ep.kernels.recurrent import (
 from pymc_ep.kernels.recurrent.body import forward
 from pymc_ep.kernels.recurrent.body import log_softmax as log_softmax_of_items
 from pymc_ep.kernels.recurrent.memory import last_log_shares
+from pymc_ep.kernels.recurrent.past import known_items
 
 __all__ = ["Trained", "bias_of_sampling", "in_torch", "predictor_of", "trained"]
 
@@ -77,7 +78,7 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
 
     def log_p(here: slice) -> np.ndarray:
         log_shares = last_log_shares(before[here], task.n_items, half_lives)
-        return next_log_probabilities(weights, wanted[here], log_shares)
+        return next_log_probabilities(weights, wanted[here], log_shares, known_items(before[here], task.n_items))
 
     return log_p
 
@@ -96,7 +97,7 @@ def bias_of_sampling(task: Task, found: Trained, n: int, batch: int = 128) -> fl
             own = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[users[:m]])
             tape = forward(own, window, h[:m])
             both = [
-                log_softmax_of_items(weights, tape.states, window.items, window.log_shares, None, candidates)[0].sum()
+                log_softmax_of_items(weights, tape.states, window.items, window.past, None, candidates)[0].sum()
                 for candidates in (sampled_candidates(window.items, task.n_items, n, rng), None)
             ]
             h[:m] = tape.last

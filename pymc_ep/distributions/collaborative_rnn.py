@@ -34,7 +34,7 @@ class CollaborativeRNNRV(RandomVariable):
     """Op of `CollaborativeRNN`: draws an item for each row, given those of its user in the rows before."""
 
     name = "collaborative_rnn"
-    signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(c,g,d),(),(k),(x),(n)->(n,m)"
+    signature = "(u,g,d,d),(i,g,d),(i,d),(k,e),(z),(c,g,d),(),(k),(x),(n)->(n,m)"
     dtype = "int64"
     _print_name = ("CollaborativeRNN", "\\operatorname{CollaborativeRNN}")
 
@@ -47,7 +47,7 @@ class CollaborativeRNNRV(RandomVariable):
     def rng_fn(cls, rng: np.random.Generator, *args: Any) -> np.ndarray:
         """Draw rows of user and item, (*size, N, 2)."""
         *parameters, size = args
-        cores = (4, 3, 2, 2, 3, 0, 1, 1, 1)
+        cores = (4, 3, 2, 2, 1, 3, 0, 1, 1, 1)
         batches = [np.shape(p)[: np.ndim(p) - core] for p, core in zip(parameters, cores)]
         batch = np.broadcast_shapes(*batches) if size is None else tuple(size)
         if not batch:
@@ -63,7 +63,7 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
     require_rows(weights, users, np.zeros_like(users), contexts)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
-    table, no_shares = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((0, len(half_lives)))
+    table, known = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((n_users, n_items), dtype=bool)
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)
     following = sequences.in_context(contexts[order]).following if len(contexts) else None
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
@@ -71,6 +71,8 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
         own = np.flatnonzero(lengths > t)
         logits = h[own] @ table.T
         logits[:, n_items:] += np.log(n_items) + weights.memory[:, -1]
+        if len(weights.known):
+            logits[:, :n_items] += known[own] * (h[own] @ weights.known[:-1] + weights.known[-1])[:, None]
         sums = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
         chosen, ends = (sums < (rng.random(len(own)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[own] + t
         for k, half_life in enumerate(half_lives):
@@ -79,10 +81,10 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
                 chosen[here] = items[ends[here] - recalled(uniform[here], np.full(here.sum(), t), half_life)]
             else:
                 chosen[here] = n_items * uniform[here]
-        items[ends] = chosen
+        items[ends], known[own, chosen] = chosen, True
         of_users = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[own])
         of_next = None if following is None else following[ends]
-        h[own] = forward(of_users, Window(chosen, np.array([len(own)]), no_shares, of_next), h[own]).last
+        h[own] = forward(of_users, Window(chosen, np.array([len(own)]), following=of_next), h[own]).last
     out = np.stack([users, np.empty_like(users)], axis=1)
     out[order, 1] = items
     return out
@@ -107,7 +109,8 @@ class CollaborativeRNN(Discrete):
     With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
     with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often as it occurred there (as in
     the pointers of [2]_). In a memory of half-life H an event counts half as much after H others. An empty memory
-    yields all items alike.
+    yields all items alike. Items of the user's past have another weight among the items too,
+    :math:`\exp(v_i^\top h_t + z^\top h_t + c)`: nearly none where nobody chooses one twice, such as films.
 
     Parameters
     ----------
@@ -121,17 +124,17 @@ class CollaborativeRNN(Discrete):
         Whether all users share the matrices R.
     repeats : bool or sequence of float
         Half-lives, in events, of the memories from which items are repeated, which may be infinite. True stands for 5
-        and infinity, False for no memories.
+        and infinity, an empty sequence for known items of another weight alone, and False for nothing of this.
     context : list of array_like of int, or pymc.Data, (N,), optional
         What is known of each event before its item, such as the hour: positions of labels, as many for each user as it
         has events, or one for each row of data. By default that of the table that is observed, if it has one. Labels
         are coordinates of the table's dim of the context, or of ``<name>_context``.
-    recurrent, inputs, outputs, memory, bias : optional
+    recurrent, inputs, outputs, memory, known, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
-        and b, (memories, D + 1); of a, (contexts, gates, D), with one context if none are given: a distribution such as
+        and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given: a distribution such as
         ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are named
-        ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory`` and ``<name>_bias``. Gates are in
-        the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` and ``spread=False`` it
+        ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``, ``<name>_known`` and
+        ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` and ``spread=False`` it
         is the network of the paper.
     spread : bool or float
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``. True
@@ -185,6 +188,7 @@ class CollaborativeRNN(Discrete):
         inputs: Any = None,
         outputs: Any = None,
         memory: Any = None,
+        known: Any = None,
         bias: Any = None,
         spread: bool | float = True,
         initial: float = 0.1,
@@ -223,19 +227,26 @@ class CollaborativeRNN(Discrete):
             ("input", inputs, (n_items, *shape[:2]), (item, gate, unit)),
             ("output", outputs, (n_items, hidden), (item, unit)),
         ]
+        if half_lives is not None:
+            term = f"{name}_term"
+            model.add_coords({term: (*map(str, range(hidden)), "constant")})
         if half_lives:
-            half_life, term = (f"{name}_{what}" for what in ("half_life", "memory_term"))
-            model.add_coords({half_life: half_lives, term: (*map(str, range(hidden)), "constant")})
+            half_life = f"{name}_half_life"
+            model.add_coords({half_life: half_lives})
             tables.append(("memory", memory, (len(half_lives), hidden + 1), (half_life, term)))
         elif memory is not None:
             raise ValueError(f"{name!r} has memory= and repeats={repeats!r}, so no memories; leave out one of them.")
+        if half_lives is not None:
+            tables.append(("known", known, (hidden + 1,), (term,)))
+        elif known is not None:
+            raise ValueError(f"{name!r} has known= and repeats=False, so no known items; leave out one of them.")
         if bias is not False:
             tables.append(("bias", bias, (len(model.coords[of_context]), *shape[:2]), (of_context, gate, unit)))
         elif isinstance(contexts, Variable) or len(contexts):
             raise ValueError(f"{name!r} has contexts and bias=False, but contexts are biases; leave out one of them.")
         weights = [_weights(model, f"{name}_{what}", *prior_and_shape) for what, *prior_and_shape in tables]
         names = (what for what, *_ in tables[3:])
-        kwargs |= dict(zip(names, weights[3:])) | {"half_lives": half_lives, "contexts": contexts}
+        kwargs |= dict(zip(names, weights[3:])) | {"half_lives": half_lives or (), "contexts": contexts}
         return super().__new__(cls, name, *weights[:3], users=users, initial=initial, observed=rows, **kwargs)
 
     @classmethod
@@ -246,6 +257,7 @@ class CollaborativeRNN(Discrete):
         outputs: Any,
         *,
         memory: Any = None,
+        known: Any = None,
         bias: Any = None,
         users: Any,
         contexts: Any = (),
@@ -261,6 +273,7 @@ class CollaborativeRNN(Discrete):
         inputs : tensor_like, (items, gates, D)
         outputs : tensor_like, (items, D)
         memory : tensor_like, (memories, D + 1), optional
+        known : tensor_like, (D + 1,), optional
         bias : tensor_like, (contexts, gates, D), optional
             None by default.
         users : array_like of int, (N,)
@@ -276,18 +289,19 @@ class CollaborativeRNN(Discrete):
         if recurrent.ndim == 3:
             recurrent = recurrent[None]
         memory = pt.zeros((0, outputs.shape[-1] + 1)) if memory is None else pt.as_tensor_variable(memory)
+        known = pt.zeros((0,)) if known is None else pt.as_tensor_variable(known)
         bias = pt.zeros((0, *inputs.shape[1:])) if bias is None else pt.as_tensor_variable(bias)
-        ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim, bias.ndim
-        if ranks != (4, 3, 2, 2, 3):
+        ranks = recurrent.ndim, inputs.ndim, outputs.ndim, memory.ndim, known.ndim, bias.ndim
+        if ranks != (4, 3, 2, 2, 1, 3):
             raise InvalidDataError(
                 f"CollaborativeRNN takes matrices (users, gates, D, D) or (gates, D, D), inputs (items, gates, D), "
-                f"outputs (items, D), memories (memories, D + 1) and biases (contexts, gates, D), and got "
+                f"outputs (items, D), memories (memories, D + 1), known items (D + 1,) and biases (contexts, gates, D), and got "
                 f"{', '.join(map(str, ranks))} dimensions."
             )
         numbers = [(initial, "float64"), (half_lives, "float64"), (contexts, "int64"), (users, "int64")]
         constants = [one if isinstance(one, Variable) else np.asarray(one, dtype=dtype) for one, dtype in numbers]
         cast = [pt.as_tensor_variable(one).astype(dtype) for one, (_, dtype) in zip(constants, numbers)]
-        return super().dist([recurrent, inputs, outputs, memory, bias, *cast], **kwargs)
+        return super().dist([recurrent, inputs, outputs, memory, known, bias, *cast], **kwargs)
 
     def support_point(rv: Any, size: Any, *parameters: Any) -> Any:
         """Return the graph of the initial value: the first item in all events."""
@@ -310,10 +324,10 @@ def _require_architecture(name: str, hidden: Any, cell: Any, initial: Any) -> No
         raise ValueError(f"initial={initial!r} of {name!r} must be a finite number, the entries of all first states.")
 
 
-def _half_lives(name: str, repeats: Any) -> tuple[float, ...]:
-    """Return the half-lives of memories."""
+def _half_lives(name: str, repeats: Any) -> tuple[float, ...] | None:
+    """Return the half-lives of memories; None where nothing is known of a user's past."""
     if isinstance(repeats, bool | np.bool_):
-        return _HALF_LIVES if repeats else ()
+        return _HALF_LIVES if repeats else None
     try:
         found = np.asarray(repeats, dtype=float)
     except (TypeError, ValueError):

@@ -22,6 +22,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         inputs: Any,
         outputs: Any,
         memory: Any,
+        known: Any,
         bias: Any,
         initial: Any,
         half_lives: Any,
@@ -51,7 +52,7 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
             last[users[k]] = k
         h = np.full((n_users, width), float(initial))
         out, sums = np.empty((n, 2), dtype=np.int64), np.empty((n_gates, width))
-        weights, reset = np.empty(n_items + n_memories), np.empty(width)
+        weights, reset, marks = np.empty(n_items + n_memories), np.empty(width), np.full(n_items, -1)
         for k in range(n):
             u = users[k]
             matrices, own = recurrent[u if len(recurrent) > 1 else 0], h[u]
@@ -60,9 +61,16 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
                 weights[i] = 0.0 if i < n_items else np.log(n_items) + row[width]
                 for d in range(width):
                     weights[i] += row[d] * own[d]
+            t = lengths[u]
+            if len(known):
+                more = known[width]
+                for d in range(width):
+                    more += known[d] * own[d]
+                for item in past[ends[u] : ends[u] + t]:
+                    if marks[item] < k:
+                        weights[item], marks[item] = weights[item] + more, k
             weights = np.cumsum(np.exp(weights - weights.max()))
             item = min(np.searchsorted(weights, rng.random() * weights[-1], side="right"), n_items + n_memories - 1)
-            t = lengths[u]
             if item >= n_items:
                 half_life, uniform = half_lives[item - n_items], rng.random()
                 if t == 0:

@@ -40,13 +40,14 @@ def test_weights_have_dims_and_priors():
         "y_input": (3, 3, 2),
         "y_output": (3, 2),
         "y_memory": (2, 3),
+        "y_known": (3,),
         "y_bias": (1, 3, 2),
     }
     assert model.named_vars_to_dims["y_recurrent"] == ("person", "y_gate", "y_unit", "y_earlier_unit")
     assert model.named_vars_to_dims["y_output"] == ("item", "y_unit")
-    assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_memory_term")
+    assert model.named_vars_to_dims["y_memory"] == ("y_half_life", "y_term")
     assert list(model.coords["y_half_life"]) == [5.0, np.inf]
-    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV"] * 2 + ["FlatRV"] * 3
+    assert [type(rv.owner.op).__name__ for rv in model.free_RVs] == ["NormalRV"] * 2 + ["FlatRV"] * 4
     assert abs(pm.draw(model["y_input"], 300, random_seed=1, mode="FAST_COMPILE").mean() - 1.0) < 0.5
 
 
@@ -76,10 +77,10 @@ def test_matrices_of_users_lie_about_shared_ones_unless_told_otherwise(options, 
 def test_draws_have_the_probabilities_of_the_density(cell, mode):
     """Frequencies of all four events of two users, in the default mode and in NumPy."""
     rng, gates, n = np.random.default_rng(0), len(CELLS[cell]), 4000
-    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 4), (2, gates, 3))]
+    weights = [rng.normal(size=s) for s in ((2, gates, 3, 3), (2, gates, 3), (2, 3), (2, 4), (4,), (2, gates, 3))]
     users, contexts, half_lives = np.repeat([0, 1], [3, 1]), np.array([0, 1, 0, 1]), (0.8, np.inf)
     given = {"users": users, "contexts": contexts, "half_lives": half_lives, "initial": 0.4}
-    rv = pmep.CollaborativeRNN.dist(*weights[:3], memory=weights[3], bias=weights[4], **given)
+    rv = pmep.CollaborativeRNN.dist(*weights[:3], memory=weights[3], known=weights[4], bias=weights[5], **given)
     drawn = pm.draw(rv, n, random_seed=2, mode=mode)
     assert drawn.shape == (n, 4, 2) and (drawn[:, :, 0] == users).all()
     for items in np.ndindex(2, 2, 2, 2):
@@ -113,7 +114,7 @@ def test_draws_of_what_has_no_weights_are_refused(mode):
 
 def test_draws_of_many_parameters():
     rng = np.random.default_rng(1)
-    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 3), (1, 1, 2))]
+    parts = [rng.normal(size=shape) for shape in ((5, 1, 1, 2, 2), (4, 1, 2), (4, 2), (1, 3), (3,), (1, 1, 2))]
     constants = np.array(0.1), np.array([3.0]), np.zeros(0, dtype=int), np.array([0, 0, 1])
     drawn = CollaborativeRNNRV.rng_fn(rng, *parts, *constants, None)
     assert drawn.shape == (5, 3, 2) and drawn[:, :, 1].max() < 4
@@ -122,7 +123,7 @@ def test_draws_of_many_parameters():
 def test_prior_predictive_of_given_lengths():
     with pm.Model() as model:
         prior = pm.Normal.dist(0, 1)
-        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior, "bias": prior}
+        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior, "known": prior, "bias": prior}
         pmep.CollaborativeRNN("y", n_items=5, hidden=2, lengths=[3, 1], cell="tanh", **weights)
     drawn = pm.draw(model["y"], 20, random_seed=1, mode="FAST_COMPILE")
     assert drawn.shape == (20, 4, 2) and drawn[0, :, 0].tolist() == [0, 0, 0, 1]
@@ -166,6 +167,8 @@ def test_bad_sequences(observed, message):
         ({"repeats": (5, 5)}, r"repeats=\(5, 5\) of 'y' must be True, False or different half-lives"),
         ({"repeats": "often"}, "repeats='often' of 'y' must be True, False or different half-lives"),
         ({"repeats": False, "memory": pm.Flat.dist()}, "memory= and repeats=False, so no memories"),
+        ({"repeats": (), "memory": pm.Flat.dist()}, r"memory= and repeats=\(\), so no memories"),
+        ({"repeats": False, "known": pm.Flat.dist()}, "known= and repeats=False, so no known items"),
         ({"bias": False, "context": [[0, 0], [0]]}, "has contexts and bias=False, but contexts are biases"),
         ({"inputs": 3.0}, "The prior of 'y_input' is a float; give a distribution"),
         ({"outputs": np.zeros(3)}, "The prior of 'y_output' is a ndarray; give a distribution"),
@@ -185,5 +188,5 @@ def test_unknown_numbers_and_wrong_shapes():
         outputs = pm.Normal("v", 0, 1, shape=(3, 2))
         with pytest.raises(pmep.InvalidDataError, match=r"has the shape \(3, 2\); 'y_output' needs \(4, 2\)"):
             pmep.CollaborativeRNN("y", n_items=4, hidden=2, outputs=outputs, observed=[[0, 1]])
-    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2, 2, 3 dimensions"):
+    with pytest.raises(pmep.InvalidDataError, match="got 2, 3, 2, 2, 1, 3 dimensions"):
         pmep.CollaborativeRNN.dist(np.zeros((2, 2)), np.zeros((3, 1, 2)), np.zeros((3, 2)), users=[0])

@@ -23,7 +23,7 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
     lengths = np.array([len(items) for items in sequences])
     items = np.concatenate(sequences)
     counts = np.maximum(1, np.bincount(items, minlength=n_items))
-    priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2, 3))
+    priors = tuple(flat(ndim, precision, dtype) for ndim in (4, 3, 2, 2, 1, 3))
     contexts = np.random.default_rng(3).integers(0, N_CONTEXTS, len(items))
     data = Sequences.of_parts(sequences, n_items, half_lives)
     if half_lives:
@@ -34,8 +34,8 @@ def problem_of(sequences, n_items, *, tail=0, precision=0.0, dtype="float64", of
 def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0, half_lives=HALF_LIVES):
     rng = np.random.default_rng(seed)
     shapes = (n_users, gates, width, width), (n_items, gates, width), (n_items, width), (len(half_lives), width + 1)
-    # Without memories there are no biases either, as in the paper.
-    shapes = (*shapes, (N_CONTEXTS if half_lives else 0, gates, width))
+    # Without memories there are no biases either, as in the paper, and known items are as others.
+    shapes = (*shapes, (width + 1 if half_lives else 0,), (N_CONTEXTS if half_lives else 0, gates, width))
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 

@@ -25,6 +25,7 @@ from pymc_ep.kernels.recurrent import (
     window_of,
 )
 from pymc_ep.kernels.recurrent.memory import event_log_shares, last_log_shares, recalled
+from pymc_ep.kernels.recurrent.past import event_past
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
 HALF_LIVES, N_CONTEXTS = (1.5, np.inf), 3
@@ -36,7 +37,7 @@ def weights_of(cell, pooled, seed=0, half_lives=HALF_LIVES):
     rng, gates = np.random.default_rng(seed), len(CELLS[cell])
     n = 1 if pooled else len(LENGTHS)
     shapes = (n, gates, WIDTH, WIDTH), (N_ITEMS, gates, WIDTH), (N_ITEMS, WIDTH), (len(half_lives), WIDTH + 1)
-    return Weights(*(rng.normal(size=shape) for shape in (*shapes, (N_CONTEXTS, gates, WIDTH))))
+    return Weights(*(rng.normal(size=shape) for shape in (*shapes, (WIDTH + 1,), (N_CONTEXTS, gates, WIDTH))))
 
 
 def contexts(seed=7):
@@ -55,16 +56,18 @@ def first_states(seed=2):
 def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factors=1.0):
     """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151).
 
-    Memories are sums over the items before, which count half after a half-life. Exponentials of items have factors in
-    the sum over all. Gates have the biases of the context of the event that follows.
+    Memories are sums over the items before, which count half after a half-life. Those among them have another factor
+    than other items. Exponentials of items have factors in the sum over all. Gates have the biases of the context of the event that follows.
     """
-    recurrent, inputs, outputs, memory, bias = weights
+    recurrent, inputs, outputs, memory, known, bias = weights
     out = []
     for u, (begin, end) in enumerate(zip(sequences.ends, sequences.ends[1:])):
         h, R = first[u], recurrent[0 if len(recurrent) == 1 else u]
         for k in range(begin, end):
             y, seen = sequences.items[k], h if kept is None else h * kept[k]
             before, p = sequences.items[begin:k], np.exp(outputs @ seen)
+            if len(known):
+                p[list(set(before))] *= np.exp(np.dot(known[:-1], seen) + known[-1])
             total = (factors * p).sum()
             for (*m, constant), half_life in zip(memory, half_lives):
                 counted = 0.5 ** (np.arange(len(before))[::-1] / half_life)
@@ -120,11 +123,10 @@ def test_no_array_of_all_events_and_items_is_held():
     """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
     rng = np.random.default_rng(0)
     outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
-    tables = np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)), np.zeros((1, 1, 4))
-    weights = Weights(*tables)
-    log_shares = np.full((3_000, 1), -2.0)
+    tables = np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)), np.ones(5), np.zeros((1, 1, 4))
+    weights, past = Weights(*tables), event_past(items, np.array([0, 3_000]), 20_000, [np.inf])
     tracemalloc.start()
-    body.log_softmax(weights, states, items, log_shares, np.ones(3_000))
+    body.log_softmax(weights, states, items, past, np.ones(3_000))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5 * 8 * body.BLOCK
@@ -147,7 +149,7 @@ def test_gradients_of_a_window_are_differences(cell, pooled):
     inputs = np.zeros_like(weights.inputs)
     inputs[found.gradient.items] = found.gradient.inputs
     expected = differences(total, Weights(*(table.copy() for table in own)))
-    tables = found.gradient.recurrent, inputs, found.gradient.outputs, found.gradient.memory, found.gradient.bias
+    tables = found.gradient.recurrent, inputs, *(getattr(found.gradient, what) for what in Weights._fields[2:])
     for table, other in zip(tables, expected, strict=True):
         np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
 
@@ -171,8 +173,8 @@ def test_gradients_on_a_grid_are_those_of_events(cell, pooled, monkeypatch):
     inputs[expected.gradient.items] = expected.gradient.inputs
     np.testing.assert_allclose(total, expected.values.sum(), rtol=1e-12)
     np.testing.assert_allclose(last, expected.last, rtol=1e-12)
-    of_rows = expected.gradient.outputs, expected.gradient.memory, expected.gradient.bias
-    for table, other in zip(gradient, (expected.gradient.recurrent, inputs, *of_rows), strict=True):
+    others = (getattr(expected.gradient, what) for what in Weights._fields[2:])
+    for table, other in zip(gradient, (expected.gradient.recurrent, inputs, *others), strict=True):
         np.testing.assert_allclose(table, other, atol=1e-12)
 
 
@@ -196,6 +198,7 @@ def test_gradients_of_a_sampled_softmax_on_a_grid(n):
         np.testing.assert_allclose(total, expected.values.sum(), rtol=1e-12)
         np.testing.assert_allclose(gradient.outputs[candidates.items], expected.gradient.outputs, atol=1e-12)
         np.testing.assert_allclose(gradient.memory, expected.gradient.memory, atol=1e-12)
+        np.testing.assert_allclose(gradient.known, expected.gradient.known, atol=1e-12)
 
 
 @every_kind
@@ -219,7 +222,7 @@ def test_gradients_of_a_sampled_softmax_are_differences(cell, pooled):
     np.testing.assert_allclose(found.values.sum(), total(own), rtol=1e-12)
     inputs, outputs = np.zeros_like(weights.inputs), np.zeros_like(weights.outputs)
     inputs[found.gradient.items], outputs[candidates.items] = found.gradient.inputs, found.gradient.outputs
-    tables = found.gradient.recurrent, inputs, outputs, found.gradient.memory, found.gradient.bias
+    tables = found.gradient.recurrent, inputs, outputs, *(getattr(found.gradient, what) for what in Weights._fields[3:])
     expected = differences(total, Weights(*(table.copy() for table in own)))
     for table, other in zip(tables, expected, strict=True):
         np.testing.assert_allclose(table, other, rtol=1e-6, atol=1e-8)
@@ -254,7 +257,7 @@ def test_users_together_are_users_alone(cell, pooled):
     weights, first = weights_of(cell, pooled), first_states()
     own = weights if pooled else weights._replace(recurrent=weights.recurrent[users])
     together = window_gradient(own, window, first[users])
-    recurrent, inputs, outputs, memory, bias = (np.zeros_like(table) for table in own)
+    recurrent, inputs, outputs, memory, known, bias = (np.zeros_like(table) for table in own)
     for k, u in enumerate(users):
         alone, its_places = window_of(data(), LENGTHS, np.array([u]), 0, 100)
         part = weights if pooled else weights._replace(recurrent=weights.recurrent[[u]])
@@ -265,11 +268,13 @@ def test_users_together_are_users_alone(cell, pooled):
         inputs[found.gradient.items] += found.gradient.inputs
         outputs += found.gradient.outputs
         memory += found.gradient.memory
+        known += found.gradient.known
         bias += found.gradient.bias
     np.testing.assert_allclose(together.gradient.recurrent, recurrent, atol=1e-12)
     np.testing.assert_allclose(together.gradient.inputs, inputs[together.gradient.items], atol=1e-12)
     np.testing.assert_allclose(together.gradient.outputs, outputs, atol=1e-12)
     np.testing.assert_allclose(together.gradient.memory, memory, atol=1e-12)
+    np.testing.assert_allclose(together.gradient.known, known, atol=1e-12)
     np.testing.assert_allclose(together.gradient.bias, bias, atol=1e-12)
 
 
@@ -299,7 +304,7 @@ def test_op_in_graphs(mode):
     items[order] = sequences.items
     in_context = np.empty_like(users)
     in_context[order] = contexts()
-    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix(), pt.tensor3()]
+    graphs = [pt.tensor4(), pt.tensor3(), pt.matrix(), pt.matrix(), pt.vector(), pt.tensor3()]
     factors = rng.normal(size=len(users))
     values = sequence_logp(users, items, in_context, *graphs, 0.1, HALF_LIVES)
     function = pytensor.function(graphs, [values, *pt.grad((values * factors).sum(), graphs)], mode=mode)
@@ -330,6 +335,7 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
         R = pm.Normal("R", 0, 1, shape=(2, 1, 3, 3))
         W, V = pm.Normal("W", 0, 1, shape=(4, 1, 3)), pm.Normal("V", 0, 1, shape=(4, 3))
         weights = {"recurrent": R, "inputs": W, "outputs": V, "memory": pm.Normal("M", 0, 1, shape=(2, 4))}
+        weights["known"] = pm.Normal("k", 0, 1, shape=4)
         weights["bias"] = pm.Normal("b", 0, 1, shape=(1, 1, 3))
         pmep.CollaborativeRNN("y", n_items=4, hidden=3, cell="tanh", **weights, observed=[[0, 1, 0], [3]])
     rng = np.random.default_rng(5)
@@ -352,12 +358,14 @@ def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():
 def test_without_memories_there_is_the_network_of_the_paper(cell, pooled):
     weights, first = weights_of(cell, pooled, half_lives=()), first_states()
     sequences, plain = data(half_lives=())._replace(following=None), weights._replace(bias=weights.bias[:0])
+    plain = plain._replace(known=plain.known[:0])
     found = log_probabilities(plain, sequences, first).values
-    by_hand = by_loops(weights._replace(bias=np.zeros((1, *weights.bias.shape[1:]))), sequences, first)
+    by_hand = by_loops(plain._replace(bias=np.zeros((1, *weights.bias.shape[1:]))), sequences, first)
     np.testing.assert_allclose(found, by_hand, rtol=1e-12)
     window, _ = window_of(sequences, LENGTHS, np.array([2]), 0, 100)
     own = plain if pooled else plain._replace(recurrent=plain.recurrent[[2]])
-    assert window_gradient(own, window, first[[2]]).gradient.bias.shape == plain.bias.shape
+    gradient = window_gradient(own, window, first[[2]]).gradient
+    assert (gradient.bias.shape, gradient.known.shape) == (plain.bias.shape, (0,))
 
 
 def test_an_item_that_softmax_excludes_comes_from_memory():
@@ -367,6 +375,7 @@ def test_an_item_that_softmax_excludes_comes_from_memory():
         np.zeros((3, 1, 1)),
         np.array([[0.0], [0.0], [-1e4]]),
         np.zeros((1, 2)),
+        np.zeros(0),
         np.zeros((1, 1, 1)),
     )
     sequences, first = Sequences.of_parts([np.array([2, 2])], 3, [np.inf]), np.ones((1, 1))

@@ -225,11 +225,11 @@ class Training:
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""
-        own, inputs, outputs, memory, bias = problem.priors
+        own, inputs, outputs, memory, known, bias = problem.priors
         if problem.of_shared is not None:
             own = own._replace(mean=state.shared[None])
         ridge = self.ridge
-        others = outputs.with_ridge(ridge), memory.with_ridge(ridge), bias.with_ridge(ridge)
+        others = outputs.with_ridge(ridge), memory.with_ridge(ridge), known.with_ridge(ridge), bias.with_ridge(ridge)
         return own.rows(users).with_ridge(ridge), inputs.with_ridge(ridge), *others
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
@@ -244,7 +244,7 @@ class Training:
         if window.candidates is not None:
             of_outputs = np.zeros(len(problem.item_counts))
             of_outputs[window.candidates.items] = every * np.exp(window.candidates.offsets)
-        shares = Shares(every if shared else own, of_items, of_outputs, every, every)
+        shares = Shares(every if shared else own, of_items, of_outputs, every, every, every)
         return Shares(*(part.astype(problem.priors[0].mean.dtype) for part in shares))
 
     def _epoch_over(self, problem: Problem, state: State) -> State:

@@ -31,7 +31,7 @@ class Shares(NamedTuple):
         Of those of each item.
     outputs : ndarray, (1 or I,)
         Of all; where there are candidates, times the factor of each, and zero for other items.
-    memory, bias : ndarray, (1,)
+    memory, known, bias : ndarray, (1,)
         Of all.
     """
 
@@ -39,6 +39,7 @@ class Shares(NamedTuple):
     items: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    known: np.ndarray
     bias: np.ndarray
 
 
@@ -90,7 +91,7 @@ def updated(
     last[:n_users] = found.last
     gradient, total = found.gradient, float(found.values.sum())
     candidates = slice(None) if window.candidates is None else window.candidates.items
-    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None), slice(None)
+    places: tuple[Rows, ...] = own, gradient.items, candidates, slice(None), slice(None), slice(None)
     gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
     for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])

@@ -21,7 +21,7 @@ __all__ = ["CompiledSequences"]
 _WINDOW = 4096
 """Events of a window of all users of a group, to an order of magnitude, for the work of a step."""
 
-_NDIMS = (4, 3, 2, 2, 3)
+_NDIMS = (4, 3, 2, 2, 1, 3)
 """Axes of the tables of weights."""
 
 
@@ -58,12 +58,12 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of matrices, inputs, outputs, memories and biases, as the variables of the model have them."""
+        """Shapes of matrices, inputs, outputs, memories, known items and biases, as the variables of the model have them."""
         found = iter(self._data()[4:])
         known = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
         recurrent, inputs = known[0], known[1]
         assert recurrent is not None and inputs is not None, "a network has matrices and inputs"
-        none = (), (), (), (0, recurrent[-1] + 1), (0, *inputs[1:])
+        none = (), (), (), (0, recurrent[-1] + 1), (0,), (0, *inputs[1:])
         return tuple(shape if one is None else one for one, shape in zip(known, none))
 
     @property
@@ -122,7 +122,7 @@ class CompiledSequences(DrawFunctions):
         found, order = Sequences.of_rows(users, items, n_users, self.n_items, self.half_lives)
         if not len(self.contexts):
             return found, order
-        name, n = self.form.sequences.name, self.shapes[4][0]
+        name, n = self.form.sequences.name, self.shapes[-1][0]
         if len(contexts) != len(users):
             raise InvalidDataError(
                 f"{name!r} has {len(users)} events and {len(contexts)} contexts, which go from 0 to {n - 1}; give each "
@@ -137,16 +137,17 @@ class CompiledSequences(DrawFunctions):
 
     def _require_shapes(self) -> None:
         """Raise for weights of shapes that are not those of one network."""
-        recurrent, inputs, outputs, memory, bias = self.shapes
+        recurrent, inputs, outputs, memory, of_known, bias = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
         known = gates in map(len, CELLS.values()) and recurrent[-2] == width
         known = known and memory == (len(self.half_lives), width + 1) and bias[1:] == (gates, width)
+        known = known and of_known in ((0,), (width + 1,))
         if not known or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
             names = ", ".join(f"{one.name!r} {shape}" for one, shape in zip(self.form.weights, self.shapes))
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
                 f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D), memories "
-                f"(half-lives, D + 1) and biases (contexts, gates, D)."
+                f"(half-lives, D + 1), known items (D + 1,) and biases (contexts, gates, D)."
             )
 
     def priors(self, dtype: str) -> tuple[Priors, Prior | None]:
@@ -164,7 +165,7 @@ class CompiledSequences(DrawFunctions):
             for one, ndim in zip(form.tables, _NDIMS)
         ]
         shared = None if form.shared is None else _checked(form.shared, *arrays[form.shared], 3, dtype)
-        return (found[0], found[1], found[2], found[3], found[4]), shared
+        return (found[0], found[1], found[2], found[3], found[4], found[5]), shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
         """Return a fingerprint of all that is no weight, by which a result is checked to belong to the model."""
@@ -191,11 +192,13 @@ class CompiledSequences(DrawFunctions):
             lines.append(f"latent           {form.shared.name}: {' x '.join(map(str, self.shapes[0][1:]))} values")
         if form.memory is not None:
             lines.append(f"repeats          of the user's items, by half-lives of {_listed(self.half_lives)} events")
+        if form.known is not None:
+            lines.append("known items      of the user have another weight than others")
         sequences, _ = self.sequences()
         lines.append(
             f"observed         {form.sequences.name}: {len(sequences.items)} events of "
             f"{int((sequences.lengths > 0).sum())} users with {self.n_items} items"
-            f"{f' in {self.shapes[4][0]} contexts' if len(self.contexts) else ''}"
+            f"{f' in {self.shapes[-1][0]} contexts' if len(self.contexts) else ''}"
         )
         lines.append(f"hyperparameters  {self._describe_hyperparameters()}")
         lines.append(f"ignored          {', '.join(form.ignored) or 'none'}")

@@ -73,8 +73,8 @@ class SequencesForm(LatentForm):
     shapes : tuple of TensorVariable
         Shapes of the weights that there are, without the users where they share the matrices.
     sequences : SequenceGroup
-    memory, bias : WeightPrior, optional
-        Outputs of memories, and biases of the gates.
+    memory, known, bias : WeightPrior, optional
+        Outputs of memories and of known items, and biases of the gates.
     shared : WeightPrior, optional
         Matrices about which those of the users lie.
     deterministics : dict of str to TensorVariable
@@ -89,6 +89,7 @@ class SequencesForm(LatentForm):
     shapes: tuple[TensorVariable, ...]
     sequences: SequenceGroup
     memory: WeightPrior | None = None
+    known: WeightPrior | None = None
     bias: WeightPrior | None = None
     shared: WeightPrior | None = None
     deterministics: dict[str, TensorVariable] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class SequencesForm(LatentForm):
     @property
     def tables(self) -> tuple[WeightPrior | None, ...]:
         """The weights by the fields of `pymc_ep.kernels.recurrent.Weights`; None for those that there are not."""
-        return self.recurrent, self.inputs, self.outputs, self.memory, self.bias
+        return self.recurrent, self.inputs, self.outputs, self.memory, self.known, self.bias
 
     @property
     def weights(self) -> tuple[WeightPrior, ...]:

@@ -16,6 +16,7 @@ from pymc_ep.kernels.recurrent import (
     next_log_probabilities,
 )
 from pymc_ep.kernels.recurrent.memory import last_log_shares
+from pymc_ep.kernels.recurrent.past import known_items
 
 __all__ = ["SequencesPosterior"]
 
@@ -106,7 +107,8 @@ class SequencesPosterior:
             initial_states(len(users), weights, form.initial),
             sequences.lengths,
         ).last
-        return next_log_probabilities(weights, states, last_log_shares(parts, form.n_items, form.half_lives))
+        log_shares = last_log_shares(parts, form.n_items, form.half_lives)
+        return next_log_probabilities(weights, states, log_shares, known_items(parts, form.n_items))
 
 
 def _repeated(value: np.ndarray, size: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
 __all__ = ["recognise_sequences"]
 
-_WHATS = ("recurrent matrices", "inputs", "outputs", "memories", "biases")
+_WHATS = ("recurrent matrices", "inputs", "outputs", "memories", "known items", "biases")
 """Words for the weights, in their order among the parameters."""
 
 
@@ -65,6 +65,8 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
     found = dict(zip(_WHATS, tables))
     if half_lives.type.shape == (0,):
         del found["memories"]
+    if found["known items"].type.shape == (0,):
+        del found["known items"]
     if found["biases"].type.shape[0] == 0:
         del found["biases"]
     weights = [_free(model, rv, what, one) for what, one in found.items()]
@@ -91,6 +93,7 @@ def _build(model: Model, rv: TensorVariable) -> SequencesForm:
             rv.name, without_casts(model.rvs_to_values[rv]), initial, half_lives, without_casts(contexts)
         ),
         memory=priors.get("memories"),
+        known=priors.get("known items"),
         bias=priors.get("biases"),
         shared=None if shared is None else _prior(rv, shared, stand_ins[shared], None),
         deterministics=dict(zip([d.name for d in deterministics], model.replace_rvs_by_values(graphs))),

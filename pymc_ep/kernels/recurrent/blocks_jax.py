@@ -10,11 +10,11 @@ from jax import lax
 
 __all__ = ["summed_blocks"]
 
-Block = Callable[[Any, jax.Array, Any], jax.Array]
+Block = Callable[[Any, Any, jax.Array, Any], jax.Array]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def summed_blocks(block: Block, shared: Any, states: jax.Array, others: Any, n: jax.Array) -> jax.Array:
+def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, others: Any, n: jax.Array) -> jax.Array:
     """Return the sum of a function of the first n of B blocks; the gradient is taken in the same pass.
 
     A loop of a length that is not known when it is compiled has no gradient of JAX's own.
@@ -22,9 +22,11 @@ def summed_blocks(block: Block, shared: Any, states: jax.Array, others: Any, n: 
     Parameters
     ----------
     block : callable
-        Takes `shared`, and `states` and `others` of one block, and returns a number. It captures no arrays.
+        Takes `shared` and `constants`, and `states` and `others` of one block, and returns a number. It captures no arrays.
     shared : nested tuples of jax.Array
         What all blocks have in common.
+    constants : nested tuples of jax.Array
+        The same, without a gradient.
     states : jax.Array, (B, rows, D)
     others : nested tuples of jax.Array, (B, ...)
         Without a gradient.
@@ -32,17 +34,17 @@ def summed_blocks(block: Block, shared: Any, states: jax.Array, others: Any, n: 
     """
 
     def add(k: jax.Array, total: jax.Array) -> jax.Array:
-        return total + block(shared, states[k], _of_block(others, k))
+        return total + block(shared, constants, states[k], _of_block(others, k))
 
     return lax.fori_loop(0, n, add, jnp.zeros((), states.dtype))
 
 
 def _forward(
-    block: Block, shared: Any, states: jax.Array, others: Any, n: jax.Array
+    block: Block, shared: Any, constants: Any, states: jax.Array, others: Any, n: jax.Array
 ) -> tuple[jax.Array, tuple[Any, jax.Array]]:
     def add(k: jax.Array, sums: tuple[jax.Array, Any, jax.Array]) -> tuple[jax.Array, Any, jax.Array]:
         total, of_shared, of_states = sums
-        value, pull = jax.vjp(lambda common, h: block(common, h, _of_block(others, k)), shared, states[k])
+        value, pull = jax.vjp(lambda common, h: block(common, constants, h, _of_block(others, k)), shared, states[k])
         more, own = pull(jnp.ones_like(value))
         return total + value, jax.tree.map(jnp.add, of_shared, more), of_states.at[k].set(own)
 
@@ -51,9 +53,9 @@ def _forward(
     return total, (of_shared, of_states)
 
 
-def _backward(block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array) -> tuple[Any, jax.Array, None, None]:
+def _backward(block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array) -> tuple[Any, None, jax.Array, None, None]:
     of_shared, of_states = jax.tree.map(lambda part: cotangent * part, gradient)
-    return of_shared, of_states, None, None
+    return of_shared, None, of_states, None, None
 
 
 def _of_block(parts: Any, k: jax.Array) -> Any:

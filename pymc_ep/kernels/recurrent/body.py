@@ -14,7 +14,11 @@ Beside items, the softmax may choose memories of the user's own events, with log
 (K, D + 1) whose last column is b. Memory k then yields item i with the share s_k(i) that it has there, see
 `pymc_ep.kernels.recurrent.memory`:
 
-    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
+    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t + z_i) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
+
+There z_i is zero unless the item is among the events of the user before, and then u^T h_t + c of a row (D + 1,) whose
+last entry is c: how much likelier, or less likely, than others are items that the user knows. Without such a row, (0,),
+it is zero for all.
 
 Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known
 before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
@@ -31,6 +35,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from pymc_ep.kernels.recurrent.candidates import Candidates
+from pymc_ep.kernels.recurrent.past import Past
 
 __all__ = [
     "CELLS",
@@ -62,6 +67,7 @@ class Weights(NamedTuple):
     inputs : ndarray, (I, G, D)
     outputs : ndarray, (I, D)
     memory : ndarray, (K, D + 1)
+    known : ndarray, (D + 1,) or (0,)
     bias : ndarray, (C, G, D)
     """
 
@@ -69,6 +75,7 @@ class Weights(NamedTuple):
     inputs: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    known: np.ndarray
     bias: np.ndarray
 
 
@@ -80,8 +87,8 @@ class Window(NamedTuple):
     items : ndarray of int, (n,)
     counts : ndarray of int, (T,)
         Number of users with an event at each time, which never rises.
-    log_shares : ndarray, (n, K)
-        Logarithms of the shares of the items in the memories of their users.
+    past : Past, optional
+        What predictions of the events need, and their states do not.
     following : ndarray of int, (n,), optional
         Contexts of the events that follow; without, all have the first one.
     candidates : Candidates, optional
@@ -90,7 +97,7 @@ class Window(NamedTuple):
 
     items: np.ndarray
     counts: np.ndarray
-    log_shares: np.ndarray
+    past: Past | None = None
     following: np.ndarray | None = None
     candidates: Candidates | None = None
 
@@ -136,6 +143,7 @@ class Gradient(NamedTuple):
     outputs : ndarray, (I or c, D)
         Rows of the window's candidates, where it has some.
     memory : ndarray, (K, D + 1)
+    known : ndarray, (D + 1,) or (0,)
     bias : ndarray, (C, G, D)
     """
 
@@ -144,6 +152,7 @@ class Gradient(NamedTuple):
     inputs: np.ndarray
     outputs: np.ndarray
     memory: np.ndarray
+    known: np.ndarray
     bias: np.ndarray
 
 
@@ -222,37 +231,43 @@ def window_gradient(
     tape = forward(weights, window, first)
     seen = tape.states if kept is None else tape.states * kept
     ones = np.ones(len(window.items), dtype=first.dtype) if cotangents is None else cotangents
-    values, of_states, (of_outputs, of_memory) = log_softmax(
-        weights, seen, window.items, window.log_shares, ones, window.candidates
+    assert window.past is not None, "predictions need the past of the events"
+    values, of_states, (of_outputs, of_memory, of_known) = log_softmax(
+        weights, seen, window.items, window.past, ones, window.candidates
     )
     gradient = _backward(weights, window, tape, of_states if kept is None else of_states * kept)
-    return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory))
+    return Windowed(values, tape.last, gradient._replace(outputs=of_outputs, memory=of_memory, known=of_known))
 
 
 def log_softmax(
     weights: Weights,
     states: np.ndarray,
     items: np.ndarray,
-    log_shares: np.ndarray,
+    past: Past,
     cotangents: np.ndarray | None = None,
     candidates: Candidates | None = None,
-) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return log probabilities, (n,), of items, (n,), and the gradients of their weighted sum.
 
-    The latter are in the states and in the tables of outputs, of the candidates where there are some, and memories.
-    Without `cotangents`, (n,), they are left out, as empty arrays.
+    The latter are in the states and in the weights of outputs, of the candidates where there are some, of memories and
+    of known items. Without `cotangents`, (n,), they are left out, as empty arrays.
     """
     outputs, log_items = weights.outputs, np.log(len(weights.outputs))
     if candidates is not None:
         outputs, items = outputs[candidates.items], candidates.own
     n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
+    knows, place = len(weights.known) > 0, None
+    if candidates is not None:
+        place = np.full(len(weights.outputs), -1)
+        place[candidates.items] = np.arange(n_items)
     n, step = len(items), max(1, BLOCK // len(table))
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
     ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
     values = np.empty(n, dtype=states.dtype)
-    of_states, of_table, of_constant = states[:0], table[:0], weights.memory[:0, -1:]
+    of_states, of_table, of_constant, of_known = states[:0], table[:0], weights.memory[:0, -1:], weights.known[:0]
     if cotangents is not None:
         of_states, of_table, of_constant = map(np.zeros_like, (states, table, weights.memory[:, -1:]))
+        of_known = np.zeros_like(weights.known)
     for begin in range(0, n, step):
         here = slice(begin, begin + step)
         h, own = states[here], items[here]
@@ -260,10 +275,13 @@ def log_softmax(
         logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
             logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
+        if knows:
+            rows, known = _known(past.of(here), place)
+            logits[rows, known] += (h @ weights.known[:-1] + weights.known[-1])[rows]
         top = logits.max(axis=1)
         logits -= top[:, None]
         ways[here, 0] = logits[np.arange(len(own)), own]
-        ways[here, 1:] = logits[:, n_items:] + log_shares[here]
+        ways[here, 1:] = logits[:, n_items:] + past.log_shares[here]
         exponentials = np.exp(logits, out=logits)
         total = exponentials.sum(axis=1)
         values[here] = np.logaddexp.reduce(ways[here], axis=1)
@@ -275,6 +293,12 @@ def log_softmax(
             of_states[here] -= share * (exponentials @ table)
             of_table -= exponentials.T @ (share * h)
             of_constant -= exponentials[:, n_items:].T @ share
+            if knows:
+                of_shift = -share[:, 0] * np.bincount(rows, exponentials[rows, known], len(own)).astype(h.dtype)
+                again = rows[known == own[rows]]
+                of_shift[again] += np.exp(ways[here, 0][again]) * cotangents[here][again]
+                of_states[here] += of_shift[:, None] * weights.known[:-1]
+                of_known += np.append(of_shift @ h, of_shift.sum())
     if cotangents is not None:
         taken = np.exp(ways) * cotangents[:, None]
         of_states += taken[:, :1] * outputs[items] + taken[:, 1:] @ table[n_items:]
@@ -282,7 +306,16 @@ def log_softmax(
         of_table[rows] += sums
         of_table[n_items:] += taken[:, 1:].T @ states
         of_constant += taken[:, 1:].sum(axis=0)[:, None]
-    return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1))
+    return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1), of_known)
+
+
+def _known(past: Past, place: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the events that know items, and the columns of these: their places among candidates, or all items."""
+    events, items = past.known()
+    if place is None:
+        return events, items
+    there = place[items] >= 0
+    return events[there], place[items[there]]
 
 
 def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -325,7 +358,7 @@ def _backward(weights: Weights, window: Window, tape: Tape, of_states: np.ndarra
     else:
         contexts, sums = summed_rows(window.following, inner)
         of_bias[contexts] = sums
-    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0], of_bias)
+    return Gradient(of_recurrent, items, of_inputs, weights.outputs[:0], weights.memory[:0], weights.known[:0], of_bias)
 
 
 def _outer_sums(recurrent: np.ndarray, window: Window, tape: Tape, inner: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from pytensor.link.jax.dispatch import jax_funcify
 from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
 from pymc_ep.kernels.recurrent.candidates import Candidates
+from pymc_ep.kernels.recurrent.past import Past
 from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
 
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
@@ -40,6 +41,10 @@ class Grid(NamedTuple):
         One for each of them, zero for padding.
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
+    listed : ndarray of int, (P, M)
+        Items of each user in the order of its first events, padded by the number of items.
+    counts : ndarray of int, (m,)
+        How many of these are known before the events: the first ones.
     following : ndarray of int, (T, P), optional
         Contexts of the events that follow.
     candidates : Candidates, optional
@@ -52,6 +57,8 @@ class Grid(NamedTuple):
     places: np.ndarray
     valid: np.ndarray
     log_shares: np.ndarray
+    listed: np.ndarray
+    counts: np.ndarray
     following: np.ndarray | None
     candidates: Candidates | None
 
@@ -91,15 +98,29 @@ def grid_of(
     places, valid, candidates = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=dtype), window.candidates
     own = (times * n_users + window.users)[counted]
     places[: len(own)], valid[: len(own)] = own, 1.0
-    log_shares = np.zeros((m, window.log_shares.shape[1]), dtype=dtype)
-    log_shares[: len(own)] = window.log_shares[counted]
+    assert window.past is not None, "predictions need the past of the events"
+    log_shares, counts = np.zeros((m, window.past.log_shares.shape[1]), dtype=dtype), np.zeros(m, dtype=np.int32)
+    log_shares[: len(own)], counts[: len(own)] = window.past.log_shares[counted], window.past.counts[counted]
     if candidates is not None:
         candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, n_items, m, dtype)
     following = None
     if window.following is not None:
         following = np.zeros_like(items)
         following[times, window.users] = window.following
-    return Grid(items, there, factors, places, valid, log_shares, following, candidates)
+    listed = _listed(window.past, window.users, n_users, n_items)
+    return Grid(items, there, factors, places, valid, log_shares, listed, counts, following, candidates)
+
+
+def _listed(past: Past, users: np.ndarray, n_users: int, n_items: int) -> np.ndarray:
+    """Return the items that users know before their events, given their places, (n,), as rows of one length."""
+    own, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
+    np.maximum.at(own, users, past.counts)
+    begins = np.zeros(n_users, dtype=np.int64)
+    begins[users] = past.begins
+    there = column < own[:, None]
+    listed = np.full(there.shape, n_items, dtype=np.int32)
+    listed[there] = past.listed[(begins[:, None] + column)[there]]
+    return listed
 
 
 def _padded(candidates: Candidates, n_events: int, n_items: int, m: int, dtype: np.dtype) -> Candidates:
@@ -131,13 +152,12 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
     of_bias = jnp.zeros_like(bias)
     if len(bias):
         of_bias = of_bias.at[contexts].add(inner)
-    of_outputs, of_memory = of_tables
-    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, of_outputs, of_memory, of_bias)
+    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, *of_tables, of_bias)
 
 
 def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the log probabilities of the events that count, and the states after the window, (P, D)."""
-    tables = [weights.outputs, weights.memory]
+    tables = [weights.outputs, weights.memory, weights.known]
     value, (last, _) = _total(_given(weights, grid), tables, weights.recurrent, grid, first)
     return value, last
 
@@ -180,25 +200,37 @@ def _products(matrices: jax.Array, h: jax.Array) -> jax.Array:
 
 def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.Array:
     """Return the sum of log probabilities, of the blocks that have events."""
-    outputs, memory = tables
+    outputs, memory, known = tables
     items, n_items = grid.items.ravel()[grid.places], len(outputs)
-    offsets = jnp.zeros((), states.dtype)
+    offsets, ranks = jnp.zeros((), states.dtype), None
+    users = grid.places % len(grid.listed)
+    if len(known):
+        # Of each user's items in its list, and beyond all of it for others.
+        n_users, most = grid.listed.shape
+        ranks = jnp.full((n_users, n_items), most, dtype=jnp.int32)
+        ranks = ranks.at[jnp.arange(n_users)[:, None], grid.listed].set(jnp.arange(most, dtype=jnp.int32), mode="drop")
     if grid.candidates is not None:
         outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.own
+        ranks = None if ranks is None else ranks[:, grid.candidates.items]
     rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
     while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2
     h, *others = (
-        part.reshape(len(items) // rows, rows, *part.shape[1:]) for part in (states, items, grid.log_shares, grid.valid)
+        part.reshape(len(items) // rows, rows, *part.shape[1:])
+        for part in (states, items, grid.log_shares, users, grid.counts, grid.valid)
     )
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
     log_items = jnp.log(n_items).astype(states.dtype)
-    return summed_blocks(_block, (outputs, memory, offsets, log_items), h, tuple(others), n_blocks)
+    return summed_blocks(_block, (outputs, memory, known, offsets, log_items), ranks, h, tuple(others), n_blocks)
 
 
-def _block(shared: tuple[jax.Array, ...], states: jax.Array, events: tuple[jax.Array, ...]) -> jax.Array:
-    (outputs, memory, offsets, log_items), (own, log_shares, counted) = shared, events
+def _block(
+    shared: tuple[jax.Array, ...], ranks: jax.Array | None, states: jax.Array, events: tuple[jax.Array, ...]
+) -> jax.Array:
+    (outputs, memory, known, offsets, log_items), (own, log_shares, users, counts, counted) = shared, events
     logits, of_memories = states @ outputs.T + offsets, states @ memory[:, :-1].T + memory[:, -1] + log_items
+    if ranks is not None:
+        logits += (ranks[users] < counts[:, None]) * (states @ known[:-1] + known[-1])[:, None]
     ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)

@@ -15,9 +15,9 @@ from pymc_ep.kernels.recurrent.sequences import Sequences, log_probabilities, su
 
 __all__ = ["WEIGHTS", "SequenceGradient", "SequenceLogp", "initial_states", "require_rows", "sequence_logp"]
 
-_DTYPES = ("int64", "int64", "int64", *["float64"] * 7)
+_DTYPES = ("int64", "int64", "int64", *["float64"] * 8)
 """Types of users, items and contexts of the events, weights, entries of initial states, and half-lives of memories."""
-WEIGHTS = slice(3, 8)
+WEIGHTS = slice(3, 9)
 """Weights among the inputs."""
 
 
@@ -25,8 +25,9 @@ class SequenceLogp(Op):
     """Log probability of each event, (n,), given those of its user before it.
 
     Inputs are users, items and contexts of the events, (n,) each, those of a user in their order, or no contexts, (0,);
-    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); biases,
-    (C, G, D); the number in all entries of the initial states; and the half-lives of the memories, (K,).
+    recurrent matrices, (users or 1, G, D, D); inputs, (I, G, D); outputs, (I, D); memories, (K, D + 1); known items,
+    (D + 1,) or (0,); biases, (C, G, D); the number in all entries of the initial states; and the half-lives of the
+    memories, (K,).
     """
 
     __props__ = ()
@@ -56,14 +57,14 @@ class SequenceLogp(Op):
         """Return the gradient in the weights; there are no second derivatives."""
         found = SequenceGradient()(*inputs, cotangents[0])
         why = "initial states and half-lives of a recurrent network are constants"
-        undefined = [grad_undefined(self, k, inputs[k], why) for k in (8, 9)]
+        undefined = [grad_undefined(self, k, inputs[k], why) for k in (9, 10)]
         return [*(DisconnectedType()() for _ in range(3)), *found, *undefined]
 
     L_op = pullback
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Return that users, items and contexts have no gradient."""
-        return [*[[False]] * 3, *[[True]] * 7]
+        return [*[[False]] * 3, *[[True]] * 8]
 
 
 class SequenceGradient(Op):

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pymc_ep.kernels.recurrent.body import Weights, Window, forward, log_softmax, window_gradient
-from pymc_ep.kernels.recurrent.memory import event_log_shares
+from pymc_ep.kernels.recurrent.past import Past, event_past
 
 __all__ = [
     "Scores",
@@ -34,15 +34,15 @@ class Sequences(NamedTuple):
     items : ndarray of int, (N,)
     ends : ndarray of int, (U + 1,)
         The events of user u are ``items[ends[u] : ends[u + 1]]``.
-    log_shares : ndarray, (N, K)
-        Logarithms of the shares of events in the memories of their users before them.
+    past : Past
+        Of all events.
     following : ndarray of int, (N,), optional
         Contexts of the events that follow.
     """
 
     items: np.ndarray
     ends: np.ndarray
-    log_shares: np.ndarray
+    past: Past
     following: np.ndarray | None = None
 
     @classmethod
@@ -51,7 +51,7 @@ class Sequences(NamedTuple):
     ) -> "Sequences":
         """Return the sequences of users, an array of items each, with memories of some half-lives."""
         items, ends = np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
-        return cls(items, ends, event_log_shares(items, ends, n_items, half_lives))
+        return cls(items, ends, event_past(items, ends, n_items, half_lives))
 
     def in_context(self, contexts: np.ndarray, then: int = 0) -> "Sequences":
         """Return the sequences with contexts of their events, (N,), and one of what follows them."""
@@ -116,11 +116,11 @@ def window_of(
     own = own[own > 0]
     counts = np.cumsum(np.bincount(own)[::-1])[::-1][1:] if len(own) else own
     times = np.repeat(np.arange(len(counts)), counts)
-    window = Window(times, counts, sequences.log_shares[:0])
+    window = Window(times, counts)
     places = sequences.ends[users[window.users]] + begin + times
     following = None if sequences.following is None else sequences.following[places]
-    items, log_shares = sequences.items[places], sequences.log_shares[places]
-    return window._replace(items=items, log_shares=log_shares, following=following), places
+    items, past = sequences.items[places], sequences.past.of(places)
+    return window._replace(items=items, past=past, following=following), places
 
 
 def log_probabilities(
@@ -151,15 +151,29 @@ def log_probabilities(
             h[:n] = tape.last
             asked = wanted[places]
             values[places[asked]] = log_softmax(
-                weights, tape.states[asked], window.items[asked], window.log_shares[asked]
+                weights, tape.states[asked], window.items[asked], sequences.past.of(places[asked])
             )[0]
         last[users] = h
     return Scores(values[wanted], last)
 
 
-def next_log_probabilities(weights: Weights, states: np.ndarray, log_shares: np.ndarray) -> np.ndarray:
-    """Return the log probabilities of all items, (k, I), in states, (k, D), and memories, (k, K, I)."""
+def next_log_probabilities(
+    weights: Weights, states: np.ndarray, log_shares: np.ndarray, known: np.ndarray
+) -> np.ndarray:
+    """Return the log probabilities of all items, (k, I).
+
+    Parameters
+    ----------
+    weights : Weights
+    states : ndarray, (k, D)
+    log_shares : ndarray, (k, K, I)
+        Logarithms of the shares of items in memories.
+    known : ndarray of bool, (k, I)
+        Whether users know items.
+    """
     logits = states @ weights.outputs.T
+    if len(weights.known):
+        logits += known * (states @ weights.known[:-1] + weights.known[-1])[:, None]
     of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
     for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):
@@ -180,6 +194,7 @@ def sum_gradient(weights: Weights, sequences: Sequences, first: np.ndarray, cota
         found.inputs[own.items] += own.inputs
         found.outputs[...] += own.outputs
         found.memory[...] += own.memory
+        found.known[...] += own.known
         found.bias[...] += own.bias
     return found
 

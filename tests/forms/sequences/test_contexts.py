@@ -11,7 +11,7 @@ from pymc_ep.kernels.recurrent import Sequences, Weights
 from tests.kernels.test_recurrent import by_loops
 
 HOURS, PLACES, PEOPLE = ["evening", "morning", "noon"], ["cafe", "home", "work"], ["ann", "bob"]
-WEIGHTS = "recurrent", "input", "output", "memory", "bias"
+WEIGHTS = "recurrent", "input", "output", "memory", "known", "bias"
 
 
 def events(n, seed=0):

@@ -34,7 +34,7 @@ def walks(length, seed=0):
 
 
 WALKS = walks(60)
-WEIGHTS = "recurrent", "input", "output", "memory", "bias"
+WEIGHTS = "recurrent", "input", "output", "memory", "known", "bias"
 
 
 def model_of(sequences=None, **kwargs):
@@ -205,6 +205,7 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         "input": {"item": PLACES},
         "output": {"item": PLACES},
         "memory": {},
+        "known": {},
         "bias": {},
     }.items():
         np.testing.assert_allclose(after[f"visits_{what}"].sel(same), before[f"visits_{what}"].sel(same), atol=1e-10)
@@ -234,8 +235,9 @@ def test_users_and_items_that_were_hardly_met():
 
 
 def test_training_ends_once_held_out_events_get_no_likelier():
-    rng = np.random.default_rng(0)
-    found = fitted(model_of([rng.integers(0, 8, 40) for _ in USERS]), epochs=200, patience=2, held_out=0.3)
+    """Places are drawn anew each time, some more often than others, and nothing beyond that can be learned."""
+    rng, p = np.random.default_rng(0), np.arange(1, 9) / 36
+    found = fitted(model_of([rng.choice(8, 40, p=p) for _ in USERS]), epochs=200, patience=2, held_out=0.3)
     fit = group(found, "fit")
     assert fit["converged"] and "none of the 2 after it has a lower loss" in fit.attrs["status"]
     assert int(fit["n_iter"]) == int(fit["best_epoch"]) + 2 < 200
@@ -366,9 +368,9 @@ def test_next_items_sum_to_one_under_large_weights(model, idata):
     from pymc_ep.kernels.recurrent import next_log_probabilities
 
     outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0, -2.0]])
-    weights = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory, np.zeros((1, 1, 2)))
+    weights = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory, np.full(3, 1e4), np.zeros((1, 1, 2)))
     states = np.array([[0.5, 0.4]])
-    found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]))
+    found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]), np.array([[True, False, True]]))
     np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-12)
 
 
@@ -401,3 +403,21 @@ def test_repeats_are_learned_where_people_go_back():
         nats[repeats] = -float(lpd.mean())
     assert nats[0.2, np.inf] < -np.log(later).mean() + 0.05
     assert nats[False] > nats[0.2, np.inf] + 0.5
+
+
+def test_items_that_nobody_chooses_twice_are_known():
+    """In orders by chance, a later event is any of the items that are left: it costs the logarithm of their number."""
+    rng, n_items, n_past = np.random.default_rng(0), 30, 20
+    sequences = [rng.permutation(n_items) for _ in range(100)]
+    left = np.log(np.arange(n_items - n_past, 1, -1)).mean()
+    nats = {}
+    for repeats in (True, (), False):
+        with pm.Model() as model:
+            pmep.CollaborativeRNN(
+                "seen", n_items=n_items, hidden=4, observed=[s[:n_past] for s in sequences], repeats=repeats
+            )
+        found = fitted(model, epochs=60, batch=20, held_out=0.1, patience=5)
+        lpd = pmep.log_predictive(found, model, {"seen": [s[n_past:-1] for s in sequences]})["seen"]
+        nats[repeats] = -float(lpd.mean())
+    assert left < nats[True] < left + 0.15 and left < nats[()] < left + 0.15
+    assert nats[False] > left + 1.0

@@ -128,9 +128,9 @@ def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weight
         matrices = np.broadcast_to(shared, recurrent).copy()
     else:
         matrices = (scale * rng.standard_normal(recurrent)).astype(dtype)
-    inputs, outputs, memory, bias = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
-    memory[:, -1], bias[...] = _FIRST_CONSTANT, 0.0
-    return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory, bias), shared
+    inputs, outputs, memory, known, bias = ((scale * rng.standard_normal(shape)).astype(dtype) for shape in others)
+    memory[:, -1], known[-1:], bias[...] = _FIRST_CONSTANT, 0.0, 0.0
+    return Weights(matrices[None] if form.pooled else matrices, inputs, outputs, memory, known, bias), shared
 
 
 def _from_start(

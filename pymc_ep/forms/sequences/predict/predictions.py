@@ -44,7 +44,7 @@ class SequencePredictions:
     def contexts(model: pm.Model, posterior: SequencesPosterior) -> tuple[str, int] | None:
         """Return the dim of contexts and their number; None where events have none."""
         form, bias = posterior.form, posterior.form.form.bias
-        return None if bias is None or not len(form.contexts) else (model_dims(model, bias.name)[0], form.shapes[4][0])
+        return None if bias is None or not len(form.contexts) else (model_dims(model, bias.name)[0], form.shapes[-1][0])
 
     @staticmethod
     def next_log_probabilities(posterior: SequencesPosterior, users: np.ndarray, context: int) -> np.ndarray:
