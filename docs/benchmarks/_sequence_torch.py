@@ -157,6 +157,7 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
     moments = [(torch.zeros_like(t), torch.zeros(len(t), device=device)) for t in tables]
     lengths = np.array(list(map(len, sequences)))
     of_items = torch.from_numpy(np.maximum(1, np.bincount(np.concatenate(sequences), minlength=n_items))).to(device)
+    most = min(settings["users_per_batch"], len(sequences)) * min(settings["batch"], lengths.max())
     seconds, nats = [], []
     for epoch in range(settings["epochs"]):
         began, total = clock(), 0.0
@@ -188,7 +189,7 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
                 shares = [of_all if pooled else of_users.to(device), torch.bincount(local) / of_items[rows], of_all]
                 with torch.no_grad():
                     gradients = [
-                        (leaf.grad + settings["ridge"] * share.view(-1, *[1] * (leaf.dim() - 1)) * leaf) / m
+                        (leaf.grad + settings["ridge"] * share.view(-1, *[1] * (leaf.dim() - 1)) * leaf) / most
                         for leaf, share in zip(leaves, shares)
                     ]
                     norm = float(torch.sqrt(sum((g * g).sum() for g in gradients)))

@@ -131,11 +131,11 @@ class CollaborativeRNN(Discrete):
         are coordinates of the table's dim of the context, or of ``<name>_context``.
     recurrent, inputs, outputs, memory, known, bias : optional
         Priors of R, (users, gates, D, D), or (gates, D, D) if pooled; of W, (items, gates, D); of v, (items, D); of m
-        and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given: a distribution such as
-        ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables are named
-        ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``, ``<name>_known`` and
-        ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for none: with ``repeats=False`` and ``spread=False`` it
-        is the network of the paper.
+        and b, (memories, D + 1); of z and c, (D + 1,); of a, (contexts, gates, D), with one context if none are given:
+        a distribution such as ``pm.Normal.dist(0, 1)``, by default `pymc.Flat`, or a variable of the model. Variables
+        are named ``<name>_recurrent``, ``<name>_input``, ``<name>_output``, ``<name>_memory``, ``<name>_known`` and
+        ``<name>_bias``. Gates are in the order candidate, update, reset. ``bias=False`` is for none: with
+        ``repeats=False`` and ``spread=False`` it is the network of the paper.
     spread : bool or float
         Standard deviation of each user's R about matrices that all share, the variable ``<name>_recurrent_mean``. True
         stands for 1, unless users share R or it has a prior; False is for R that know nothing of each other.
@@ -295,8 +295,8 @@ class CollaborativeRNN(Discrete):
         if ranks != (4, 3, 2, 2, 1, 3):
             raise InvalidDataError(
                 f"CollaborativeRNN takes matrices (users, gates, D, D) or (gates, D, D), inputs (items, gates, D), "
-                f"outputs (items, D), memories (memories, D + 1), known items (D + 1,) and biases (contexts, gates, D), and got "
-                f"{', '.join(map(str, ranks))} dimensions."
+                f"outputs (items, D), memories (memories, D + 1), known items (D + 1,) and biases (contexts, gates, "
+                f"D), and got {', '.join(map(str, ranks))} dimensions."
             )
         numbers = [(initial, "float64"), (half_lives, "float64"), (contexts, "int64"), (users, "int64")]
         constants = [one if isinstance(one, Variable) else np.asarray(one, dtype=dtype) for one, dtype in numbers]

@@ -123,7 +123,7 @@ def test_draws_of_many_parameters():
 def test_prior_predictive_of_given_lengths():
     with pm.Model() as model:
         prior = pm.Normal.dist(0, 1)
-        weights = {"recurrent": prior, "inputs": prior, "outputs": prior, "memory": prior, "known": prior, "bias": prior}
+        weights = dict.fromkeys(("recurrent", "inputs", "outputs", "memory", "known", "bias"), prior)
         pmep.CollaborativeRNN("y", n_items=5, hidden=2, lengths=[3, 1], cell="tanh", **weights)
     drawn = pm.draw(model["y"], 20, random_seed=1, mode="FAST_COMPILE")
     assert drawn.shape == (20, 4, 2) and drawn[0, :, 0].tolist() == [0, 0, 0, 1]

@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 from pymc_ep.engines.loop import run
+from pymc_ep.engines.recurrent import update
 from pymc_ep.engines.recurrent.held_out import held_out_total
 from pymc_ep.engines.recurrent.rules import RULES, stepped
 from pymc_ep.engines.recurrent.training import Training
@@ -39,8 +40,8 @@ def weights_of(n_users, n_items, width, *, gates=3, dtype="float64", seed=0, hal
     return Weights(*((rng.normal(size=shape) / width**0.5).astype(dtype) for shape in shapes))
 
 
-def trained(problem, weights, *, optimizer="rmsprop", rate=0.02, shared=None, epochs=4, **options):
-    engine = Training(Settings(optimizer, rate, 1.0), epochs=epochs, held_out=bool(problem.held_out.any()), **options)
+def trained(problem, weights, *, optimizer="rmsprop", rate=0.02, clip=1.0, shared=None, epochs=4, **options):
+    engine = Training(Settings(optimizer, rate, clip), epochs=epochs, held_out=bool(problem.held_out.any()), **options)
     start = first_learned(weights, with_first=optimizer == "adam"), np.zeros((0, 0, 0)) if shared is None else shared
     found = run(engine, problem, start, max_iter=1 + epochs * engine.groups(problem))
     return engine, found
@@ -98,6 +99,26 @@ def test_windows_of_an_epoch_take_the_whole_prior_once(shared):
     np.testing.assert_allclose(of_all, 1.0)
     np.testing.assert_allclose(of_users.sum(), 1.0 if shared else 12.0)
     np.testing.assert_allclose(of_users, problem.lengths / problem.n_trained if shared else 1.0)
+
+
+def test_windows_of_an_epoch_weigh_all_events_alike(monkeypatch):
+    """Of few events and of many: steps in the outputs sum to the gradient of the log density, here by differences."""
+    problem, weights, found = problem_of(random_sequences(), 9, precision=0.5), weights_of(12, 9, 3), np.zeros((9, 3))
+
+    def unmoved(rule, rate, table, gradient, moments):
+        found[...] += gradient if table.shape == found.shape else 0.0
+        return table, moments
+
+    monkeypatch.setattr(update, "stepped", unmoved)
+    trained(problem, weights, epochs=1, clip=np.inf, batch=10, users_per_batch=7)
+
+    def log_density(outputs):
+        moved = weights._replace(outputs=outputs.reshape(9, 3))
+        total = log_probabilities(moved, problem.sequences, initial_states(12, moved, INITIAL)).values.sum()
+        return total - 0.25 * (outputs**2).sum()
+
+    expected = scipy.optimize.approx_fprime(weights.outputs.ravel(), log_density, 1e-6)
+    np.testing.assert_allclose(70 * found.ravel(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_full_batches_climb_to_the_mode_of_the_density():

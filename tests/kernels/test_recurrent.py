@@ -57,7 +57,8 @@ def by_loops(weights, sequences, first, kept=None, half_lives=HALF_LIVES, factor
     """Log probabilities, one event after the other, as the formulas are printed (Ko thesis, 3.132 and 3.151).
 
     Memories are sums over the items before, which count half after a half-life. Those among them have another factor
-    than other items. Exponentials of items have factors in the sum over all. Gates have the biases of the context of the event that follows.
+    than other items. Exponentials of items have factors in the sum over all. Gates have the biases of the context of
+    the event that follows.
     """
     recurrent, inputs, outputs, memory, known, bias = weights
     out = []
@@ -123,8 +124,9 @@ def test_no_array_of_all_events_and_items_is_held():
     """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
     rng = np.random.default_rng(0)
     outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
-    tables = np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, np.zeros((1, 5)), np.ones(5), np.zeros((1, 1, 4))
-    weights, past = Weights(*tables), event_past(items, np.array([0, 3_000]), 20_000, [np.inf])
+    others = np.zeros((1, 5)), np.ones(5), np.zeros((1, 1, 4))
+    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, *others)
+    past = event_past(items, np.array([0, 3_000]), 20_000, [np.inf])
     tracemalloc.start()
     body.log_softmax(weights, states, items, past, np.ones(3_000))
     _, peak = tracemalloc.get_traced_memory()

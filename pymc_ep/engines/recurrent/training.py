@@ -154,7 +154,7 @@ class Training:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
-            found = self._update(local, window, h, kept, priors, shares, self.settings)
+            found = self._update(local, window, h, kept, priors, shares, self._most(problem), self.settings)
             h, local = found.last, found.learned
             totals.append(found.total)
             finite.append(found.finite)
@@ -214,6 +214,14 @@ class Training:
         learned, visited = converted(to_jax, (packed.learned, packed.visited))
         return packed._replace(learned=learned, visited=visited)
 
+    def _most(self, problem: Problem) -> int:
+        """Return the number of events of the largest window."""
+        return self._users(problem) * min(self.batch, int(problem.lengths.max()))
+
+    def _users(self, problem: Problem) -> int:
+        """Return the number of users of the largest group."""
+        return min(self.users_per_batch, int((problem.lengths > 0).sum()))
+
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
 
@@ -221,7 +229,7 @@ class Training:
         """Return the users of a group, under JAX as many as in the others: it compiles for one number of them."""
         if not self.jax:
             return users
-        return np.resize(users, min(self.users_per_batch, int((problem.lengths > 0).sum())))
+        return np.resize(users, self._users(problem))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""

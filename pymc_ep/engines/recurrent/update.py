@@ -59,9 +59,13 @@ def updated(
     kept: np.ndarray | None,
     priors: Priors,
     shares: Shares,
+    most: int,
     settings: Settings,
 ) -> Updated:
-    """Return weights after a step up the gradient of the mean log probability of a window's events and their prior.
+    """Return weights after a step up the gradient of the log probability of a window's events and their prior.
+
+    It is divided by the number of events of the largest window, and not by that of this one: the windows of an epoch
+    then weigh all events alike, where the last ones of a group, of its longest users alone, have few of them.
 
     Arrays of `learned` are those of this group of users alone, and are overwritten. Rows of recurrent matrices and of
     inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
@@ -79,10 +83,12 @@ def updated(
     priors : tuple of Prior
         The first of the P users.
     shares : Shares
+    most : int
+        Number of events of the largest window.
     settings : Settings
     """
     tables = list(learned.weights)
-    n_users, n_events = int(window.counts[0]), len(window.items)
+    n_users = int(window.counts[0])
     own = slice(None) if len(tables[0]) == 1 else slice(n_users)
     # What is not finite is seen below.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -95,7 +101,7 @@ def updated(
     gradients, scaled = [getattr(gradient, name) for name in Weights._fields], []
     for g, table, prior, here, share in zip(gradients, tables, priors, places, shares):
         of_prior = prior.rows(here).pull(table[here], share if len(share) == 1 else share[here])
-        scaled.append((g + of_prior) / n_events)
+        scaled.append((g + of_prior) / most)
     with np.errstate(over="ignore", invalid="ignore"):
         norm = float(np.sqrt(sum(np.vdot(g, g) for g in scaled)))
     if not np.isfinite(total) or not np.isfinite(norm):

@@ -23,6 +23,7 @@ def updated_jax(
     kept: np.ndarray | None,
     priors: Priors,
     shares: Shares,
+    most: int,
     settings: Settings,
     batch: int,
 ) -> Updated:
@@ -30,7 +31,7 @@ def updated_jax(
     require_float64()
     outputs = learned.weights.outputs
     grid = grid_of(window, batch, len(first), len(outputs), kept, outputs.dtype)
-    return Updated(*_updated(learned, grid, first, priors, shares, settings))
+    return Updated(*_updated(learned, grid, first, priors, shares, most, settings))
 
 
 @partial(jax.jit, static_argnames="settings")
@@ -40,13 +41,13 @@ def _updated(
     first: jax.Array,
     priors: Priors,
     shares: Shares,
+    most: int,
     settings: Settings,
 ) -> tuple[jax.Array, jax.Array, Learned, jax.Array]:
     weights, moments = learned
     total, last, gradient = grid_gradient(weights, grid, first)
-    n_events = grid.valid.sum()
     of_priors = (prior.pull(table, share) for prior, table, share in zip(priors, weights, shares))
-    scaled = [(g + of_prior) / n_events for g, of_prior in zip(gradient, of_priors)]
+    scaled = [(g + of_prior) / most for g, of_prior in zip(gradient, of_priors)]
     norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in scaled))
     finite = jnp.isfinite(total) & jnp.isfinite(norm)
     shrink = jnp.minimum(1.0, settings.clip / jnp.where(norm > 0, norm, 1.0))

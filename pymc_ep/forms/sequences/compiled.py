@@ -58,7 +58,7 @@ class CompiledSequences(DrawFunctions):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of matrices, inputs, outputs, memories, known items and biases, as the variables of the model have them."""
+        """Shapes of the tables of weights, as the variables of the model have them."""
         found = iter(self._data()[4:])
         known = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
         recurrent, inputs = known[0], known[1]

@@ -22,7 +22,8 @@ def summed_blocks(block: Block, shared: Any, constants: Any, states: jax.Array, 
     Parameters
     ----------
     block : callable
-        Takes `shared` and `constants`, and `states` and `others` of one block, and returns a number. It captures no arrays.
+        Takes `shared`, `constants`, and `states` and `others` of one block, and returns a number. It captures no
+        arrays.
     shared : nested tuples of jax.Array
         What all blocks have in common.
     constants : nested tuples of jax.Array
@@ -53,7 +54,9 @@ def _forward(
     return total, (of_shared, of_states)
 
 
-def _backward(block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array) -> tuple[Any, None, jax.Array, None, None]:
+def _backward(
+    block: Block, gradient: tuple[Any, jax.Array], cotangent: jax.Array
+) -> tuple[Any, None, jax.Array, None, None]:
     of_shared, of_states = jax.tree.map(lambda part: cotangent * part, gradient)
     return of_shared, None, of_states, None, None
 

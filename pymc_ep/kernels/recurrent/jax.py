@@ -16,8 +16,8 @@ from pytensor.link.jax.dispatch import jax_funcify
 from pymc_ep.kernels.recurrent.blocks_jax import summed_blocks
 from pymc_ep.kernels.recurrent.body import BLOCK, Weights, Window
 from pymc_ep.kernels.recurrent.candidates import Candidates
-from pymc_ep.kernels.recurrent.past import Past
 from pymc_ep.kernels.recurrent.op import WEIGHTS, SequenceGradient, SequenceLogp
+from pymc_ep.kernels.recurrent.past import Past
 
 __all__ = ["Grid", "grid_gradient", "grid_of", "grid_total"]
 
@@ -152,7 +152,9 @@ def grid_gradient(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.A
     of_bias = jnp.zeros_like(bias)
     if len(bias):
         of_bias = of_bias.at[contexts].add(inner)
-    return value, last, Weights(of_recurrent.reshape(recurrent.shape), of_inputs, *of_tables, of_bias)
+    of_outputs, of_memory, of_known = of_tables
+    of_recurrent = of_recurrent.reshape(recurrent.shape)
+    return value, last, Weights(of_recurrent, of_inputs, of_outputs, of_memory, of_known, of_bias)
 
 
 def grid_total(weights: Weights, grid: Grid, first: jax.Array) -> tuple[jax.Array, jax.Array]:

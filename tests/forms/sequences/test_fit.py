@@ -128,9 +128,9 @@ def test_what_pymc_does_with_the_result(model, idata):
     np.testing.assert_allclose(logp, own.sum(), rtol=1e-10)
     drawn = pm.sample_posterior_predictive(idata, model=model, random_seed=2, progressbar=False)
     rows = group(drawn, "posterior_predictive")["visits"].to_numpy().reshape(N_USERS, 50, 2)
-    steps = {(int(u), int(a), int(b)) for own in rows for (u, a), (_, b) in pairwise(own[20:])}
-    known = {(u, int(a), int(b)) for u, own in enumerate(WALKS) for a, b in pairwise(own)}
-    assert len(steps & known) > 0.7 * len(steps)
+    walked = {(u, int(a), int(b)) for u, own in enumerate(WALKS) for a, b in pairwise(own)}
+    # One in eight by chance; a walk that leaves its round has steps that were never seen before.
+    assert np.mean([(int(u), int(a), int(b)) in walked for own in rows for (u, a), (_, b) in pairwise(own[20:])]) > 0.7
 
 
 def mode_point(model, mode):
@@ -368,7 +368,8 @@ def test_next_items_sum_to_one_under_large_weights(model, idata):
     from pymc_ep.kernels.recurrent import next_log_probabilities
 
     outputs, memory = np.array([[1e4, 0], [0, 1e4], [-1e4, 0.0]]), np.array([[1e4, 1.0, -2.0]])
-    weights = Weights(np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), outputs, memory, np.full(3, 1e4), np.zeros((1, 1, 2)))
+    recurrent, inputs, known, bias = np.zeros((1, 1, 2, 2)), np.zeros((3, 1, 2)), np.full(3, 1e4), np.zeros((1, 1, 2))
+    weights = Weights(recurrent, inputs, outputs, memory, known, bias)
     states = np.array([[0.5, 0.4]])
     found = next_log_probabilities(weights, states, np.log([[[0.2, 0.5, 0.3]]]), np.array([[True, False, True]]))
     np.testing.assert_allclose(logsumexp(found), 0.0, atol=1e-12)
