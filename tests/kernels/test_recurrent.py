@@ -24,7 +24,6 @@ from pymc_ep.kernels.recurrent import (
     window_gradient,
     window_of,
 )
-from pymc_ep.kernels.recurrent.memory import event_log_shares, last_log_shares, recalled
 from pymc_ep.kernels.recurrent.past import event_past
 
 N_ITEMS, WIDTH, LENGTHS = 7, 4, np.array([5, 1, 8, 3])
@@ -384,27 +383,3 @@ def test_an_item_that_softmax_excludes_comes_from_memory():
     found = log_probabilities(weights, sequences, first).values
     # Of exp(0) + exp(0) + 3, the memory has 3: a third of it for each item before the first event.
     np.testing.assert_allclose(found[0], np.log(1 / 5), rtol=1e-12)
-
-
-def test_recalled_events_have_the_shares_of_their_memory():
-    """The quantiles of a memory are spread evenly: each event back has as many as its share."""
-    n = 100_000
-    uniform = (np.arange(n) + 0.5) / n
-    for half_life in (0.7, 4.0, np.inf):
-        ages = recalled(uniform, np.full(n, 6), half_life)
-        counted = 0.5 ** (np.arange(6) / half_life)
-        np.testing.assert_allclose(np.bincount(ages, minlength=7)[1:] / n, counted / counted.sum(), atol=2e-5)
-
-
-@pytest.mark.parametrize("half_life", [1e-9, 0.3, 40.0, 1e12, np.inf])
-def test_memories_of_all_half_lives(half_life):
-    """From the last event alone to all alike, over sequences in which the smallest weights vanish."""
-    items = np.random.default_rng(0).integers(0, 3, 2000)
-    found = np.exp(event_log_shares(items, np.array([0, 2000]), 3, [half_life])[:, 0])
-    assert found[0] == pytest.approx(1 / 3)
-    for t in (1, 2, 50, 1999):
-        counted = 0.5 ** (np.arange(t)[::-1] / half_life)
-        np.testing.assert_allclose(found[t], counted[items[:t] == items[t]].sum() / counted.sum(), rtol=1e-9)
-    last = np.exp(last_log_shares([items[:50], items[:0]], 3, [half_life])[:, 0])
-    np.testing.assert_allclose(last[0, items[50]], found[50], rtol=1e-9)
-    np.testing.assert_allclose(last.sum(axis=1), 1.0)
