@@ -147,7 +147,7 @@ def fit(
         ``max_iter=200``, ``seed=0``.
         A recurrent network: ``epochs=25``, ``batch=128``, the length of the windows that gradients go back through,
         ``users_per_batch=32``, ``patience=3`` epochs, ``held_out=0.05``, a share of each user's events at their end,
-        ``optimizer="yogi"``, ``"rmsprop"`` or ``"adam"``, ``learning_rate=0.01``, ``clip=1.0``, ``ridge=0.3``,
+        ``optimizer="yogi"``, ``"rmsprop"`` or ``"adam"``, ``learning_rate=0.01``, ``clip=1.0``, ``ridge=1.0``,
         ``sampled=None`` for all items in a softmax, ``dropout=0.0``, ``dtype="float64"`` or ``"float32"``, ``seed=0``.
         Shrinkage of singular values: ``rank``, by default all columns, ``shrinkage="vb"`` or ``"map"``, ``ard=False``,
         ``init="modes"`` or ``"zeros"``, ``tol=1e-6``, ``max_iter=1000``, ``seed=0``.

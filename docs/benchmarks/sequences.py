@@ -159,7 +159,7 @@ def choices(store: Store, name: str) -> str:
     """Return the table of other options."""
     rows = []
     keys = {"defaults": f"{DEFAULT}, seed 0"} | {change: change for change in VARIANTS}
-    keys |= {"spread=False": "C-GRU, repeats, seed 0", "pooled=True, patience=8": "pooled GRU, repeats, seed 0"}
+    keys |= {"spread=False": "C-GRU, repeats, seed 0", "pooled=True": "pooled GRU, repeats, seed 0"}
     for change, key in keys.items():
         if row := store.rows.get(f"{name}: {key}"):
             nats = [f"{row[which]:.3f}" for which in ("validation_events", "validation", "training")]

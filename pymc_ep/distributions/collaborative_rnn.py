@@ -26,8 +26,7 @@ _HALF_LIVES = (5.0, np.inf)
 """By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for those of Foursquare it is
 20, and 5 costs a few hundredths of a nat more."""
 _SPREAD = 1.0
-"""By default. It saves 0.03 nats an event of Foursquare, 0.04 of Brightkite and 0.09 of MovieLens 100k against matrices
-without a prior; 0.1 and 1 differ by less."""
+"""By default. Of 0.3 and 1 none is better by more than 0.01 nats, on check-ins of Foursquare and on MovieLens 100k."""
 
 
 class CollaborativeRNNRV(RandomVariable):

@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
     "optimizer": "yogi",
     "learning_rate": 0.01,
     "clip": 1.0,
-    "ridge": 0.3,
+    "ridge": 1.0,
     "sampled": None,
     "dropout": 0.0,
     "dtype": "float64",
