@@ -102,8 +102,7 @@ def count_parts(task: Task, epsilon: float) -> Predictor:
     an event counts half after `HALF_LIFE` others.
     """
     shared = unigram(task, 1.0), bigram(task, epsilon)
-    both = [np.append(b, a) for b, a in zip(task.before, task.after)]
-    past = [s[:t] for b, s in zip(task.before, both) for t in range(len(b), len(s))]
+    past = task.past
 
     def parts(here: slice) -> np.ndarray:
         own = np.exp(last_log_shares(past[here], task.n_items, (np.inf, HALF_LIFE)))

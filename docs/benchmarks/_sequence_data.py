@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.special import logsumexp
 
 from pymc_ep.datasets import load_checkins, load_movielens
+from pymc_ep.kernels.recurrent.past import known_items
 
 __all__ = [
     "TOP",
@@ -20,6 +22,7 @@ __all__ = [
     "Task",
     "entropies",
     "in_context",
+    "of_new_items",
     "scored",
     "split",
     "terciles",
@@ -80,6 +83,11 @@ class Task(NamedTuple):
     def previous(self) -> np.ndarray:
         """Item before each of the events to predict, (n,)."""
         return np.concatenate([np.append(b[-1:], a[:-1])[: len(a)] for b, a in zip(self.before, self.after)])
+
+    @property
+    def past(self) -> list[np.ndarray]:
+        """Items of the user before each of the events to predict, n arrays."""
+        return [np.append(b, a[:k]) for b, a in zip(self.before, self.after) for k in range(len(a))]
 
 
 class Split(NamedTuple):
@@ -205,3 +213,14 @@ def terciles(values: np.ndarray) -> np.ndarray:
     for group, users in enumerate(np.array_split(np.argsort(values, kind="stable"), 3)):
         groups[users] = group
     return groups
+
+
+def of_new_items(task: Task, predictor: Predictor) -> Predictor:
+    """Predict by the items that are new to the user alone, in the proportions of another prediction."""
+    past = task.past
+
+    def log_p(here: slice) -> np.ndarray:
+        found = np.where(known_items(past[here], task.n_items), -np.inf, predictor(here))
+        return found - logsumexp(found, axis=1, keepdims=True)
+
+    return log_p

@@ -73,12 +73,12 @@ def predictor_of(task: Task, found: Trained) -> Predictor:
         states[places] = forward(own, window, first[users]).states
     after = np.concatenate([np.arange(len(b) + len(a)) >= len(b) for b, a in zip(task.before, task.after)])
     wanted = states[after]
-    before = [s[:t] for b, s in zip(task.before, both) for t in range(len(b), len(s))]
+    past = task.past
     half_lives = posterior.form.half_lives
 
     def log_p(here: slice) -> np.ndarray:
-        log_shares = last_log_shares(before[here], task.n_items, half_lives)
-        return next_log_probabilities(weights, wanted[here], log_shares, known_items(before[here], task.n_items))
+        log_shares = last_log_shares(past[here], task.n_items, half_lives)
+        return next_log_probabilities(weights, wanted[here], log_shares, known_items(past[here], task.n_items))
 
     return log_p
 

@@ -16,6 +16,7 @@ from docs.benchmarks._sequence_data import (
     Task,
     entropies,
     in_context,
+    of_new_items,
     scored,
     split,
     terciles,
@@ -28,6 +29,7 @@ __all__ = [
     "DATA",
     "DEFAULT",
     "NETWORKS",
+    "NEW_ITEMS",
     "PAPER",
     "SAMPLES",
     "SIZES",
@@ -41,6 +43,10 @@ __all__ = [
 ]
 
 DATA = {"foursquare-nyc": "Foursquare, New York", "brightkite": "Brightkite", "ml-100k": "MovieLens 100k"}
+ONCE = ("ml-100k",)
+"""Data sets in which nobody chooses an item twice."""
+NEW_ITEMS = "SASRec, new items"
+"""The method that is told so."""
 HIDDEN = 32
 """Units of all networks."""
 ARCHITECTURE = ("pooled", "cell", "spread", "repeats", "bias")
@@ -251,12 +257,13 @@ def of_training(data: Split, found: Trained) -> dict[str, Any]:
     }
 
 
-def of_sasrec(name: str, python: str, seed: int) -> dict[str, Any]:
-    """Return the row of SASRec."""
+def of_sasrec(name: str, python: str, seed: int, *, new: bool = False) -> dict[str, Any]:
+    """Return the row of SASRec, which may be told that users choose new items alone."""
     data = data_of(name)
     tail = np.array(list(map(len, data.validation.after)))
     found = in_torch(python, data.test, tail, SASREC, seed)
-    return measured(data, softmax_of(found["states"], found["outputs"], found["bias"])) | {
+    predictor = softmax_of(found["states"], found["outputs"], found["bias"])
+    return measured(data, of_new_items(data.test, predictor) if new else predictor) | {
         "validation_events": float(found["trace"].min()),
         "best_epoch": 1 + int(found["trace"].argmin()),
         "epochs": len(found["trace"]),
@@ -313,6 +320,8 @@ def work(name: str, seeds: int, python: str | None, *, jax: bool) -> Iterator[tu
         yield f"{name}: C-GRU, later, seed {seed}", partial(of_later, name, "C-GRU", seed)
         if python:
             yield f"{name}: SASRec, seed {seed}", partial(of_sasrec, name, python, seed)
+            if name in ONCE:
+                yield f"{name}: {NEW_ITEMS}, seed {seed}", partial(of_sasrec, name, python, seed, new=True)
     if name == "foursquare-nyc":
         for hidden in SIZES:
             yield f"{name}: time, {hidden} units", partial(of_time, name, hidden, python)

@@ -27,6 +27,7 @@ from docs.benchmarks._sequence_rows import (
     DATA,
     DEFAULT,
     NETWORKS,
+    NEW_ITEMS,
     SAMPLES,
     SIZES,
     VARIANTS,
@@ -62,7 +63,7 @@ def rows_of(store: Store, name: str, seeds: int) -> dict[str, list[dict[str, Any
     Without those of trainings of which no epoch is better than the start, whose weights are the first ones.
     """
     rows = {method: [store.rows.get(f"{name}: {method}")] for method in grids(data_of(name))}
-    for method in (*NETWORKS, "C-GRU, later", "SASRec"):
+    for method in (*NETWORKS, "C-GRU, later", "SASRec", NEW_ITEMS):
         rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
     kept = {method: [row for row in found if row and row.get("best_epoch") != 0] for method, found in rows.items()}
     return {method: found for method, found in kept.items() if found}

@@ -84,6 +84,13 @@ def test_states_of_markov_models_by_all_paths():
     np.testing.assert_allclose([own.sum() for own in each], np.log([p for p, *_ in wanted]), rtol=1e-12)
 
 
+def test_new_items_share_what_known_ones_had():
+    """The event of each of two users follows 0 1 0, and 3."""
+    task = data.Task([np.array([0, 1, 0]), np.array([3])], [np.array([2]), np.array([2])], N_ITEMS)
+    found = data.of_new_items(task, lambda here: np.log([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]])[here])
+    np.testing.assert_allclose(np.exp(found(EVERY)), [[0, 0, 3 / 7, 4 / 7], [1 / 6, 2 / 6, 3 / 6, 0]], atol=1e-15)
+
+
 def test_ties_count_by_chance(monkeypatch):
     """Of a user's items two are likelier, and one as likely: it is among the first three in two orders of two."""
     monkeypatch.setattr(data, "TOP", 3)

@@ -276,8 +276,8 @@ def log_softmax(
         if candidates is not None:
             logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
         if knows:
-            rows, known = _known(past.of(here), place)
-            logits[rows, known] += (h @ weights.known[:-1] + weights.known[-1])[rows]
+            events, known = _known(past.of(here), place)
+            logits[events, known] += (h @ weights.known[:-1] + weights.known[-1])[events]
         top = logits.max(axis=1)
         logits -= top[:, None]
         ways[here, 0] = logits[np.arange(len(own)), own]
@@ -294,8 +294,9 @@ def log_softmax(
             of_table -= exponentials.T @ (share * h)
             of_constant -= exponentials[:, n_items:].T @ share
             if knows:
-                of_shift = -share[:, 0] * np.bincount(rows, exponentials[rows, known], len(own)).astype(h.dtype)
-                again = rows[known == own[rows]]
+                sums = np.bincount(events, exponentials[events, known], len(own))
+                of_shift = -share[:, 0] * sums.astype(h.dtype)
+                again = events[known == own[events]]
                 of_shift[again] += np.exp(ways[here, 0][again]) * cotangents[here][again]
                 of_states[here] += of_shift[:, None] * weights.known[:-1]
                 of_known += np.append(of_shift @ h, of_shift.sum())
