@@ -87,7 +87,8 @@ class Task(NamedTuple):
     @property
     def past(self) -> list[np.ndarray]:
         """Items of the user before each of the events to predict, n arrays."""
-        return [np.append(b, a[:k]) for b, a in zip(self.before, self.after) for k in range(len(a))]
+        both = [np.append(b, a) for b, a in zip(self.before, self.after)]
+        return [items[:k] for items, b in zip(both, self.before) for k in range(len(b), len(items))]
 
 
 class Split(NamedTuple):

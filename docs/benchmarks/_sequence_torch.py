@@ -157,7 +157,7 @@ def gru(sequences, n_items, settings, seed, device="cpu"):
     moments = [(torch.zeros_like(t), torch.zeros(len(t), device=device)) for t in tables]
     lengths = np.array(list(map(len, sequences)))
     of_items = torch.from_numpy(np.maximum(1, np.bincount(np.concatenate(sequences), minlength=n_items))).to(device)
-    most = min(settings["users_per_batch"], len(sequences)) * min(settings["batch"], lengths.max())
+    most = np.sort(np.minimum(lengths, settings["batch"]))[-settings["users_per_batch"] :].sum()
     seconds, nats = [], []
     for epoch in range(settings["epochs"]):
         began, total = clock(), 0.0

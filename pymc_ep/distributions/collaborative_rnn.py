@@ -62,7 +62,8 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
     weights, users = Weights(*tables), np.asarray(users, dtype=np.int64)
     require_rows(weights, users, np.zeros_like(users), contexts)
     n_users, n_items = int(users.max(initial=-1)) + 1, len(weights.outputs)
-    table, known = np.concatenate([weights.outputs, weights.memory[:, :-1]]), np.zeros((n_users, n_items), dtype=bool)
+    table, knows = np.concatenate([weights.outputs, weights.memory[:, :-1]]), len(weights.known) > 0
+    known = np.zeros((n_users if knows else 0, n_items), dtype=bool)
     sequences, order = Sequences.of_rows(users, np.zeros_like(users), n_users, n_items)
     following = sequences.in_context(contexts[order]).following if len(contexts) else None
     lengths, h, items = sequences.lengths, initial_states(n_users, weights, float(initial)), sequences.items
@@ -70,8 +71,8 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
         own = np.flatnonzero(lengths > t)
         logits = h[own] @ table.T
         logits[:, n_items:] += np.log(n_items) + weights.memory[:, -1]
-        if len(weights.known):
-            logits[:, :n_items] += known[own] * (h[own] @ weights.known[:-1] + weights.known[-1])[:, None]
+        if knows:
+            logits[:, :n_items] += known[own] * weights.shift(h[own])[:, None]
         sums = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
         chosen, ends = (sums < (rng.random(len(own)) * sums[:, -1])[:, None]).sum(axis=1), sequences.ends[own] + t
         for k, half_life in enumerate(half_lives):
@@ -80,7 +81,9 @@ def _drawn(rng: np.random.Generator, *parameters: Any) -> np.ndarray:
                 chosen[here] = items[ends[here] - recalled(uniform[here], np.full(here.sum(), t), half_life)]
             else:
                 chosen[here] = n_items * uniform[here]
-        items[ends], known[own, chosen] = chosen, True
+        items[ends] = chosen
+        if knows:
+            known[own, chosen] = True
         of_users = weights if len(weights.recurrent) == 1 else weights._replace(recurrent=weights.recurrent[own])
         of_next = None if following is None else following[ends]
         h[own] = forward(of_users, Window(chosen, np.array([len(own)]), following=of_next), h[own]).last
@@ -108,8 +111,8 @@ class CollaborativeRNN(Discrete):
     With `repeats` the item may also be one of the user's own past: beside the I items the softmax chooses memories,
     with logits :math:`m_k^\top h_t + b_k + \log I`, and memory k yields an item as often as it occurred there (as in
     the pointers of [2]_). In a memory of half-life H an event counts half as much after H others. An empty memory
-    yields all items alike. Items of the user's past have another weight among the items too,
-    :math:`\exp(v_i^\top h_t + z^\top h_t + c)`: nearly none where nobody chooses one twice, such as films.
+    yields all items alike. Items that the user had before also have another logit than new ones,
+    :math:`v_i^\top h_t + z^\top h_t + c`: where nobody chooses an item twice, as with films, training lowers it.
 
     Parameters
     ----------

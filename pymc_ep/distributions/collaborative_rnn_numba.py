@@ -33,6 +33,8 @@ def collaborative_rnn(op: CollaborativeRNNRV, node: Apply) -> Callable[..., Any]
         # Numba reads beyond the ends of arrays.
         if len(contexts) > 0 and len(contexts) != n:
             raise ValueError("the sequences have other numbers of contexts than of events; give each event one")
+        if memory.shape[1] != width + 1 or (len(known) > 0 and len(known) != width + 1):
+            raise ValueError("memories and known items have other numbers of weights than units and a constant")
         n_users = 0
         for k in range(n):
             if users[k] < 0 or (len(recurrent) > 1 and users[k] >= len(recurrent)):

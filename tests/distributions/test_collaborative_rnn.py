@@ -95,18 +95,21 @@ def test_draws_have_the_probabilities_of_the_density(cell, mode):
 def test_draws_of_what_has_no_weights_are_refused(mode):
     """Set anew as data, so that one function is compiled for all."""
     users, contexts = pytensor.shared(np.array([0, 0, 1])), pytensor.shared(np.array([0, 1, 0]))
+    known = pytensor.shared(np.zeros(3))
     weights = [np.zeros(shape) for shape in ((2, 1, 2, 2), (3, 1, 2), (3, 2))]
-    rv = pmep.CollaborativeRNN.dist(*weights, bias=np.zeros((2, 1, 2)), users=users, contexts=contexts)
+    given = {"known": known, "bias": np.zeros((2, 1, 2)), "users": users, "contexts": contexts}
+    rv = pmep.CollaborativeRNN.dist(*weights, **given)
     draw = pm.compile([], rv, mode=mode)
     assert draw().shape == (3, 2)
-    for bad, message in (
-        (([0, 0, 10**6], [0, 1, 0]), "user"),
-        (([0, 0, -1], [0, 1, 0]), "user"),
-        (([0, 0, 1], [0, 1, 10**6]), "context"),
-        (([0, 0, 1], [0, -1, 0]), "context"),
-        (([0, 0, 1], [0]), "contexts"),
+    for *bad, message in (
+        ([0, 0, 10**6], [0, 1, 0], [0.0] * 3, "user"),
+        ([0, 0, -1], [0, 1, 0], [0.0] * 3, "user"),
+        ([0, 0, 1], [0, 1, 10**6], [0.0] * 3, "context"),
+        ([0, 0, 1], [0, -1, 0], [0.0] * 3, "context"),
+        ([0, 0, 1], [0], [0.0] * 3, "contexts"),
+        ([0, 0, 1], [0, 1, 0], [0.0] * 2, "known items"),
     ):
-        for variable, values in zip((users, contexts), bad):
+        for variable, values in zip((users, contexts, known), bad):
             variable.set_value(np.array(values))
         with pytest.raises(ValueError, match=message):
             draw()

@@ -119,18 +119,25 @@ def test_log_probabilities_are_those_of_loops(cell, pooled, monkeypatch):
     np.testing.assert_allclose(log_probabilities(weights, data(), first, LENGTHS).last, found.last, rtol=1e-12)
 
 
-def test_no_array_of_all_events_and_items_is_held():
-    """Of 3,000 events and 20,000 items all logits would be 480 MB; a block is 4 MiB, and there are some of its size."""
-    rng = np.random.default_rng(0)
-    outputs, states, items = rng.normal(size=(20_000, 4)), rng.normal(size=(3_000, 4)), rng.integers(0, 20_000, 3_000)
+@pytest.mark.parametrize("n_sampled", [None, 100])
+def test_no_array_of_all_events_and_items_is_held(n_sampled):
+    """All logits of 3,000 events and 20,000 items would be 480 MB; a block is 4 MiB, and there are some of its size.
+
+    The user knows nearly all items.
+    """
+    rng, n_items = np.random.default_rng(0), 20_000
+    outputs, states, items = rng.normal(size=(n_items, 4)), rng.normal(size=(3_000, 4)), rng.permutation(n_items)
     others = np.zeros((1, 5)), np.ones(5), np.zeros((1, 1, 4))
-    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((20_000, 1, 4)), outputs, *others)
-    past = event_past(items, np.array([0, 3_000]), 20_000, [np.inf])
+    weights = Weights(np.zeros((1, 1, 4, 4)), np.zeros((n_items, 1, 4)), outputs, *others)
+    past = event_past(items, np.array([0, n_items]), n_items, [np.inf]).of(slice(-3_000, None))
+    items, candidates = items[-3_000:] % 300, None
+    if n_sampled:
+        candidates = sampled_candidates(items, n_items, n_sampled, rng)
     tracemalloc.start()
-    body.log_softmax(weights, states, items, past, np.ones(3_000))
+    body.log_softmax(weights, states, items, past, np.ones(3_000), candidates)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 5 * 8 * body.BLOCK
+    assert peak < 10 * 8 * body.BLOCK
 
 
 @every_kind
@@ -329,6 +336,14 @@ def test_op_refuses_what_is_out_of_range():
         function = pytensor.function([], graph, mode="FAST_COMPILE")
         with pytest.raises(InvalidDataError, match=message):
             function()
+
+
+@pytest.mark.parametrize("length", [1, WIDTH, WIDTH + 2])
+def test_op_refuses_weights_of_other_lengths(length):
+    weights = weights_of("tanh", False)._replace(known=np.zeros(length))
+    graph = sequence_logp(np.array([0]), np.array([0]), np.array([0]), *weights, 0.1, HALF_LIVES)
+    with pytest.raises(InvalidDataError, match=f"{length} of known items; with {WIDTH} units both have {WIDTH + 1}"):
+        pytensor.function([], graph, mode="FAST_COMPILE")()
 
 
 def test_logp_of_a_model_is_that_of_the_op_and_samplers_can_use_its_gradient():

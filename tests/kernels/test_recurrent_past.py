@@ -39,7 +39,7 @@ def test_known_items_are_those_before():
     before = [set(own[:t].tolist()) for own in parts for t in range(len(own))]
     for which in (np.arange(18), np.array([17, 0, 9, 3])):
         found = [set() for _ in which]
-        for event, item in zip(*past.of(which).known(), strict=True):
+        for event, item in zip(*past.of(which).pairs(), strict=True):
             assert item not in found[event]
             found[event].add(item)
         assert found == [before[k] for k in which]

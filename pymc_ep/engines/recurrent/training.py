@@ -143,6 +143,7 @@ class Training:
         h = initial_states(len(rows), state.learned.weights, problem.initial)
         priors = self._priors(problem, state, rows)
         rng, begins = self._rng(state.epoch, state.group), range(0, int(problem.lengths[users[0]]), self.batch)
+        most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
         totals, finite = [], []
         for at in begins:
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
@@ -154,7 +155,7 @@ class Training:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
-            found = self._update(local, window, h, kept, priors, shares, self._most(problem), self.settings)
+            found = self._update(local, window, h, kept, priors, shares, most, self.settings)
             h, local = found.last, found.learned
             totals.append(found.total)
             finite.append(found.finite)
@@ -214,14 +215,6 @@ class Training:
         learned, visited = converted(to_jax, (packed.learned, packed.visited))
         return packed._replace(learned=learned, visited=visited)
 
-    def _most(self, problem: Problem) -> int:
-        """Return the number of events of the largest window."""
-        return self._users(problem) * min(self.batch, int(problem.lengths.max()))
-
-    def _users(self, problem: Problem) -> int:
-        """Return the number of users of the largest group."""
-        return min(self.users_per_batch, int((problem.lengths > 0).sum()))
-
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
 
@@ -229,7 +222,7 @@ class Training:
         """Return the users of a group, under JAX as many as in the others: it compiles for one number of them."""
         if not self.jax:
             return users
-        return np.resize(users, self._users(problem))
+        return np.resize(users, min(self.users_per_batch, int((problem.lengths > 0).sum())))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""

@@ -64,8 +64,8 @@ def updated(
 ) -> Updated:
     """Return weights after a step up the gradient of the log probability of a window's events and their prior.
 
-    It is divided by the number of events of the largest window, and not by that of this one: the windows of an epoch
-    then weigh all events alike, where the last ones of a group, of its longest users alone, have few of them.
+    It is divided by the number of events that a window has at most, and not by that of this one: the windows of an
+    epoch then weigh all events alike, where the last ones of a group, of its longest users alone, have few of them.
 
     Arrays of `learned` are those of this group of users alone, and are overwritten. Rows of recurrent matrices and of
     inputs without an event in the window, of outputs that are no candidates, and their moments, stay as they are.
@@ -84,7 +84,7 @@ def updated(
         The first of the P users.
     shares : Shares
     most : int
-        Number of events of the largest window.
+        Number of events that a window of the longest users has.
     settings : Settings
     """
     tables = list(learned.weights)

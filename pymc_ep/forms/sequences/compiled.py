@@ -60,11 +60,11 @@ class CompiledSequences(DrawFunctions):
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the tables of weights, as the variables of the model have them."""
         found = iter(self._data()[4:])
-        known = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
-        recurrent, inputs = known[0], known[1]
+        given = [None if one is None else tuple(map(int, next(found))) for one in self.form.tables]
+        recurrent, inputs = given[0], given[1]
         assert recurrent is not None and inputs is not None, "a network has matrices and inputs"
         none = (), (), (), (0, recurrent[-1] + 1), (0,), (0, *inputs[1:])
-        return tuple(shape if one is None else one for one, shape in zip(known, none))
+        return tuple(shape if one is None else one for one, shape in zip(given, none))
 
     @property
     def half_lives(self) -> np.ndarray:
@@ -137,13 +137,14 @@ class CompiledSequences(DrawFunctions):
 
     def _require_shapes(self) -> None:
         """Raise for weights of shapes that are not those of one network."""
-        recurrent, inputs, outputs, memory, of_known, bias = self.shapes
+        recurrent, inputs, outputs, memory, known, bias = self.shapes
         gates, width = recurrent[-3], recurrent[-1]
-        known = gates in map(len, CELLS.values()) and recurrent[-2] == width
-        known = known and memory == (len(self.half_lives), width + 1) and bias[1:] == (gates, width)
-        known = known and of_known in ((0,), (width + 1,))
-        if not known or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
-            names = ", ".join(f"{one.name!r} {shape}" for one, shape in zip(self.form.weights, self.shapes))
+        fit = gates in map(len, CELLS.values()) and recurrent[-2] == width
+        fit = fit and memory == (len(self.half_lives), width + 1) and known in ((0,), (width + 1,))
+        fit = fit and bias[1:] == (gates, width)
+        if not fit or inputs[1:] != (gates, width) or outputs != (inputs[0], width):
+            named = zip(self.form.tables, self.shapes)
+            names = ", ".join(f"{one.name!r} {shape}" for one, shape in named if one is not None)
             raise InvalidDataError(
                 f"The weights {names} are not those of one network; give recurrent matrices (users, gates, D, D), or "
                 f"(gates, D, D), with 1 or 3 gates, inputs (items, gates, D), outputs (items, D), memories "
@@ -193,7 +194,7 @@ class CompiledSequences(DrawFunctions):
         if form.memory is not None:
             lines.append(f"repeats          of the user's items, by half-lives of {_listed(self.half_lives)} events")
         if form.known is not None:
-            lines.append("known items      of the user have another weight than others")
+            lines.append(f"known items      of the user are likelier than others or less likely, by {form.known.name}")
         sequences, _ = self.sequences()
         lines.append(
             f"observed         {form.sequences.name}: {len(sequences.items)} events of "

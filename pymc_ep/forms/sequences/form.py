@@ -4,7 +4,8 @@
 
 with recurrent matrices R of each user, or of all, inputs W, outputs V and biases a of the context x of the event to
 predict: points, with a Gaussian prior or none. The means of the matrices may be a variable that users share. Beside
-items, the softmax may choose memories of the user's own items, with outputs of their own.
+items, the softmax may choose memories of the user's own items, with outputs of their own, and the logits of items that
+the user had before may be shifted.
 """
 
 from dataclasses import dataclass, field

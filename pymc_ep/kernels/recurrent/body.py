@@ -14,11 +14,10 @@ Beside items, the softmax may choose memories of the user's own events, with log
 (K, D + 1) whose last column is b. Memory k then yields item i with the share s_k(i) that it has there, see
 `pymc_ep.kernels.recurrent.memory`:
 
-    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t + z_i) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
+    P(y_{t+1} = i | y_1 .. y_t)  is proportional to  exp(v_i^T h_t) + I sum_k exp(m_k^T h_t + b_k) s_k(i).
 
-There z_i is zero unless the item is among the events of the user before, and then u^T h_t + c of a row (D + 1,) whose
-last entry is c: how much likelier, or less likely, than others are items that the user knows. Without such a row, (0,),
-it is zero for all.
+Items among the events of the user before, which it knows, may be likelier than others or less likely: to v_i^T h_t is
+added z^T h_t + c, of a row (D + 1,) whose last entry is c, or nothing without such a row, (0,).
 
 Gates may have biases, a table (C, G, D) with a row for each context x_{t+1} of the event to predict that is known
 before its item, such as the hour: to W y_t is added the row of x_{t+1}. Without contexts there is one row, and none
@@ -77,6 +76,10 @@ class Weights(NamedTuple):
     memory: np.ndarray
     known: np.ndarray
     bias: np.ndarray
+
+    def shift(self, states: np.ndarray) -> np.ndarray:
+        """Return what is added to the logits of known items, (n,), in states, (n, D)."""
+        return states @ self.known[:-1] + self.known[-1]
 
 
 class Window(NamedTuple):
@@ -154,6 +157,10 @@ class Gradient(NamedTuple):
     memory: np.ndarray
     known: np.ndarray
     bias: np.ndarray
+
+    def shift(self, states: np.ndarray) -> np.ndarray:
+        """Return what is added to the logits of known items, (n,), in states, (n, D)."""
+        return states @ self.known[:-1] + self.known[-1]
 
 
 class Windowed(NamedTuple):
@@ -254,12 +261,10 @@ def log_softmax(
     """
     outputs, log_items = weights.outputs, np.log(len(weights.outputs))
     if candidates is not None:
+        if len(weights.known):
+            past = past.among(candidates.places(len(outputs)))
         outputs, items = outputs[candidates.items], candidates.own
     n_items, table = len(outputs), np.concatenate([outputs, weights.memory[:, :-1]])
-    knows, place = len(weights.known) > 0, None
-    if candidates is not None:
-        place = np.full(len(weights.outputs), -1)
-        place[candidates.items] = np.arange(n_items)
     n, step = len(items), max(1, BLOCK // len(table))
     # Logarithms of the probabilities of what an event may be, the item or one of the memories, times its share there.
     ways = np.empty((n, 1 + len(weights.memory)), dtype=states.dtype)
@@ -275,9 +280,9 @@ def log_softmax(
         logits[:, n_items:] += log_items + weights.memory[:, -1]
         if candidates is not None:
             logits[:, :n_items] += candidates.offsets.astype(logits.dtype, copy=False)
-        if knows:
-            events, known = _known(past.of(here), place)
-            logits[events, known] += (h @ weights.known[:-1] + weights.known[-1])[events]
+        if len(weights.known):
+            events, columns = past.of(here).pairs()
+            logits[events, columns] += weights.shift(h)[events]
         top = logits.max(axis=1)
         logits -= top[:, None]
         ways[here, 0] = logits[np.arange(len(own)), own]
@@ -293,10 +298,10 @@ def log_softmax(
             of_states[here] -= share * (exponentials @ table)
             of_table -= exponentials.T @ (share * h)
             of_constant -= exponentials[:, n_items:].T @ share
-            if knows:
-                sums = np.bincount(events, exponentials[events, known], len(own))
+            if len(weights.known):
+                sums = np.bincount(events, exponentials[events, columns], len(own))
                 of_shift = -share[:, 0] * sums.astype(h.dtype)
-                again = events[known == own[events]]
+                again = events[columns == own[events]]
                 of_shift[again] += np.exp(ways[here, 0][again]) * cotangents[here][again]
                 of_states[here] += of_shift[:, None] * weights.known[:-1]
                 of_known += np.append(of_shift @ h, of_shift.sum())
@@ -308,15 +313,6 @@ def log_softmax(
         of_table[n_items:] += taken[:, 1:].T @ states
         of_constant += taken[:, 1:].sum(axis=0)[:, None]
     return values, of_states, (of_table[:n_items], np.append(of_table[n_items:], of_constant, axis=1), of_known)
-
-
-def _known(past: Past, place: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the events that know items, and the columns of these: their places among candidates, or all items."""
-    events, items = past.known()
-    if place is None:
-        return events, items
-    there = place[items] >= 0
-    return events[there], place[items[there]]
 
 
 def summed_rows(index: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

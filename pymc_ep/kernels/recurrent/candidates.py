@@ -24,6 +24,12 @@ class Candidates(NamedTuple):
     offsets: np.ndarray
     own: np.ndarray
 
+    def places(self, n_items: int) -> np.ndarray:
+        """Return the place of each of all items among these, (I,), or -1."""
+        found = np.full(n_items, -1)
+        found[self.items] = np.arange(len(self.items))
+        return found
+
 
 def sampled_candidates(items: np.ndarray, n_items: int, n: int, rng: np.random.Generator) -> Candidates:
     """Return the distinct ones of some items, (n,), and n of the others, drawn without replacement.

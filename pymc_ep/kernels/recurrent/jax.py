@@ -42,7 +42,7 @@ class Grid(NamedTuple):
     log_shares : ndarray, (m, K)
         Logarithms of the shares of the events in the memories of their users.
     listed : ndarray of int, (P, M)
-        Items of each user in the order of its first events, padded by the number of items.
+        Items of each user in the order of its first events, as columns of the softmax, padded by the number of these.
     counts : ndarray of int, (m,)
         How many of these are known before the events: the first ones.
     following : ndarray of int, (T, P), optional
@@ -100,25 +100,28 @@ def grid_of(
     places[: len(own)], valid[: len(own)] = own, 1.0
     assert window.past is not None, "predictions need the past of the events"
     log_shares, counts = np.zeros((m, window.past.log_shares.shape[1]), dtype=dtype), np.zeros(m, dtype=np.int32)
-    log_shares[: len(own)], counts[: len(own)] = window.past.log_shares[counted], window.past.counts[counted]
+    past, n_columns = window.past, n_items
     if candidates is not None:
+        past = past.among(candidates.places(n_items))
         candidates = _padded(candidates._replace(own=candidates.own[counted]), n_times * n_users, n_items, m, dtype)
+        n_columns = len(candidates.items)
+    log_shares[: len(own)], counts[: len(own)] = past.log_shares[counted], past.counts[counted]
     following = None
     if window.following is not None:
         following = np.zeros_like(items)
         following[times, window.users] = window.following
-    listed = _listed(window.past, window.users, n_users, n_items)
+    listed = _listed(past, window.users, n_users, n_columns)
     return Grid(items, there, factors, places, valid, log_shares, listed, counts, following, candidates)
 
 
-def _listed(past: Past, users: np.ndarray, n_users: int, n_items: int) -> np.ndarray:
-    """Return the items that users know before their events, given their places, (n,), as rows of one length."""
+def _listed(past: Past, users: np.ndarray, n_users: int, n_columns: int) -> np.ndarray:
+    """Return what each user knows before its last event, (P, M), padded; `users` are those of the events, (n,)."""
     own, column = np.zeros(n_users, dtype=np.int64), np.arange(past.most)
     np.maximum.at(own, users, past.counts)
     begins = np.zeros(n_users, dtype=np.int64)
     begins[users] = past.begins
     there = column < own[:, None]
-    listed = np.full(there.shape, n_items, dtype=np.int32)
+    listed = np.full(there.shape, n_columns, dtype=np.int32)
     listed[there] = past.listed[(begins[:, None] + column)[there]]
     return listed
 
@@ -204,35 +207,32 @@ def _log_softmax(tables: list[jax.Array], states: jax.Array, grid: Grid) -> jax.
     """Return the sum of log probabilities, of the blocks that have events."""
     outputs, memory, known = tables
     items, n_items = grid.items.ravel()[grid.places], len(outputs)
-    offsets, ranks = jnp.zeros((), states.dtype), None
-    users = grid.places % len(grid.listed)
-    if len(known):
-        # Of each user's items in its list, and beyond all of it for others.
-        n_users, most = grid.listed.shape
-        ranks = jnp.full((n_users, n_items), most, dtype=jnp.int32)
-        ranks = ranks.at[jnp.arange(n_users)[:, None], grid.listed].set(jnp.arange(most, dtype=jnp.int32), mode="drop")
+    offsets = jnp.zeros((), states.dtype)
     if grid.candidates is not None:
         outputs, offsets, items = outputs[grid.candidates.items], grid.candidates.offsets, grid.candidates.own
-        ranks = None if ranks is None else ranks[:, grid.candidates.items]
     rows, most = 1, BLOCK if jax.default_backend() == "cpu" else DEVICE_BLOCK
     while 2 * rows * len(outputs) <= most and 2 * rows <= len(items):
         rows *= 2
+    users = grid.places % len(grid.listed)
     h, *others = (
         part.reshape(len(items) // rows, rows, *part.shape[1:])
         for part in (states, items, grid.log_shares, users, grid.counts, grid.valid)
     )
     n_blocks = jnp.ceil(grid.valid.sum() / rows).astype(jnp.int32)
     log_items = jnp.log(n_items).astype(states.dtype)
-    return summed_blocks(_block, (outputs, memory, known, offsets, log_items), ranks, h, tuple(others), n_blocks)
+    return summed_blocks(_block, (outputs, memory, known, offsets, log_items), grid.listed, h, tuple(others), n_blocks)
 
 
 def _block(
-    shared: tuple[jax.Array, ...], ranks: jax.Array | None, states: jax.Array, events: tuple[jax.Array, ...]
+    shared: tuple[jax.Array, ...], listed: jax.Array, states: jax.Array, events: tuple[jax.Array, ...]
 ) -> jax.Array:
     (outputs, memory, known, offsets, log_items), (own, log_shares, users, counts, counted) = shared, events
     logits, of_memories = states @ outputs.T + offsets, states @ memory[:, :-1].T + memory[:, -1] + log_items
-    if ranks is not None:
-        logits += (ranks[users] < counts[:, None]) * (states @ known[:-1] + known[-1])[:, None]
+    if len(known):
+        # Columns beyond the last one are dropped.
+        columns = jnp.where(jnp.arange(listed.shape[1]) < counts[:, None], listed[users], len(outputs))
+        shift = (states @ known[:-1] + known[-1])[:, None]
+        logits = logits.at[jnp.arange(len(states))[:, None], columns].add(shift, mode="drop")
     ways = [jnp.take_along_axis(logits, own[:, None], axis=1), of_memories + log_shares]
     of_item = jax.nn.logsumexp(jnp.concatenate(ways, axis=1), axis=1)
     total = jax.nn.logsumexp(jnp.concatenate([logits, of_memories], axis=1), axis=1)

@@ -107,7 +107,7 @@ def _arranged(*inputs: np.ndarray) -> tuple[Weights, Sequences, np.ndarray, np.n
 
 
 def require_rows(weights: Weights, users: np.ndarray, items: np.ndarray, contexts: np.ndarray) -> int:
-    """Return the number of users; raise unless all events have weights, and all or none a context."""
+    """Return the number of users; raise unless all events have weights that fit, and all or none a context."""
     n_users = len(weights.recurrent) if len(weights.recurrent) > 1 else int(users.max(initial=-1)) + 1
     found = ("user", users, n_users), ("item", items, len(weights.outputs)), ("context", contexts, len(weights.bias))
     for what, index, n in found:
@@ -117,6 +117,12 @@ def require_rows(weights: Weights, users: np.ndarray, items: np.ndarray, context
             raise InvalidDataError(
                 f"The sequences have the {what} {index[k]} at row {k}, but indices go from 0 to {n - 1}; correct it."
             )
+    width = weights.outputs.shape[1]
+    if len(weights.known) not in (0, width + 1) or weights.memory.shape[1] != width + 1:
+        raise InvalidDataError(
+            f"The sequences have memories of {weights.memory.shape[1]} weights each, and {len(weights.known)} of known "
+            f"items; with {width} units both have {width + 1}, of which the constant is the last."
+        )
     if len(contexts) not in (0, len(users)):
         raise InvalidDataError(
             f"The sequences have {len(users)} events and {len(contexts)} contexts; give each event one, or none."

@@ -34,10 +34,27 @@ class Past(NamedTuple):
     most: int
 
     def of(self, which: np.ndarray | slice) -> "Past":
-        """Return the past of some of the events."""
+        """Return that of some of the events."""
         return self._replace(log_shares=self.log_shares[which], begins=self.begins[which], counts=self.counts[which])
 
-    def known(self) -> tuple[np.ndarray, np.ndarray]:
+    def among(self, places: np.ndarray) -> "Past":
+        """Return the past of these events with items numbered by places, (I,), and without those of place -1.
+
+        Lists are those of the events' users alone.
+        """
+        begins, users = np.unique(self.begins, return_inverse=True)
+        lengths = np.zeros(len(begins), dtype=np.int64)
+        np.maximum.at(lengths, users, self.counts)
+        ends = np.cumsum(lengths)
+        listed = self.listed[np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())]
+        there = places[listed] >= 0
+        # Items that are left before each of the joined lists' places.
+        before = np.append(0, np.cumsum(there))
+        first = (ends - lengths)[users]
+        counts = before[first + self.counts] - before[first]
+        return self._replace(listed=places[listed[there]], begins=before[first], counts=counts)
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the events that know items, ascending, and these items: pairs that are all different."""
         events = np.repeat(np.arange(len(self.counts)), self.counts)
         first = np.repeat(self.begins - (np.cumsum(self.counts) - self.counts), self.counts)

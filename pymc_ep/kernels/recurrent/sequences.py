@@ -150,9 +150,9 @@ def log_probabilities(
             tape = forward(_first_users(own, n), window, h[:n])
             h[:n] = tape.last
             asked = wanted[places]
-            values[places[asked]] = log_softmax(
-                weights, tape.states[asked], window.items[asked], sequences.past.of(places[asked])
-            )[0]
+            assert window.past is not None, "windows of sequences have a past"
+            past = window.past.of(asked)
+            values[places[asked]] = log_softmax(weights, tape.states[asked], window.items[asked], past)[0]
         last[users] = h
     return Scores(values[wanted], last)
 
@@ -173,7 +173,7 @@ def next_log_probabilities(
     """
     logits = states @ weights.outputs.T
     if len(weights.known):
-        logits += known * (states @ weights.known[:-1] + weights.known[-1])[:, None]
+        logits += known * weights.shift(states)[:, None]
     of_memories = states @ weights.memory[:, :-1].T + weights.memory[:, -1] + np.log(len(weights.outputs))
     total = logsumexp(np.concatenate([logits, of_memories], axis=1), axis=1, keepdims=True)
     for logit, own in zip(of_memories.T, log_shares.swapaxes(0, 1)):

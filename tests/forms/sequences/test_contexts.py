@@ -65,8 +65,9 @@ def test_places_follow_from_hours(fitted):
     past = pmep.from_events(PAST, "user", "item", "time")
     with pm.Model(coords=past.coords) as plain:
         pmep.CollaborativeRNN("visits", hidden=6, observed=past)
-        with pytest.warns(pmep.ConvergenceWarning, match="no epoch has a lower loss"):  # without hours it is chance
-            other = pmep.fit(epochs=100, batch=16, held_out=0.1, patience=5, progressbar=False)
+        # Nearly chance, of which little can be learned.
+        other = pmep.fit(epochs=100, batch=16, held_out=0.1, patience=5, learning_rate=0.003, progressbar=False)
+        assert other["fit"]["best_epoch"] > 0
     without = -float(pmep.log_predictive(other, plain, {"visits": later.sequences})["visits"].mean())
     assert without > nats + 0.3
     assert group(idata, "posterior_mode")["visits_bias"].dims == ("hour", "visits_gate", "visits_unit")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytest
 
 import pymc_ep as pmep
 
@@ -58,3 +59,19 @@ def test_items_that_nobody_chooses_twice_are_known():
         nats[repeats] = -float(lpd.mean())
     assert left < nats[True] < left + 0.15 and left < nats[()] < left + 0.15
     assert nats[False] > left + 1.0
+
+
+@pytest.mark.filterwarnings("ignore:The fit by ml did not converge")
+def test_results_and_models_agree_on_known_items():
+    def model_of(repeats):
+        with pm.Model() as model:
+            pmep.CollaborativeRNN("seen", n_items=4, hidden=2, observed=[[0, 1, 2], [1, 3]], repeats=repeats)
+        return model
+
+    found = fitted(model_of(()), epochs=1)
+    assert "likelier than others or less likely, by seen_known" in pmep.explain(model_of(()))
+    with pytest.raises(ValueError, match=r"holds 'known' weights, and in the model there are none\. Give repeats="):
+        pmep.next_items(found, model_of(False), user=0, n=1)
+    other = fitted(model_of(False), epochs=1)
+    with pytest.raises(ValueError, match="leaves out 'seen_known'"):
+        pmep.next_items(other, model_of(()), user=0, n=1)

@@ -42,7 +42,8 @@ _OF_ENGINE = ("batch", "users_per_batch", "epochs", "patience", "ridge", "sample
 _DTYPES = ("float64", "float32")
 _FIRST_CONSTANT = -2.3
 """Of memories: each is at first as likely as a tenth of all items. From zero, films that nobody sees twice
-(MovieLens 100k) cost 0.03 nats a later event more than without memories, and from here no more."""
+(MovieLens 100k) cost 0.03 nats a later event more than without memories, and from here no more (measured where known
+items had the weight of others)."""
 _LEAST = 3
 """Smallest number of events of a user of which some are held out."""
 _OBJECTIVE = "nats a held-out event after each epoch"
@@ -118,7 +119,10 @@ def _problem(form: CompiledSequences, sequences: Sequences, settings: Mapping[st
 
 
 def _first(form: CompiledSequences, settings: Mapping[str, Any]) -> tuple[Weights, np.ndarray]:
-    """Return weights drawn from N(0, 1 / D); matrices about shared ones are these, and biases zero."""
+    """Return weights drawn from N(0, 1 / D); matrices about shared ones are these, and biases zero.
+
+    So is the constant of known items; that of memories is `_FIRST_CONSTANT`.
+    """
     rng = np.random.default_rng(settings["seed"])
     recurrent, *others = form.shapes
     scale, dtype = recurrent[-1] ** -0.5, settings["dtype"]

@@ -9,6 +9,7 @@ from pymc_ep.forms.cache import compiled_form
 from pymc_ep.forms.registry import get_method
 from pymc_ep.forms.sequences.compiled import CompiledSequences
 from pymc_ep.forms.sequences.posterior import SequencesPosterior
+from pymc_ep.kernels.recurrent import Weights
 from pymc_ep.results import fit_method, fit_state, settings
 from pymc_ep.results.row_labels import require_labels
 from pymc_ep.results.unchanged import require_unchanged
@@ -28,8 +29,13 @@ def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior
     state = fit_state(idata)
     posterior = cast(SequencesPosterior, get_method(fit_method(idata), form.form).rebuild(form, state))
     values = posterior.values()
-    for one, shape in zip(form.form.tables, form.shapes):
+    for what, one, shape in zip(Weights._fields, form.form.tables, form.shapes):
         if one is None:
+            if state[what].size:
+                raise ValueError(
+                    f"The result holds {what!r} weights, and in the model there are none. Give repeats= and bias= of "
+                    f"the fit again, or fit anew."
+                )
             continue
         value = values[one.name]
         if value.shape != shape:
