@@ -26,7 +26,8 @@ _HALF_LIVES = (5.0, np.inf)
 """By default. Of 5, 20 and 80 events, 5 is by far the best for check-ins of Brightkite; for those of Foursquare it is
 20, and 5 costs a few hundredths of a nat more."""
 _SPREAD = 1.0
-"""By default. Of 0.3 and 1 none is better by more than 0.01 nats, on check-ins of Foursquare and on MovieLens 100k."""
+"""By default. On check-ins and films 0.3 is as good or better by 0.01 nats a later event, and without memories by 0.07;
+for people whose ways have little in common it is far worse."""
 
 
 class CollaborativeRNNRV(RandomVariable):
