@@ -71,6 +71,7 @@ def draw_curves(rows: Rows) -> str:
             ticks = [tick for tick in (1, 2, 5, 10, 20, 50) if tick <= most]
             panel.set_xticks(ticks, list(map(str, ticks)))
             panel.minorticks_off()
+            panel.set_visible(bool(panel.lines))
     shown = {label: handle for panel in axes.flat for handle, label in zip(*panel.get_legend_handles_labels())}
     figure.legend(shown.values(), shown, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PAGES / "sequences_curves.png", dpi=DPI)

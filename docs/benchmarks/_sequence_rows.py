@@ -65,7 +65,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "pooled GRU": PAPER | {"pooled": True, "patience": 8},
     "C-tanh": PAPER | {"cell": "tanh"},
 }
-"""Architectures, and options that differ from the defaults. The loss of the paper's pooled network rises at first."""
+"""Architectures, and options that differ from the defaults. The loss of the paper's pooled network falls slowly."""
 DEFAULT = "hierarchical C-GRU, repeats"
 """The one of the default options."""
 LATER: dict[str, Any] = {"epochs": 2, "held_out": 0}
