@@ -226,12 +226,10 @@ class Training:
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""
-        own, inputs, outputs, memory, known, bias = problem.priors
+        own, *others = problem.priors
         if problem.of_shared is not None:
             own = own._replace(mean=state.shared[None])
-        ridge = self.ridge
-        others = outputs.with_ridge(ridge), memory.with_ridge(ridge), known.with_ridge(ridge), bias.with_ridge(ridge)
-        return own.rows(users).with_ridge(ridge), inputs.with_ridge(ridge), *others
+        return tuple(one.with_ridge(self.ridge) for one in (own.rows(users), *others))
 
     def _shares(self, problem: Problem, window: Window, users: np.ndarray, *, shared: bool) -> Shares:
         """Return what a window of some users has of their events, of those of its items, and of all.

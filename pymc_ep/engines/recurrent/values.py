@@ -41,8 +41,8 @@ class Prior(NamedTuple):
         return (self.mean - weights) * (self.precision * share.reshape(-1, *[1] * (weights.ndim - 1)))
 
 
-Priors = tuple[Prior, Prior, Prior, Prior, Prior, Prior]
-"""Priors of recurrent matrices, inputs, outputs, memories, known items and biases."""
+Priors = tuple[Prior, ...]
+"""Priors of the tables of `Weights`, in their order."""
 
 
 class Problem(NamedTuple):
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
     initial : float
         Entries of the states before all events.
     priors : tuple of Prior
-        Of recurrent matrices, inputs, outputs, memories, known items and biases.
+        Of the tables of weights.
     of_shared : Prior, optional
         Prior of the matrices, (G, D, D), about which those of the users lie, with the precision of ``priors[0]``. None
         where these have a mean that is known.

@@ -161,12 +161,12 @@ class CompiledSequences(DrawFunctions):
         """
         form, parts = self.form, self._priors()
         arrays = dict(zip(form.variables, zip(parts[::2], parts[1::2])))
-        found = [
+        found = tuple(
             Prior(*np.zeros((2, *[1] * ndim), dtype)) if one is None else _checked(one, *arrays[one], ndim, dtype)
             for one, ndim in zip(form.tables, _NDIMS)
-        ]
+        )
         shared = None if form.shared is None else _checked(form.shared, *arrays[form.shared], 3, dtype)
-        return (found[0], found[1], found[2], found[3], found[4], found[5]), shared
+        return found, shared
 
     def fingerprint(self) -> dict[str, np.ndarray]:
         """Return a fingerprint of all that is no weight, by which a result is checked to belong to the model."""

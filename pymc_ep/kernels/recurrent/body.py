@@ -158,10 +158,6 @@ class Gradient(NamedTuple):
     known: np.ndarray
     bias: np.ndarray
 
-    def shift(self, states: np.ndarray) -> np.ndarray:
-        """Return what is added to the logits of known items, (n,), in states, (n, D)."""
-        return states @ self.known[:-1] + self.known[-1]
-
 
 class Windowed(NamedTuple):
     """Log probabilities of the events of a window, (n,), the states after it, (P, D), and the gradient."""
