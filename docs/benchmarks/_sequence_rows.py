@@ -259,9 +259,7 @@ def of_training(data: Split, found: Trained) -> dict[str, Any]:
 
 def of_sasrec(name: str, python: str, seed: int, *, new: bool = False) -> dict[str, Any]:
     """Return the row of SASRec, which may be told that users choose new items alone."""
-    data = data_of(name)
-    tail = np.array(list(map(len, data.validation.after)))
-    found = in_torch(python, data.test, tail, SASREC, seed)
+    data, found = data_of(name), sasrec(name, python, seed)
     predictor = softmax_of(found["states"], found["outputs"], found["bias"])
     return measured(data, of_new_items(data.test, predictor) if new else predictor) | {
         "validation_events": float(found["trace"].min()),
@@ -270,6 +268,14 @@ def of_sasrec(name: str, python: str, seed: int, *, new: bool = False) -> dict[s
         "seconds": float(found["seconds"]),
         "torch": str(found["version"]),
     }
+
+
+@cache
+def sasrec(name: str, python: str, seed: int) -> dict[str, np.ndarray]:
+    """Return what SASRec found."""
+    data = data_of(name)
+    tail = np.array(list(map(len, data.validation.after)))
+    return in_torch(python, data.test, tail, SASREC, seed)
 
 
 def of_time(name: str, hidden: int, python: str | None) -> dict[str, Any]:

@@ -39,6 +39,10 @@ class State(NamedTuple):
         Nats a held-out event before all epochs, and of the best one.
     best_epoch, epoch, group : int
         Epochs are those that are over, groups those of the present one.
+    order : ndarray of int, (P,)
+        Users with events, as they pass in this epoch.
+    most : int
+        Number of events of the largest window that a group can have.
     total : float
         Sum of the log probabilities of the training events of this epoch so far.
     trace : ndarray, (epochs, 2)
@@ -57,6 +61,8 @@ class State(NamedTuple):
     best_epoch: int
     epoch: int
     group: int
+    order: np.ndarray
+    most: int
     total: float
     trace: np.ndarray
     failed_user: int = -1
@@ -128,22 +134,22 @@ class Training:
         nats = self._held_out(problem, learned.weights)
         if nats is None:
             nats = float(np.log(len(learned.weights.outputs)))
-        trace = np.zeros((0, 2))
-        state = State(learned, shared, (), learned.weights, shared, nats, nats, 0, 0, 0, 0.0, trace)
+        most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
+        of_epoch = (0, 0, self._order(problem, 0), most, 0.0, np.zeros((0, 2)))
+        state = State(learned, shared, (), learned.weights, shared, nats, nats, 0, *of_epoch)
         return self.unpacked(problem, state) if self.jax else state
 
     def step(self, problem: Problem, state: State) -> State:
         """Pass one group of users; at the end of the epoch, see how likely the held-out events are."""
-        order = self._rng(state.epoch).permutation(np.flatnonzero(problem.lengths))
-        begin = state.group * self.users_per_batch
-        users = longest_first(problem.lengths, order[begin : begin + self.users_per_batch])
+        begin, end = (group * self.users_per_batch for group in (state.group, state.group + 1))
+        users = longest_first(problem.lengths, state.order[begin:end])
         shared = len(state.learned.weights.recurrent) == 1
-        rows = self._padded(problem, users)
+        # Under JAX as many in all groups: it compiles for one number of them.
+        rows = np.resize(users, min(self.users_per_batch, len(state.order))) if self.jax else users
         local = state.learned.rows(slice(None) if shared else rows)
         h = initial_states(len(rows), state.learned.weights, problem.initial)
         priors = self._priors(problem, state, rows)
         rng, begins = self._rng(state.epoch, state.group), range(0, int(problem.lengths[users[0]]), self.batch)
-        most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
         totals, finite = [], []
         for at in begins:
             window, _ = window_of(problem.sequences, problem.lengths, users, at, self.batch)
@@ -155,7 +161,7 @@ class Training:
                 kept = (rng.random((len(window.items), h.shape[1])) >= self.dropout) / (1.0 - self.dropout)
                 kept = kept.astype(h.dtype)
             shares = self._shares(problem, window, rows, shared=shared)
-            found = self._update(local, window, h, kept, priors, shares, most, self.settings)
+            found = self._update(local, window, h, kept, priors, shares, state.most, self.settings)
             h, local = found.last, found.learned
             totals.append(found.total)
             finite.append(found.finite)
@@ -164,7 +170,7 @@ class Training:
             return state._replace(failed_user=int(users[0]), failed_event=begins[finite.index(False)])
         total = state.total + sum(map(float, totals))
         state = _passed(state, users, local)._replace(group=state.group + 1, total=total)
-        return self._epoch_over(problem, state) if state.group == self.groups(problem) else state
+        return self._epoch_over(problem, state) if end >= len(state.order) else state
 
     def objective(self, state: State) -> float:
         """Return the nats a held-out event, or without any a training event, after the last epoch."""
@@ -218,11 +224,9 @@ class Training:
     def _rng(self, *place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, *place))
 
-    def _padded(self, problem: Problem, users: np.ndarray) -> np.ndarray:
-        """Return the users of a group, under JAX as many as in the others: it compiles for one number of them."""
-        if not self.jax:
-            return users
-        return np.resize(users, min(self.users_per_batch, int((problem.lengths > 0).sum())))
+    def _order(self, problem: Problem, epoch: int) -> np.ndarray:
+        """Return the users with events, as they pass in an epoch."""
+        return self._rng(epoch).permutation(np.flatnonzero(problem.lengths))
 
     def _priors(self, problem: Problem, state: State, users: np.ndarray) -> Priors:
         """Return the priors of the matrices of some users, and of the other tables."""
@@ -262,6 +266,7 @@ class Training:
             visited=(),
             epoch=epoch,
             group=0,
+            order=self._order(problem, epoch),
             total=0.0,
             trace=np.append(state.trace, [[nats, trained]], axis=0),
         )

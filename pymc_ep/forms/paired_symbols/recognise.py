@@ -63,7 +63,7 @@ def recognise_paired_symbols(
     if missing := left_out(form.latent_names, latent):
         raise UnsupportedModelError(
             f"latent= leaves out {missing[0]!r}, but a model of paired symbols is fitted with a posterior of all of "
-            f"{', '.join(form.latent_names)}; leave out latent=."
+            f"{', '.join(form.latent_names)}; leave out latent=, or read a result with the model of its fit."
         )
     return form
 

@@ -55,20 +55,14 @@ def recognise_sequences(
     if missing := left_out(form.latent_names, latent):
         raise UnsupportedModelError(
             f"latent= leaves out {missing[0]!r}, but of a CollaborativeRNN all of {', '.join(form.latent_names)} are "
-            f"trained; leave out latent=."
+            f"trained; leave out latent=, or read a result with the model of its fit."
         )
     return form
 
 
 def _build(model: Model, rv: TensorVariable) -> SequencesForm:
     *tables, initial, half_lives, contexts, _ = parameters_of(rv)
-    found = dict(zip(_WHATS, tables))
-    if half_lives.type.shape == (0,):
-        del found["memories"]
-    if found["known items"].type.shape == (0,):
-        del found["known items"]
-    if found["biases"].type.shape[0] == 0:
-        del found["biases"]
+    found = {what: one for what, one in zip(_WHATS, tables) if one.type.shape[0] != 0}
     weights = [_free(model, rv, what, one) for what, one in found.items()]
     relevant = relevant_variables(model)
     others = [one for one in relevant if one not in weights]

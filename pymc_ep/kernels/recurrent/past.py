@@ -1,4 +1,4 @@
-"""What events have of the past of their users: the shares of their items in memories, and the items known by then."""
+"""The past of events: the shares of their items in the memories of their users, and the items known by then."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

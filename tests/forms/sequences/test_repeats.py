@@ -62,16 +62,31 @@ def test_items_that_nobody_chooses_twice_are_known():
 
 
 @pytest.mark.filterwarnings("ignore:The fit by ml did not converge")
-def test_results_and_models_agree_on_known_items():
-    def model_of(repeats):
+def test_results_are_read_with_the_network_of_their_fit():
+    def model_of(**options):
         with pm.Model() as model:
-            pmep.CollaborativeRNN("seen", n_items=4, hidden=2, observed=[[0, 1, 2], [1, 3]], repeats=repeats)
+            pmep.CollaborativeRNN("seen", n_items=4, hidden=2, observed=[[0, 1, 2], [1, 3]], **options)
         return model
 
-    found = fitted(model_of(()), epochs=1)
-    assert "likelier than others or less likely, by seen_known" in pmep.explain(model_of(()))
-    with pytest.raises(ValueError, match=r"holds 'known' weights, and in the model there are none\. Give repeats="):
-        pmep.next_items(found, model_of(False), user=0, n=1)
-    other = fitted(model_of(False), epochs=1)
-    with pytest.raises(ValueError, match="leaves out 'seen_known'"):
-        pmep.next_items(other, model_of(()), user=0, n=1)
+    others = [{}, {"repeats": ()}, {"repeats": False}, {"bias": False}, {"spread": False}, {"pooled": True}]
+    found = [fitted(model_of(**options), epochs=1) for options in others]
+    refused = "|".join(
+        (
+            r"has '\w+' weights, and the \w+ has none\. Give repeats=",
+            r"holds 'seen_recurrent' of shape .* in the model it is now",
+            r"leaves out 'seen_\w+'.*read a result with the model of its fit",
+        )
+    )
+    for k, idata in enumerate(found):
+        for other, options in enumerate(others):
+            if other == k:
+                assert pmep.next_items(idata, model_of(**options), user=0, n=1).sizes["rank"] == 1
+            else:
+                with pytest.raises((ValueError, pmep.UnsupportedModelError), match=refused):
+                    pmep.next_items(idata, model_of(**options), user=0, n=1)
+
+
+def test_known_items_are_explained():
+    with pm.Model() as model:
+        pmep.CollaborativeRNN("seen", n_items=4, hidden=2, observed=[[0, 1, 2], [1, 3]], repeats=())
+    assert "likelier than others or less likely, by seen_known" in pmep.explain(model)

@@ -27,23 +27,24 @@ def sequences_posterior(idata: Container, model: pm.Model) -> SequencesPosterior
     """
     form = cast(CompiledSequences, compiled_form(model, settings(idata)["latent"]))
     state = fit_state(idata)
-    posterior = cast(SequencesPosterior, get_method(fit_method(idata), form.form).rebuild(form, state))
-    values = posterior.values()
-    for what, one, shape in zip(Weights._fields, form.form.tables, form.shapes):
-        if one is None:
-            if state[what].size:
-                raise ValueError(
-                    f"The result holds {what!r} weights, and in the model there are none. Give repeats= and bias= of "
-                    f"the fit again, or fit anew."
-                )
-            continue
-        value = values[one.name]
-        if value.shape != shape:
+    tables = [*zip(Weights._fields, form.form.tables, form.shapes), ("shared", form.form.shared, form.shapes[0][-3:])]
+    for what, one, shape in tables:
+        held = state[what].shape
+        if (one is None) != (not state[what].size):
+            with_weights, without = ("result", "model") if one is None else ("model", "result")
             raise ValueError(
-                f"The result holds {one.name!r} of shape {value.shape}, and in the model it is now {shape}. Set the "
-                f"data, dims and variables of the fit again, or fit anew."
+                f"The {with_weights} has {what!r} weights, and the {without} has none. Give repeats=, bias= and "
+                f"spread= of the fit again, or fit anew."
             )
-        if not (form.pooled and one is form.form.recurrent):
+        if one is None:
+            continue
+        own = (1, *shape) if form.pooled and one is form.form.recurrent else shape
+        if held != own:
+            raise ValueError(
+                f"The result holds {one.name!r} of shape {held}, and in the model it is now {own}. Set the data, dims "
+                f"and variables of the fit again, or fit anew."
+            )
+        if own == shape:
             require_labels(idata, model, one.name)
     require_unchanged(state, form.fingerprint())
-    return posterior
+    return cast(SequencesPosterior, get_method(fit_method(idata), form.form).rebuild(form, state))
