@@ -23,6 +23,7 @@ from docs.benchmarks._sequence_data import TOP, terciles
 from docs.benchmarks._sequence_device import tables
 from docs.benchmarks._sequence_figures import draw_curves, draw_groups
 from docs.benchmarks._sequence_rows import (
+    AFTER_POOLED,
     CONTEXTS,
     DATA,
     DEFAULT,
@@ -63,7 +64,7 @@ def rows_of(store: Store, name: str, seeds: int) -> dict[str, list[dict[str, Any
     Without those of trainings of which no epoch is better than the start, whose weights are the first ones.
     """
     rows = {method: [store.rows.get(f"{name}: {method}")] for method in grids(data_of(name))}
-    for method in (*NETWORKS, "C-GRU, later", "SASRec", NEW_ITEMS):
+    for method in (*NETWORKS, AFTER_POOLED, "C-GRU, later", "SASRec", NEW_ITEMS):
         rows[method] = [store.rows.get(f"{name}: {method}, seed {seed}") for seed in range(seeds)]
     kept = {method: [row for row in found if row and row.get("best_epoch") != 0] for method, found in rows.items()}
     return {method: found for method, found in kept.items() if found}

@@ -218,6 +218,27 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         fitted(model_of(spread=False), start=idata)
 
 
+@pytest.mark.parametrize("spread", [True, False])
+def test_matrices_of_users_go_on_from_one_set(spread):
+    """They begin at the one set of a pooled fit, as all other weights do, and then tell users apart."""
+    with pytest.warns(pmep.ConvergenceWarning, match="raise epochs"):
+        shared = fitted(model_of(pooled=True))
+    before, own = group(shared, "posterior_mode"), model_of(spread=spread)
+    with pytest.warns(pmep.ConvergenceWarning):
+        first = fitted(own, start=shared, epochs=1, learning_rate=1e-12)
+    with pytest.warns(pmep.ConvergenceWarning):
+        last = fitted(own, start=shared)
+    after = group(first, "posterior_mode")
+    for name in before.data_vars:
+        same = np.broadcast_to(before[name], after[name].shape)
+        np.testing.assert_allclose(after[name], same, atol=1e-10, err_msg=str(name))
+    if spread:
+        np.testing.assert_allclose(after["visits_recurrent_mean"], before["visits_recurrent"], atol=1e-10)
+    later = {"visits": [items[50:] for items in WALKS]}
+    nats = [-float(pmep.log_predictive(*fit, later)["visits"].mean()) for fit in ((first, own), (last, own))]
+    assert nats[1] < nats[0] - 0.3
+
+
 def test_users_and_items_that_were_hardly_met():
     sequences = [[0], *([k % 6 for k in items[:20]] for items in WALKS[1:])]
     model = model_of(sequences)

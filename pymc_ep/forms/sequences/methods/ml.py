@@ -142,15 +142,19 @@ def _from_start(
 ) -> tuple[Weights, np.ndarray]:
     """Return the weights of an earlier fit; rows of new users and items have first values, and others are left out.
 
-    Matrices of new users begin at those that users share, where there are any.
+    Matrices of new users begin at those that users share, where there are any; all do where the fit has one set.
 
     Raises
     ------
     ValueError
         If the fit has another architecture, or other rows without labels.
     """
-    start: Mapping[str, np.ndarray] = call.start or {}
+    start: dict[str, np.ndarray] = dict(call.start or {})
     weights, shared = _first(form, settings)
+    one_set, own = start.get("recurrent", shared), weights.recurrent
+    if one_set.shape == (1, *own.shape[1:]) and call.start_rows(form.form.recurrent.name) is None:
+        start["recurrent"] = np.broadcast_to(one_set, own.shape)
+        start["shared"] = one_set[0] if shared.size else shared
     about = start.get("shared", shared)
     if shared.size and about.shape == shared.shape:
         weights.recurrent[...] = about
