@@ -228,25 +228,30 @@ def of_contexts(name: str, what: str, seed: int) -> dict[str, Any]:
 
 def of_later(name: str, network: str, seed: int) -> dict[str, Any]:
     """Return the row of a network that learns from the validation events too, once training has ended by them."""
-    data = data_of(name)
-    first = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
-    found = fitted(data, NETWORKS[network], LATER | {"seed": seed}, first)
-    row = measured(data, predictor_of(data.test, found))
-    return row | {"best_epoch": int(first.idata["fit"]["best_epoch"]), "seconds": first.seconds + found.seconds}
+    first, _, row = sequel(name, network, network, LATER, seed)
+    return row | {"best_epoch": int(first.idata["fit"]["best_epoch"])}
 
 
 def of_own(name: str, seed: int) -> dict[str, Any]:
     """Return the row of the default network from the weights of the pooled one, once the training of this has ended."""
-    data, budget = data_of(name), BUDGET | {"seed": seed}
-    first = fitted(data, NETWORKS["pooled GRU, repeats"], budget)
-    found = fitted(data, {}, budget | OWN, first)
-    best_epoch = sum(int(one.idata["fit"]["best_epoch"]) for one in (first, found))
-    return measured(data, predictor_of(data.test, found)) | {
-        "validation": baselines.nats(data.validation, predictor_of(data.validation, found)),
+    first, found, row = sequel(name, "pooled GRU, repeats", DEFAULT, BUDGET | OWN, seed)
+    validation = data_of(name).validation
+    return row | {
+        "validation": baselines.nats(validation, predictor_of(validation, found)),
         "validation_events": float(found.idata["fit"]["held_out_nats"]),
-        "best_epoch": best_epoch,
-        "seconds": first.seconds + found.seconds,
+        "best_epoch": sum(int(one.idata["fit"]["best_epoch"]) for one in (first, found)),
     }
+
+
+def sequel(
+    name: str, network: str, then: str, options: dict[str, Any], seed: int
+) -> tuple[Trained, Trained, dict[str, Any]]:
+    """Return a training to its end, one that goes on from its weights, and the figures of the test and seconds."""
+    data = data_of(name)
+    first = fitted(data, NETWORKS[network], BUDGET | {"seed": seed})
+    found = fitted(data, NETWORKS[then], options | {"seed": seed}, first)
+    row = measured(data, predictor_of(data.test, found))
+    return first, found, row | {"seconds": first.seconds + found.seconds}
 
 
 def of_variant(name: str, change: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +296,7 @@ def of_sasrec(name: str, python: str, seed: int, *, new: bool = False) -> dict[s
 
 @cache
 def sasrec(name: str, python: str, seed: int) -> dict[str, np.ndarray]:
-    """Return what SASRec found."""
+    """Return states, item tables and losses of SASRec, trained once for the rows that differ in their predictions."""
     data = data_of(name)
     tail = np.array(list(map(len, data.validation.after)))
     return in_torch(python, data.test, tail, SASREC, seed)

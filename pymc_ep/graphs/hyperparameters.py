@@ -27,15 +27,22 @@ __all__ = [
     "initial_values",
     "keeps_gaussian",
     "kind_of",
-    "left_out",
     "relevant_variables",
+    "require_all_latent",
 ]
 
 
-def left_out(names: Sequence[str], latent: str | Sequence[str] | None) -> list[str]:
-    """Return those of the latent variables of a form that the argument ``latent=`` of a fit leaves out."""
+def require_all_latent(names: Sequence[str], latent: str | Sequence[str] | None, why: str) -> None:
+    """Raise where the argument ``latent=`` of a fit leaves out one of the latent variables of a form.
+
+    A result that is read has those of its own model as this argument.
+    """
     named = names if latent is None else [latent] if isinstance(latent, str) else latent
-    return [name for name in names if name not in named]
+    if missing := [name for name in names if name not in named]:
+        raise UnsupportedModelError(
+            f"latent= leaves out {missing[0]!r}, but {why}; leave out latent=, or read a result with the model of its "
+            f"fit."
+        )
 
 
 def relevant_variables(model: Model) -> list[TensorVariable]:

@@ -135,13 +135,28 @@ class Training:
         if nats is None:
             nats = float(np.log(len(learned.weights.outputs)))
         most = int(np.sort(np.minimum(problem.lengths, self.batch))[-self.users_per_batch :].sum())
-        of_epoch = (0, 0, self._order(problem, 0), most, 0.0, np.zeros((0, 2)))
-        state = State(learned, shared, (), learned.weights, shared, nats, nats, 0, *of_epoch)
+        state = State(
+            learned=learned,
+            shared=shared,
+            visited=(),
+            best=learned.weights,
+            best_shared=shared,
+            first_nats=nats,
+            best_nats=nats,
+            best_epoch=0,
+            epoch=0,
+            group=0,
+            order=self._order(problem, 0),
+            most=most,
+            total=0.0,
+            trace=np.zeros((0, 2)),
+        )
         return self.unpacked(problem, state) if self.jax else state
 
     def step(self, problem: Problem, state: State) -> State:
         """Pass one group of users; at the end of the epoch, see how likely the held-out events are."""
-        begin, end = (group * self.users_per_batch for group in (state.group, state.group + 1))
+        begin = state.group * self.users_per_batch
+        end = begin + self.users_per_batch
         users = longest_first(problem.lengths, state.order[begin:end])
         shared = len(state.learned.weights.recurrent) == 1
         # Under JAX as many in all groups: it compiles for one number of them.

@@ -22,7 +22,7 @@ from pymc_ep.forms.paired_symbols.form import (
     PairGroup,
     SideOfPairs,
 )
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, left_out, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables, require_all_latent
 from pymc_ep.graphs.queries import depends_on, evaluated, without_casts
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
@@ -60,11 +60,8 @@ def recognise_paired_symbols(
             f"({others[0]!r}). Fit them in models of their own, or use pm.sample."
         )
     form = _build(model, rv)
-    if missing := left_out(form.latent_names, latent):
-        raise UnsupportedModelError(
-            f"latent= leaves out {missing[0]!r}, but a model of paired symbols is fitted with a posterior of all of "
-            f"{', '.join(form.latent_names)}; leave out latent=, or read a result with the model of its fit."
-        )
+    why = f"a model of paired symbols is fitted with a posterior of all of {', '.join(form.latent_names)}"
+    require_all_latent(form.latent_names, latent, why)
     return form
 
 

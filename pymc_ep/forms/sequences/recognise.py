@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_ep.distributions.collaborative_rnn import CollaborativeRNNRV
 from pymc_ep.exceptions import UnsupportedModelError
 from pymc_ep.forms.sequences.form import SequenceGroup, SequencesForm, WeightPrior
-from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, left_out, relevant_variables
+from pymc_ep.graphs.hyperparameters import follows_from, hyper_fields, relevant_variables, require_all_latent
 from pymc_ep.graphs.queries import depends_on, without_casts
 from pymc_ep.graphs.random_nodes import distribution_name, parameters_of
 
@@ -52,11 +52,8 @@ def recognise_sequences(
             f"or potential ({others[0]!r}). Fit them in models of their own, or use pm.find_MAP."
         )
     form = _build(model, rv)
-    if missing := left_out(form.latent_names, latent):
-        raise UnsupportedModelError(
-            f"latent= leaves out {missing[0]!r}, but of a CollaborativeRNN all of {', '.join(form.latent_names)} are "
-            f"trained; leave out latent=, or read a result with the model of its fit."
-        )
+    why = f"of a CollaborativeRNN all of {', '.join(form.latent_names)} are trained"
+    require_all_latent(form.latent_names, latent, why)
     return form
 
 

@@ -218,11 +218,15 @@ def test_events_of_a_table_with_other_labels_go_on_from_a_fit(idata):
         fitted(model_of(spread=False), start=idata)
 
 
-@pytest.mark.parametrize("spread", [True, False])
-def test_matrices_of_users_go_on_from_one_set(spread):
-    """They begin at the one set of a pooled fit, as all other weights do, and then tell users apart."""
+@pytest.fixture(scope="module")
+def shared():
     with pytest.warns(pmep.ConvergenceWarning, match="raise epochs"):
-        shared = fitted(model_of(pooled=True))
+        return fitted(model_of(pooled=True))
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_matrices_of_users_go_on_from_one_set(shared, spread):
+    """They begin at the one set of a pooled fit, as all other weights do, and then tell users apart."""
     before, own = group(shared, "posterior_mode"), model_of(spread=spread)
     with pytest.warns(pmep.ConvergenceWarning):
         first = fitted(own, start=shared, epochs=1, learning_rate=1e-12)

@@ -151,10 +151,10 @@ def _from_start(
     """
     start: dict[str, np.ndarray] = dict(call.start or {})
     weights, shared = _first(form, settings)
-    one_set, own = start.get("recurrent", shared), weights.recurrent
-    if one_set.shape == (1, *own.shape[1:]) and call.start_rows(form.form.recurrent.name) is None:
-        start["recurrent"] = np.broadcast_to(one_set, own.shape)
-        start["shared"] = one_set[0] if shared.size else shared
+    one_set, of_users = start.get("recurrent"), weights.recurrent.shape
+    name = form.form.recurrent.name
+    if one_set is not None and one_set.shape == (1, *of_users[1:]) and call.start_rows(name) is None:
+        start |= {"recurrent": np.broadcast_to(one_set, of_users), "shared": one_set[0] if shared.size else shared}
     about = start.get("shared", shared)
     if shared.size and about.shape == shared.shape:
         weights.recurrent[...] = about
