@@ -27,9 +27,9 @@ x = ((features - features.mean()) / features.std()).to_numpy()
 coords = {"person": rankings.index, "kind": features.index, "factor": range(4)}
 
 with pm.Model(coords=coords) as model:
-    V = pm.Flat("V", dims=("kind", "factor"))
-    b = pm.Flat("b", dims="kind")
-    sigma = pm.HalfFlat("sigma")
+    V = pm.Normal("V", 0, 0.5, dims=("kind", "factor"))
+    b = pm.Normal("b", 0, 2, dims="kind")
+    sigma = pm.HalfNormal("sigma", 2)
     kernel = pm.gp.cov.ExpQuad(x.shape[1], ls=4.0)
     f = pmep.PreferenceUtility("f", V=V, b=b, kernel=kernel, X=x, sigma=sigma, jitter=0.1, dims=("person", "kind"))
     pmep.PairwiseProbit("prefers", f, users=train["user"], winners=train["winner"], losers=train["loser"])

@@ -132,7 +132,7 @@ def fit(
         ``n_samples=30``, ``seed=0``, ``outer=50`` loops at most, ``tol``, by default 1e-4 with exact variances and 1e-3
         with others, ``inner="irls"``, ``"lbfgs"`` or ``"newton-cg"``, ``cg_tol=1e-4``, ``cg_max_iter=1000``. It and EP
         for models of wavelet coefficients: ``translations=1`` grids to average over.
-        EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out="auto"``, a
+        EP, Laplace and Jaakkola for comparisons of items: ``learn="evidence"`` or ``"em"``, ``held_out=0``, a
         share of comparisons, ``max_pairs=None``, a largest number of comparisons of a user, ``partitions``, a number of
         parts of the users, ``client``, a `distributed.Client` whose workers hold these, ``evidence_tol=1e-5`` nats a
         comparison, ``tol=1e-8``, ``max_iter=200``, ``seed=0``.

@@ -20,6 +20,8 @@ from pymc_ep.datasets import load_sushi, pairs_from_rankings
 
 NAME = "docs/benchmarks/preferences.py"
 SEEDS = range(5)
+HELD_OUT = {"held_out": 0.1}
+"""Comparisons that are held out while b and V are learned."""
 EM = {"learn": "em", "max_iter": 50, "held_out": 0}
 """The paper's algorithm, capped."""
 PUBLISHED = {
@@ -102,7 +104,11 @@ def section(name: str, protocol: Protocol, report: Callable[[str], None]) -> lis
     """Return heading and table of a protocol."""
     rows = []
     for kind in ("mean alone", "GPitem", "VU", "GPVU"):
-        for label, options in (("default", {}), ("to the end", {"held_out": 0}), ("EM, 50 iterations", EM)):
+        for label, options in (
+            ("a tenth held out", HELD_OUT),
+            ("to the end", {"held_out": 0}),
+            ("EM, 50 iterations", EM),
+        ):
             bits, seconds, scales = measured(kind, protocol, options)
             rows.append(
                 [
@@ -127,10 +133,10 @@ def main() -> None:
     """Measure both protocols, and write the page."""
     about = (
         'Bits a held-out comparison: one is chance. Mean over five draws of people and comparisons. "Mean alone" has '
-        "independent items around b, VU has factors, GPitem the kernel of features, GPVU both. The default holds out a "
-        'tenth of the comparisons while b and V are learned; "to the end" maximises the evidence; EM is the paper\'s '
-        "algorithm. Published are figures of the paper, by EM. Seconds are medians, compilation included, beside other "
-        "work.\n"
+        "independent items around b, VU has factors, GPitem the kernel of features, GPVU both; priors of b, V and "
+        'sigma are flat. "A tenth held out" ends where these are most probable; "to the end" maximises the evidence; '
+        "EM is the paper's algorithm. Published are figures of the paper, by EM. Seconds are medians, compilation "
+        "included, beside other work.\n"
     )
     parts = [header("Preferences from comparisons", NAME), about]
     for name, protocol in PROTOCOLS.items():

@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 
 import pymc_ep as pmep
 from docs.benchmarks._common import PAGES, header, markdown_table, write_page
-from docs.benchmarks.preferences import PROTOCOLS, drawn, model_of
+from docs.benchmarks.preferences import HELD_OUT, PROTOCOLS, drawn, model_of
 from pymc_ep.compat import group
 from pymc_ep.datasets import load_sushi, pairs_from_rankings
 
@@ -35,7 +35,8 @@ ARROWS = {"heaviness": "less oily", "price": "price", "frequency_eaten": "eaten 
 DPI = 110
 HEAD = ["Probability said", "Comparisons", "Mean said", "Share that came true", "95% interval"]
 CALIBRATION = """\
-Sushi-B, GPVU, default options: three draws of 5,000 people with ten comparisons each to learn from, and one held out.
+Sushi-B, GPVU, a tenth held out while b and V are learned: three draws of 5,000 people with ten comparisons each, and
+one more to predict.
 Of each held-out comparison this counts the kind that is said to win with more than 1/2. Intervals are Wilson's.
 """
 PICTURES = f"""\
@@ -59,7 +60,7 @@ def fitted(seed: int) -> tuple[Any, pm.Model, np.ndarray, np.ndarray]:
     """Fit Sushi-B; return the result, the model, features and probabilities of the held-out winners."""
     x, train, held_out = drawn(PROTOCOLS["B"], seed)
     model = model_of("GPVU", PROTOCOLS["B"], x, train)
-    idata = pmep.fit(model=model, draws=0, progressbar=False)
+    idata = pmep.fit(model=model, draws=0, progressbar=False, **HELD_OUT)
     return idata, model, x, np.exp(pmep.log_predictive(idata, model, {"prefers": held_out})["prefers"].to_numpy())
 
 

@@ -83,7 +83,7 @@ class PreferenceUtility(Continuous):
     ----------
     name : str
     V : tensor_like, (I, D), optional
-        Such as ``pm.Flat("V", dims=("item", "factor"))``, which a fit learns. None leaves the term out.
+        Such as ``pm.Normal("V", 0, 0.5, dims=("item", "factor"))``, which a fit learns. None leaves the term out.
     b : tensor_like, (I,), optional
         Mean utilities; zero by default.
     kernel : tensor_like, (I, I), or pymc.gp.cov.Covariance, optional
@@ -116,7 +116,7 @@ class PreferenceUtility(Continuous):
     Examples
     --------
     >>> with pm.Model(coords={"item": ["tea", "milk", "rum"]}):
-    ...     V = pm.Flat("V", shape=(3, 1))
+    ...     V = pm.Normal("V", 0, 0.5, shape=(3, 1))
     ...     f = PreferenceUtility("f", V=V, n_users=100)
     """
 

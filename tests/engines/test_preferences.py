@@ -15,7 +15,7 @@ from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
 from pymc_ep.engines.preferences.kernels import DenseKernel, LowRankKernel
-from pymc_ep.engines.preferences.maximisation import Statistics, maximised
+from pymc_ep.engines.preferences.maximisation import Statistics, first_factors, maximised
 from pymc_ep.engines.preferences.users import Effort, ObservedComparisons, UserFactors
 from pymc_ep.engines.preferences.values import ComparedUsers, Learned, UtilityPrior
 from pymc_ep.sites.base import get_site
@@ -233,6 +233,26 @@ def test_low_rank_equals_the_matrix(kernel, matrix, sparse, monkeypatch):
     # Factors are equal up to a rotation.
     squares = after.factors @ after.factors.T, expected_after.factors @ expected_after.factors.T
     np.testing.assert_allclose(*squares, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_items", [30, 450], ids=["all eigenpairs", "the leading ones"])
+def test_first_factors_are_the_leading_directions_of_the_gradient_in_any_order(n_items):
+    """With K = I and V = 0, Cb = s2 I - s2^2 T: lengths are s2 times the root of the eigenvalues of -T."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, n_items)) * (rng.random((40, n_items)) < 0.2)
+    curvature, slope = rows.T @ rows / n_items - np.outer(rows[0], rows[0]), 3.0 * rows[1]
+    curvature[:, -1] = curvature[-1] = slope[-1] = 0.0  # An item without comparisons.
+    prior, kernel = (
+        UtilityPrior(np.zeros(n_items), np.zeros((n_items, 2)), 0.49),
+        LowRankKernel(np.zeros((n_items, 0)), 1.0),
+    )
+    factors = first_factors(prior, kernel, Statistics(slope, curvature), EVERY)
+    values, vectors = np.linalg.eigh(-(curvature + np.outer(slope, slope)))
+    expected = 0.7 * vectors[:, :-3:-1] * np.sqrt(0.49 * values[:-3:-1])
+    np.testing.assert_allclose(factors @ factors.T, expected @ expected.T, atol=1e-8)
+    order = rng.permutation(n_items)
+    moved = first_factors(prior, kernel, Statistics(slope[order], curvature[np.ix_(order, order)]), EVERY)
+    np.testing.assert_allclose(moved @ moved.T, (factors @ factors.T)[np.ix_(order, order)], atol=1e-8)
 
 
 def test_em_raises_the_evidence_and_lbfgs_finds_more():

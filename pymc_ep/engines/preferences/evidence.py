@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy
 
 from pymc_ep.engines.ascent import lbfgs
 from pymc_ep.engines.base import Report, Status
@@ -33,6 +34,9 @@ _PATIENCE = 10
 and down by less."""
 _MEMORY = 20
 """Number of steps that L-BFGS remembers: more than its usual ten pays where an evaluation is dear."""
+_LEAST_REACH = 1e-3
+"""Least bound on the first step of a round, in units of theta. A round that gains nothing bounds the next at a quarter:
+its steps led to points without an evidence."""
 
 
 class PreferenceProblem(Protocol):
@@ -258,6 +262,11 @@ class _Searched:
                 self.thetas, self.gradients = list(before.thetas), list(before.gradients)
                 self.objective, self.change = before.objective.tolist(), before.change.tolist()
 
+    @property
+    def passed(self) -> int:
+        """Number of evaluations that this search has passed, those of an earlier one included."""
+        return self._at
+
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Return objective and gradient, (p,); a repeated point costs nothing."""
         if not np.array_equal(theta, self.thetas[self._at]):
@@ -313,7 +322,7 @@ def maximise(
     users : Handles
         The first factors.
     tol : float
-        Rise in an iteration, per comparison, at which the search ends.
+        Rise by a further step, per comparison, at which the search ends.
     max_iter : int
         Most evaluations.
     report : Report
@@ -333,20 +342,22 @@ def maximise(
         save(state)
 
     searched = _Searched(evidence, problem, theta, users, max_iter, record, each)
+    goal = tol * evidence.n_pairs
     try:
-        found = lbfgs(
-            searched,
-            theta,
-            maxfun=max_iter,
-            maxiter=max_iter,
-            maxcor=_MEMORY,
-            ftol=tol * evidence.n_pairs / max(1.0, abs(searched.objective[0])),
-            gtol=0.0,
-        )
-        status = Status(True, f"converged after {searched.latest.loop} evaluations of the evidence")
-        if found.status == 1:
-            sentence = f"stopped after {searched.latest.loop} evaluations of the evidence, which still rises"
-            status = Status(False, f"{sentence}; raise max_iter, or evidence_tol={tol:g} nats a comparison")
+        gain, slope = _climbed(searched, theta, max_iter, goal)
+        n = searched.latest.loop
+        if gain <= goal:
+            sentence = (
+                f"converged after {n} evaluations of the evidence, which a further step would raise by {gain:.1g}"
+            )
+        elif n >= max_iter:
+            sentence = f"stopped after {n} evaluations of the evidence, which still rises; raise max_iter={max_iter}"
+        else:
+            sentence = (
+                f"stopped after {n} evaluations of the evidence at a gradient of {slope:.2g}, along which no step "
+                f"raises it; start elsewhere with start={{...}}"
+            )
+        status = Status(gain <= goal, sentence)
     except _Enough as enough:
         status = enough.status
     except INTERRUPTS as stop:
@@ -358,3 +369,49 @@ def maximise(
     n = len(searched.change)
     history = np.array(searched.objective[:n]), np.array(searched.change), np.array(searched.thetas[:n])
     return Run(searched.latest, status, *history)
+
+
+def _climbed(searched: _Searched, theta: np.ndarray, most: int, goal: float) -> tuple[float, float]:
+    """Climb in rounds of L-BFGS from theta, (p,), until a further step gains no more than a goal, in nats.
+
+    A round ends where an iteration gains little, as a short step does on a steep slope too. With the gradient g and
+    the inverse curvature H of the round, a Newton step gains g^T H g / 2: where that is above the goal, another round
+    goes on with a memory of its own.
+
+    Returns
+    -------
+    gain, slope : float
+        Of a Newton step at the end, and the largest entry of the gradient there.
+    """
+    reach, value = 1.0, -np.inf
+    while True:
+        found = _round(searched, theta, reach, most, goal)
+        theta, gradient = theta + reach * found.x, found.jac / reach
+        # In units of theta again, in which H is the identity along directions that no step has taken.
+        inverse = scipy.optimize.LbfgsInvHessProduct(reach * found.hess_inv.sk, found.hess_inv.yk / reach)
+        gain = 0.5 * float(gradient @ inverse.dot(gradient))
+        if gain <= goal or searched.passed >= most or reach < _LEAST_REACH:
+            return gain, float(np.max(np.abs(gradient)))
+        if -found.fun <= value:
+            reach /= 4.0
+        value = -found.fun
+
+
+def _round(
+    searched: _Searched, centre: np.ndarray, reach: float, most: int, goal: float
+) -> "scipy.optimize.OptimizeResult":
+    """Maximise over u, (p,), theta = centre + reach u, by L-BFGS, whose first step is no longer than one."""
+
+    def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = searched(centre + reach * u)
+        return value, reach * gradient
+
+    return lbfgs(
+        scaled,
+        np.zeros_like(centre),
+        maxfun=most - searched.passed,
+        maxiter=most,
+        maxcor=_MEMORY,
+        ftol=goal / max(1.0, abs(searched.objective[0])),
+        gtol=0.0,
+    )

@@ -18,7 +18,7 @@ import scipy.sparse.linalg
 from pymc_ep.engines.preferences.kernels import Curvature, Kernel
 from pymc_ep.engines.preferences.values import Learned, UtilityPrior
 
-__all__ = ["Statistics", "maximised"]
+__all__ = ["Statistics", "first_factors", "maximised"]
 
 _DENSE = 400
 """Largest number of items for all eigenpairs at once: iterations for the leading ones are slower there."""
@@ -58,12 +58,43 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
         return prior._replace(mean=mean)
     white = kernel.solve(factors)
     size, width = len(slope), factors.shape[1]
+    # The trace takes no more than products with V.
+    at = curvature @ factors + (np.outer(slope, slope @ factors) if learned.mean else 0.0)
+    squares = kernel.inner(curvature) + (float(slope @ kernel.product(slope)) if learned.mean else 0.0)
+    small = white.T @ white
+    trace = float(np.trace(small)) + size * scale
+    trace -= float(((factors.T @ at) * (small + 2.0 * scale * np.eye(width))).sum()) + scale**2 * squares
+    values, vectors = _leading(_expected_covariance(white, scale, kernel, statistics, learned), statistics, width)
+    if learned.scale:
+        scale = max((trace - float(values.sum())) / (size - width), np.finfo(float).tiny)
+    lengths = np.sqrt(np.maximum(values - scale, 0.0))
+    return UtilityPrior(mean, kernel.times(vectors * lengths), scale)
+
+
+def first_factors(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learned: Learned) -> np.ndarray:
+    """Return factors V, (I, D), to start a search from V = 0, where the gradient in V is zero.
+
+    They are those of `maximised` at c_k > s2, the eigenvalues of Cb above s2: along their eigenvectors the evidence
+    rises. Where it falls, c_k < s2, their lengths are sqrt(s2 - c_k). Renamed items have the same factors.
+    """
+    size, width = prior.factors.shape
+    times = _expected_covariance(prior.factors, prior.scale, kernel, statistics, learned)
+    values, vectors = _leading(times, statistics, min(size, width))
+    out = np.zeros((size, width))
+    out[:, : len(values)] = kernel.times(vectors * np.sqrt(np.abs(values - prior.scale)))
+    return out
+
+
+def _expected_covariance(
+    white: np.ndarray, scale: float, kernel: Kernel, statistics: Statistics, learned: Learned
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product with Cb of vectors, (I,), or columns, (I, n), given Vb = L^{-1} V, (I, D)."""
+    slope, curvature = statistics
 
     def weighted(x: np.ndarray) -> np.ndarray:
         return white @ (white.T @ x) + scale * x
 
     def times(x: np.ndarray) -> np.ndarray:
-        """Multiply by Cb."""
         through = weighted(x)
         at = kernel.times(through)
         moved = curvature @ at
@@ -71,26 +102,21 @@ def maximised(prior: UtilityPrior, kernel: Kernel, statistics: Statistics, learn
             moved = moved + slope * (slope @ at) if at.ndim == 1 else moved + np.outer(slope, slope @ at)
         return through - weighted(kernel.transposed(moved))
 
-    # The trace takes no more than products with V.
-    at = curvature @ factors + (np.outer(slope, slope @ factors) if learned.mean else 0.0)
-    squares = kernel.inner(curvature) + (float(slope @ kernel.product(slope)) if learned.mean else 0.0)
-    small = white.T @ white
-    trace = float(np.trace(small)) + size * scale
-    trace -= float(((factors.T @ at) * (small + 2.0 * scale * np.eye(width))).sum()) + scale**2 * squares
-    values, vectors = _leading(times, size, width)
-    if learned.scale:
-        scale = max((trace - float(values.sum())) / (size - width), np.finfo(float).tiny)
-    lengths = np.sqrt(np.maximum(values - scale, 0.0))
-    return UtilityPrior(mean, kernel.times(vectors * lengths), scale)
+    return times
 
 
-def _leading(times: Callable[[np.ndarray], np.ndarray], size: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _leading(
+    times: Callable[[np.ndarray], np.ndarray], statistics: Statistics, width: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the leading eigenpairs of a symmetric operator, the largest first."""
+    size = len(statistics.slope)
     if not width:
         return np.zeros(0), np.zeros((size, 0))
     if size <= max(_DENSE, 3 * width):
         values, vectors = scipy.linalg.eigh(times(np.eye(size)), subset_by_index=(size - width, size - 1))
     else:
         operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=times, dtype=float)
-        values, vectors = scipy.sparse.linalg.eigsh(operator, width, which="LA", v0=np.ones(size))
+        # A start that follows the items, as the same of renamed ones is asked for. Ones would be an eigenvector.
+        v0 = statistics.curvature.diagonal()
+        values, vectors = scipy.sparse.linalg.eigsh(operator, width, which="LA", v0=v0)
     return values[::-1], vectors[:, ::-1]

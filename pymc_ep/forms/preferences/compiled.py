@@ -190,9 +190,27 @@ class CompiledPreferences(DrawFunctions):
         own = [slope, -(curvature @ prior.factors), -np.sqrt(prior.scale) * kernel.inner(curvature)]
         if "kernel" in self.free:
             own += [-0.5 * prior.scale * part for part in kernel.gradient(curvature)]
-        found = self._gradient(*self.unpack(theta), *own, float(jacobian))
+        return self._pulled(theta, own, jacobian)
+
+    def _pulled(self, theta: np.ndarray, weights: Sequence[Any], jacobian: bool) -> np.ndarray:
+        """Return the gradient in theta, (p,), of the log prior plus weighted parameters of the prior of utilities."""
+        found = self._gradient(*self.unpack(theta), *weights, float(jacobian))
         values = np.concatenate([np.zeros(0), *(np.ravel(part) for part in found)])
         return self.pull(theta[None], values[None])[0]
+
+    def with_factors(self, theta: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Return theta moved from V = 0 to given factors, (I, D), or to the nearest along J^T V, with J = dV / dtheta.
+
+        Factors that are a variable have J = I. Those that a step does not move stay zero.
+        """
+        prior, _ = self.prior(theta)
+        kernel = self._kernel_arrays(*self.unpack(theta)) if "kernel" in self.free else ()
+        of_others = [np.zeros_like(part) for part in (prior.scale, *kernel)]
+        b, none = np.zeros_like(prior.mean), np.zeros_like(factors)
+        step = self._pulled(theta, [b, factors, *of_others], False) - self._pulled(theta, [b, none, *of_others], False)
+        moved = self.prior(theta + step)[0].factors
+        square = float(np.vdot(moved, moved))
+        return theta + (float(np.vdot(moved, factors)) / square) * step if square > 0 else theta
 
     def theta_of(self, theta: np.ndarray, prior: UtilityPrior) -> np.ndarray:
         """Return theta with those of its parts that are parameters of the prior set to given ones."""

@@ -37,7 +37,7 @@ TREATMENTS = ("optimize", "fixed", "integrate")
 
 OPTIONS = {
     "learn": "evidence",
-    "held_out": "auto",
+    "held_out": 0.0,
     "max_pairs": None,
     "partitions": None,
     "client": None,
@@ -89,9 +89,11 @@ def solve(call: Call[CompiledPreferences], approximation: Approximation = EXPECT
     with task.divided(np.ones(len(compared.order))) as (parts, evidence):
         last = evidence.at(problem, found.theta, parts.place(found.users)).bare._replace(loop=found.loop)
         users, status, integral, remark = parts.collect(last.users), found.status, None, ""
-        if integrates and status.converged:
+        if integrates and not status.interrupted:
+            # A density without a mode ends the search on a slope; the lattice finds the side on which it does not fall.
             integral, added = integrated(form, evidence, last, parts, call.report, call.checkpoint)
-            status = Status(added.converged, f"{status.sentence}; {added.sentence}", added.interrupted)
+            sentences, good = f"{status.sentence}; {added.sentence}", status.converged and added.converged
+            status = Status(good, sentences, added.interrupted)
         elif (design := _earlier_design(call)) is not None:
             integral = carried_over(form, evidence, design, users, parts)
             status = status._replace(sentence=f"{status.sentence}; hyperparameters as the earlier fit left them")
@@ -126,8 +128,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     if options["learn"] not in _WAYS:
         raise ValueError(f"learn={options['learn']!r} must be one of {', '.join(map(repr, _WAYS))}.")
     share = options["held_out"]
-    if share != "auto" and not (isinstance(share, Real) and 0 <= float(share) < 1):
-        raise ValueError(f"held_out={share!r} must be 'auto', or a share of comparisons in [0, 1).")
+    if not (isinstance(share, Real) and 0 <= float(share) < 1):
+        raise ValueError(f"held_out={share!r} must be a share of comparisons in [0, 1).")
     for name in ("tol", "evidence_tol"):
         check_positive(name, options[name])
     for name in ("max_pairs", "partitions"):

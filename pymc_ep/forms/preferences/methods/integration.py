@@ -258,7 +258,7 @@ def why_not_integrable(form: CompiledPreferences, settings: Mapping[str, Any]) -
         return f"takes up to {MOST_DIMENSIONS} hyperparameters, and the model has {form.start.size}"
     if settings["learn"] != "evidence":
         return f"needs learn='evidence', as learn={settings['learn']!r} has no density of the hyperparameters"
-    if settings["held_out"] not in ("auto", 0):
+    if settings["held_out"]:
         return f"learns from all comparisons, and held_out={settings['held_out']} leaves some out"
     return ""
 

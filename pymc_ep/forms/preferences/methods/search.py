@@ -1,4 +1,4 @@
-"""Search for the hyperparameters of preferences: the maximum of the evidence, up to where held-out comparisons tell."""
+"""Search for the hyperparameters of preferences: the maximum of evidence and prior."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,22 +9,19 @@ import numpy as np
 from pymc_ep.contracts.method import Call
 from pymc_ep.engines.base import Status
 from pymc_ep.engines.loop import Run, run
+from pymc_ep.engines.partitions import Handles
 from pymc_ep.engines.preferences.approximations import Approximation
 from pymc_ep.engines.preferences.divided import DividedUsers, divided
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, PreferenceProblem, State, maximise
+from pymc_ep.engines.preferences.maximisation import Statistics, first_factors
 from pymc_ep.engines.preferences.users import Effort, UserFactors
-from pymc_ep.engines.preferences.values import ComparedUsers, Sites, UtilityPrior
+from pymc_ep.engines.preferences.values import ComparedUsers, Learned, Sites, UtilityPrior
 from pymc_ep.exceptions import NumericalError, UnsupportedModelError
 from pymc_ep.forms.preferences.compiled import CompiledPreferences
 
 __all__ = ["Found", "Task", "searched"]
 
-_SHARE = 0.1
-"""Share of comparisons that are held out by default where b or V are learned, which have many entries: enough to see
-where predictions become worse, at the price of as many comparisons in the search."""
-_FIRST_SCALE = 0.1
-"""Standard deviation of the first factors where they start at zero, which is a saddle of the evidence."""
 _MOST_UPDATES = 200
 """Largest number of updates of the factors of a user at given hyperparameters."""
 _LARGER, _FAR_LARGER = 10.0, 1000.0
@@ -117,6 +114,8 @@ def searched(task: Task, users: UserFactors) -> Found:
     status = found.status
     if endless:
         status = Status(False, f"stopped after {best.loop} evaluations of the evidence, {_without_end(form, found)}")
+    elif not (status.converged or status.interrupted) and form.form.flat and task.settings["learn"] == "evidence":
+        status = status._replace(sentence=f"{status.sentence}, or give proper priors, such as {_proper_priors(form)}")
     return Found(after, best.theta, best.loop, status, found.objective, found.change)
 
 
@@ -124,7 +123,7 @@ def _learned(task: Task, evidence: ComparisonEvidence, first: UserFactors, parts
     """Return the search for hyperparameters from given factors of users."""
     call, settings, problem = task.call, task.settings, task.problem
     form, limit, users = call.form, settings["max_iter"], parts.place(first)
-    theta = _started(form, call.theta, settings["seed"])
+    theta = _started(task, evidence, users)
     record = call.checkpoint.record("search")
     # Workers decide on the number of parts where the user does not, and states are those of each part.
     call.checkpoint.identify("number of parts of the users", str(parts.parts.n))
@@ -170,31 +169,35 @@ def _growth(found: Run[State]) -> float:
 
 def _without_end(form: CompiledPreferences, found: Run[State]) -> str:
     """Return the note of a status on evidence without a maximum."""
-    priors = {"mean": "pm.Normal", "factors": "pm.Normal", "sigma": "pm.HalfNormal"}
-    own = {name: priors[key] for key, name in form.form.variables.items() if key in form.form.flat}
+    own = [name for key, name in form.form.variables.items() if key in form.form.flat]
     return (
         f"which has no maximum: it is as high at {_growth(found):.0f} times {', '.join(own)}, as the comparisons "
-        f"contradict each other too little. Give proper priors, such as "
-        f"{', '.join(f'{prior}({name!r}, ...)' for name, prior in own.items())}"
+        f"contradict each other too little. Give proper priors, such as {_proper_priors(form)}"
     )
+
+
+def _proper_priors(form: CompiledPreferences) -> str:
+    """Return proper priors for those parameters that have flat ones."""
+    priors = {"mean": "pm.Normal({!r}, 0, 2)", "factors": "pm.Normal({!r}, 0, 0.5)", "sigma": "pm.HalfNormal({!r}, 2)"}
+    return ", ".join(priors[key].format(name) for key, name in form.form.variables.items() if key in form.form.flat)
 
 
 def _held_out(task: Task) -> np.ndarray:
     """Return which comparisons, (P,), are held out while hyperparameters are learned: of no user all."""
-    compared, share = task.compared, task.settings["held_out"]
-    if share == "auto":
-        found_by_them = task.call.hyper == "optimize" and task.call.form.free & {"mean", "factors"}
-        share = _SHARE if found_by_them else 0.0
+    compared = task.compared
     draws = np.random.default_rng(task.settings["seed"]).random(len(compared.order))
     ends = compared.comparisons.pair_ends
     most = np.repeat(np.maximum.reduceat(draws, ends[:-1]), np.diff(ends))
-    return (draws < share) & (draws < most)
+    return (draws < task.settings["held_out"]) & (draws < most)
 
 
-def _started(form: CompiledPreferences, theta: np.ndarray, seed: int) -> np.ndarray:
-    """Return the first hyperparameters: small random factors in place of zeros, if these are learned."""
-    prior, _ = form.prior(theta)
-    if "factors" not in form.form.variables or prior.factors.any():
+def _started(task: Task, evidence: ComparisonEvidence, users: Handles) -> np.ndarray:
+    """Return the first hyperparameters: those given, but for factors V = 0, where the gradient in V is zero."""
+    form, theta = task.call.form, task.call.theta
+    prior, kernel = form.prior(theta)
+    if "factors" not in form.free or prior.factors.any():
         return theta
-    draws = np.random.default_rng(seed).standard_normal(prior.factors.shape)
-    return form.theta_of(theta, prior._replace(factors=_FIRST_SCALE * draws))
+    totals, n_users = evidence.at(task.problem, theta, users).totals, evidence.n_users
+    statistics = Statistics(totals.slope / n_users, totals.curvature / n_users)
+    learned = Learned(mean="mean" in form.free, factors=True, scale=False)
+    return form.with_factors(theta, first_factors(prior, kernel, statistics, learned))

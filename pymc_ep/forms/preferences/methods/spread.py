@@ -50,7 +50,7 @@ def neglected(
     """Return factor and distance by name of the hyperparameters that are a number with a bound, such as scales.
 
     Each is integrated over by a grid of steps, with the others held at their mode. Where b or V are learned nothing is
-    returned: these are stopped by comparisons that are held out, and a scale beside them is no mode.
+    returned: their best values at one scale are not those at another.
     """
     if any(values.size > 1 for values in form.unpack(at.theta)):
         return {}
