@@ -150,3 +150,21 @@ def test_a_start_near_a_boundary_is_no_boundary(start):
     far, near = (maximise(evidence, np.log([value])) for value in (start, 3.0))
     assert far.converged, far.sentence
     np.testing.assert_allclose(far.at.theta, near.at.theta, atol=1e-3)
+
+
+def test_sites_move_with_the_hyperparameters_as_fits_beside_the_mode_do():
+    """Along each column of the factor L of their covariance, by central differences of fits; L is not symmetric."""
+    rng = np.random.default_rng(1)
+    row, col = np.divmod(np.arange(24), 4)
+    with pm.Model() as model:
+        scales = [pm.HalfNormal(name, 1.0) for name in ("s_row", "s_col")]
+        a, b = (pm.Normal(name, 0.5, s, shape=k) for name, s, k in zip("ab", scales, (6, 4)))
+        mean = np.exp(1.0 + rng.normal(0, 0.8, 6)[row] + rng.normal(0, 0.8, 4)[col])
+        pm.Poisson("y", pm.math.exp(a[row] + b[col]), observed=rng.poisson(mean))
+    evidence = evidence_of(pmep.forms.compiled_form(model), {**SETTINGS, "solver": "auto"}, density="unconstrained")
+    found = maximise(evidence, np.zeros(2))
+    assert abs(found.factor[1, 0]) > 0.01
+    for column, d_shift, d_precision in zip(found.factor.T, found.d_shift, found.d_precision):
+        low, high = (evidence.at(found.at.theta + h * column).sites for h in (-1e-3, 1e-3))
+        for moved, before, after in zip((d_shift, d_precision), low, high):
+            np.testing.assert_allclose(moved, (after - before) / 2e-3, rtol=1e-3, atol=1e-5)
