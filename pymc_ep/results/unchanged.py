@@ -6,12 +6,17 @@ import numpy as np
 
 __all__ = ["require_unchanged"]
 
+_ROUNDING = 1e-6
+"""Largest difference that counts as rounding, relative to an element: above that of float32, which is 6e-8."""
+_OF_LARGEST = 1e-9
+"""The same relative to the largest element, for sums that cancel to nearly zero."""
+
 
 def require_unchanged(state: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> None:
     """Raise where an array stored by a fit differs from that of the present model."""
     for name, now in present.items():
         held, scale = state[name], np.max(np.abs(now.astype(float)), initial=1e-300)
-        if held.shape != now.shape or not np.allclose(held, now, rtol=1e-6, atol=1e-9 * scale):
+        if held.shape != now.shape or not np.allclose(held, now, rtol=_ROUNDING, atol=_OF_LARGEST * scale):
             what = f"{name.replace('_', ' ')} {'differ' if name.endswith('s') else 'differs'}"
             raise ValueError(
                 f"The data of the model have changed since the fit (its {what}). Set those of the fit again, and put "

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 
 import pymc_ep as pmep
 from pymc_ep.compat import make_container
+from pymc_ep.diagnostics import leave_out
 from pymc_ep.results import fit_group
 
 from .conftest import KERNEL, NOISE, REALS, N, X
@@ -182,3 +183,16 @@ def test_scores_are_not_those_of_data_set_since():
             pmep.loo(idata, model)
         pm.set_data({"counts": [1.0, 2.0, 0.0, 4.0]})
         np.testing.assert_array_equal(pointwise(pmep.loo(idata, model)), pointwise(before))
+
+
+def test_scores_of_what_did_not_converge_warn(poisson, monkeypatch):
+    """As ArviZ's comparison shows it: of a fit short of its end, and of groups whose own fits are."""
+    model, result = poisson
+    assert not pmep.loo(result)["warning"] and not pmep.loo(result, model, groups=GROUP)["warning"]
+    with pytest.warns(pmep.ConvergenceWarning, match="stopped after 1"):
+        short = pmep.fit(model=model, max_iter=1, draws=0, progressbar=False)
+    assert pmep.loo(short)["warning"]
+    loose = pmep.fit(model=model, tol=0.1, draws=0, progressbar=False)
+    assert not pmep.loo(loose, model, groups=GROUP)["warning"]
+    monkeypatch.setattr(leave_out, "_MAX_ITER", 1)
+    assert not pmep.loo(loose)["warning"] and pmep.loo(loose, model, groups=GROUP)["warning"]

@@ -18,7 +18,7 @@ import pytest
 import pymc_ep as pmep
 from pymc_ep.compat import group
 from pymc_ep.engines.base import Report
-from pymc_ep.engines.checkpoint import UNRECORDED, Checkpoint, checkpoint, file
+from pymc_ep.engines.checkpoint import UNRECORDED, Checkpoint, checkpoint, digest, file
 from pymc_ep.engines.checkpoint.arrays import Flat
 from pymc_ep.engines.checkpoint.file import Contents
 
@@ -165,6 +165,13 @@ def test_constants_within_a_graph_are_part_of_a_definition():
     assert built(np.eye(3), (0, 1)) == first
     for other, name in ((built(2 * np.eye(3), (0, 1)), "u"), (built(np.eye(3), (0, 2)), "s")):
         assert {key for key in first if first[key] != other[key]} == {name}
+
+
+def test_arrays_of_the_same_bytes_have_digests_of_their_own():
+    zeros = [np.zeros(4), np.zeros((2, 2)), np.zeros((4, 1)), np.zeros(4, dtype=int), np.zeros(8, dtype=np.float32)]
+    parts = [*((one,) for one in zeros), (np.zeros(2), np.zeros(2)), ("ab", "c"), ("a", "bc"), ("abc",)]
+    assert len({digest(*one).tobytes() for one in parts}) == len(parts)
+    assert np.array_equal(digest(np.arange(6.0).reshape(2, 3).T), digest(np.array([[0.0, 3], [1, 4], [2, 5]])))
 
 
 IDENTITY = """

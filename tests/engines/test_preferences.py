@@ -11,6 +11,7 @@ from scipy.stats import norm
 from pymc_ep.engines.base import Report
 from pymc_ep.engines.loop import run
 from pymc_ep.engines.partitions import LocalPartitions
+from pymc_ep.engines.preferences import maximisation
 from pymc_ep.engines.preferences.approximations import EXPECTATION
 from pymc_ep.engines.preferences.em import PreferenceEM
 from pymc_ep.engines.preferences.evidence import ComparisonEvidence, maximise
@@ -143,11 +144,18 @@ def expected_log_density(prior, kernel, moments):
 
 
 @pytest.mark.parametrize(
-    "learned",
-    [EVERY, Learned(False, True, True), Learned(True, True, False), Learned(True, False, False)],
-    ids=["all", "without mean", "without scale", "mean"],
+    ("learned", "items_at_once"),
+    [
+        (EVERY, 400),
+        (EVERY, 0),
+        (Learned(False, True, True), 400),
+        (Learned(True, True, False), 400),
+        (Learned(True, False, False), 400),
+    ],
+    ids=["all", "all, by products with vectors", "without mean", "without scale", "mean"],
 )
-def test_update_of_the_prior_is_the_numerical_maximum(learned):
+def test_update_of_the_prior_is_the_numerical_maximum(learned, items_at_once, monkeypatch):
+    monkeypatch.setattr(maximisation, "_DENSE", items_at_once)
     own, evidence, first, compared, (users, winners, losers), prior = problem(n_users=6, n_items=7)
     kernel = own.kernel.matrix
     covariance = prior.factors @ prior.factors.T + prior.scale * kernel

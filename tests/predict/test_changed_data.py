@@ -163,8 +163,9 @@ def test_bilinear_predictions_after_the_data_changed_are_refused(ask, changed, w
 def test_a_bilinear_fit_belongs_to_its_prior_and_likelihood():
     idata = pmep.fit("vg", model=bilinear(), draws=0, progressbar=False)
     new = {"V": {"cols": [0], "observed": [1], "offset": 0.0}}
-    with pytest.raises(ValueError, match="its prior variance differs"):
-        pmep.fold_in(idata, bilinear(sd=0.5), new)
+    for sd in (0.5, 1.0001):
+        with pytest.raises(ValueError, match="its prior variance differs"):
+            pmep.fold_in(idata, bilinear(sd=sd), new)
     bits = {**CELLS, "y": [1, 0, 1, 1]}
     with pytest.raises(ValueError, match="its cells differ"):
         pmep.fold_in(

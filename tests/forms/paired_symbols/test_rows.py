@@ -161,6 +161,14 @@ def test_new_rows_are_recommended_for(fitted):
     assert chosen["item"].values.tolist() == found["item"].values[2:].tolist()
 
 
+def test_rows_short_of_their_maximum_are_counted(fitted, monkeypatch):
+    model, idata = fitted
+    monkeypatch.setattr(sys.modules["pymc_ep.forms.paired_symbols.predict.fold_in"], "_ROUNDS", 1)
+    with pytest.warns(pmep.ConvergenceWarning, match="2 of 2 new rows of 'U' did not converge; 'U_converged' tells"):
+        found = pmep.fold_in(idata, model, {"user": [[0, 1], [1, 2]]})
+    assert not found["U_converged"].any()
+
+
 def test_log_predictive_probabilities(fitted):
     model, idata = fitted
     _, _, p = dense(idata)
